@@ -1,0 +1,85 @@
+"""Every exception quintain raises for a user's mistake or the outside world's, with its exit code.
+
+QuintainError                      1   a bug of ours
+├── SettingsError                  2   a setting, a file, a name or a combination is wrong; nothing was touched
+│   └── SpecMismatch               2   an environment's spaces do not fit the algorithm or policy
+├── RunDirectoryError              3   in use, exists, not found, not writable, not ours
+├── CheckpointError                4   unusable: damaged, foreign, unsafe, wrong shapes
+│   ├── CheckpointNotFound         4
+│   └── CheckpointIncompatible     4
+├── EnvError                       5   an environment cannot be created or broke its contract
+├── NonFiniteError                 6   NaN or infinity where a number is needed
+├── ServiceError                   7   an external service
+└── ResourceError                  8   disk, memory, file descriptors
+
+A message says where, what was found, what was expected and what to do, in one line. `code` names it for scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class QuintainError(Exception):
+    """Carries the exit code, a stable code such as E0203, and up to three further lines."""
+
+    exit_code: ClassVar[int] = 1
+    default_code: ClassVar[str] = "E0100"
+
+    def __init__(self, message: str, *, code: str | None = None, notes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.notes = tuple(notes)
+
+    def lines(self) -> list[str]:
+        """Returns the lines to print on stderr, the error first."""
+        return [f"error[{self.code}]: {self.message}", *self.notes]
+
+
+class SettingsError(QuintainError):
+    exit_code = 2
+    default_code = "E0200"
+
+
+class SpecMismatch(SettingsError):
+    default_code = "E0513"
+
+
+class RunDirectoryError(QuintainError):
+    exit_code = 3
+    default_code = "E0300"
+
+
+class CheckpointError(QuintainError):
+    exit_code = 4
+    default_code = "E0400"
+
+
+class CheckpointNotFound(CheckpointError):
+    default_code = "E0402"
+
+
+class CheckpointIncompatible(CheckpointError):
+    default_code = "E0405"
+
+
+class EnvError(QuintainError):
+    exit_code = 5
+    default_code = "E0500"
+
+
+class NonFiniteError(QuintainError):
+    exit_code = 6
+    default_code = "E0600"
+
+
+class ServiceError(QuintainError):
+    exit_code = 7
+    default_code = "E0700"
+
+
+class ResourceError(QuintainError):
+    exit_code = 8
+    default_code = "E0800"
