@@ -46,7 +46,7 @@ class ConsoleWriter:
         self._settings = settings
         self._clock = clock
         self._is_live = is_interactive(stream)
-        self._console = Console(
+        self._console = _StreamConsole(
             file=stream,
             width=None if self._is_live else LOG_WIDTH,
             force_terminal=self._is_live,
@@ -85,6 +85,13 @@ class ConsoleWriter:
 def is_interactive(stream: TextIO) -> bool:
     """Tells whether a display that redraws itself makes sense on this stream."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+
+
+class _StreamConsole(Console):
+    """Reports a reader that went away as an error, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("whoever read the console output has gone")
 
 
 class _Display:

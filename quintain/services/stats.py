@@ -1,7 +1,7 @@
 """Gathers numbers between two reports and hands them to the writers as one row.
 
-Metrics are named `rollout/*`, `train/*`, `eval/*`, and `time/*` for everything that depends on the wall clock.
-A number that is not finite has no mean, no place in JSON and no place in a checkpoint, so it is left out here;
+Metrics are named `rollout/*`, `train/*`, `eval/*`, and `time/*` for all that depends on the wall clock. A
+number that is not finite has no mean, no place in JSON and none in a checkpoint, so it is left out here;
 reporting it as a fault is the business of whoever computed it.
 """
 

@@ -1,0 +1,144 @@
+"""The `quintain` command: which commands there are, and what becomes of what they raise.
+
+A command's module is imported when the command is called, so that `quintain --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from quintain.cli.errors import EXIT_CODES, report
+
+COMMANDS = {
+    "train": ("quintain.cli.train:train", "Trains a policy, from a file or from two names."),
+    "resume": ("quintain.cli.train:resume", "Continues a run where its last checkpoint stands."),
+    "eval": (
+        "quintain.cli.evaluate:eval_run",
+        "Plays episodes with a trained policy and reports the returns.",
+    ),
+    "checkpoints": ("quintain.cli.checkpoints:app", "Lists, verifies and digests the checkpoints of a run."),
+    "config": ("quintain.cli.config:app", "Shows every setting with its origin, or the JSON schema."),
+    "validate": ("quintain.cli.validate:validate", "Checks run files without running them."),
+    "list": ("quintain.cli.list:list_registered", "Lists everything that a run file can name."),
+}
+"""Name -> (`module:attribute` of a function or a `typer.Typer`, one line for the help)."""
+
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_COMPLETION_VARIABLE = "_QUINTAIN_COMPLETE"
+
+
+class LazyCommand(TyperCommand):
+    """Stands in the help for a command whose module is imported only when it is called."""
+
+    def __init__(self, name: str, target: str, help: str) -> None:
+        super().__init__(name=name, help=help)
+        self._target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Loads the real command and lets it parse its arguments; the context is that command's."""
+        return self._load().make_context(info_name, args, parent=parent, **extra)
+
+    def _load(self) -> Any:
+        module, _, attribute = self._target.partition(":")
+        loaded = getattr(importlib.import_module(module), attribute)
+        if not isinstance(loaded, typer.Typer):
+            function, loaded = loaded, typer.Typer(add_completion=False, context_settings=_CONTEXT_SETTINGS)
+            loaded.command(self.name)(function)
+        loaded.rich_markup_mode = None
+        return get_command(loaded)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"quintain {version()}")
+        raise typer.Exit
+
+
+def version() -> str:
+    """Returns the version of the installed package; a bare checkout has none."""
+    try:
+        return importlib.metadata.version("quintain")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks. Allowed after a command too.")
+    ] = False,
+) -> None:
+    """Reinforcement learning that is right, fast, exact on resume, and pleasant."""
+
+
+def build() -> TyperGroup:
+    """Puts the command line together without importing any command's module."""
+    app = typer.Typer(rich_markup_mode=None, context_settings=_CONTEXT_SETTINGS, epilog=_exit_code_table())
+    app.callback()(_root)
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, (target, help_line) in COMMANDS.items():
+        group.add_command(LazyCommand(name, target, help_line))
+    return group
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code; no exception leaves it."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_json, is_debug = "--json" in words, "--debug" in words
+    _accept_any_character()
+    try:
+        exit_code = _run([word for word in words if word != "--debug"])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped by Ctrl-C\n")
+        return 130
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_lost_its_reader():
+            return 0
+        return report(error, is_json=is_json, is_debug=is_debug)
+    return exit_code
+
+
+def _run(words: list[str]) -> int:
+    group = build()
+    if _COMPLETION_VARIABLE in os.environ:
+        group.main(words, prog_name="quintain")
+    try:
+        with group.make_context("quintain", words or ["--help"]) as context:
+            group.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code if words else 2
+    return 0
+
+
+def _exit_code_table() -> str:
+    # \b is how typer is told not to join the lines of a paragraph.
+    return "\b\nExit codes:\n" + "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+def _accept_any_character() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _has_lost_its_reader() -> bool:
+    """Tells `quintain list | head` from a pipe that broke elsewhere, and silences the flush at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

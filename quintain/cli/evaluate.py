@@ -1,0 +1,56 @@
+"""The command that plays episodes with a trained policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quintain.cli.train import Allow, Json, RunsDir
+
+
+@dataclass(frozen=True)
+class EvalRequest:
+    """Holds what `quintain eval` was asked for."""
+
+    run: str
+    num_episodes: int
+    is_deterministic: bool
+    seed: int | None
+    runs_dir: Path
+    allow: tuple[str, ...]
+    is_json: bool
+
+
+def eval_run(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="An id, a unique prefix, `latest`, or a path; RUN@best too.")
+    ],
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many episodes to play.")] = 10,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic/--stochastic", help="Take the likeliest action, or sample.")
+    ] = True,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the episodes.")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    allow: Allow = None,
+    json: Json = False,
+) -> None:
+    """Plays episodes with a trained policy and reports the returns."""
+    run_evaluation(
+        EvalRequest(
+            run=run,
+            num_episodes=episodes,
+            is_deterministic=deterministic,
+            seed=seed,
+            runs_dir=runs_dir,
+            allow=tuple(allow or ()),
+            is_json=json,
+        )
+    )
+
+
+def run_evaluation(request: EvalRequest) -> None:
+    """Carries the request out."""
+    raise NotImplementedError(f"evaluating {request.run}")

@@ -1,0 +1,141 @@
+"""The commands that start and continue a run: what the user typed becomes one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quintain.cli.words import USAGE_CODE, FileSource, NamesSource, source_of, split_words
+from quintain.errors import SettingsError
+
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="MODULE:NAME", help="Code that the stored run file may load. Repeatable."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """Holds what `quintain train` was asked for."""
+
+    source: FileSource | NamesSource | None
+    """None only where an earlier run supplies the settings (`--resume`, `--initialize-from`)."""
+    overrides: tuple[str, ...]
+    runs_dir: Path
+    run_id: str | None
+    is_resume: bool
+    is_forced: bool
+    initialize_from: str | None
+    is_json: bool
+    is_quiet: bool
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """Holds what `quintain resume` was asked for."""
+
+    run: str
+    overrides: tuple[str, ...]
+    runs_dir: Path
+    allow: tuple[str, ...]
+    is_json: bool
+    is_quiet: bool
+
+
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE|ALGO ENV|KEY=VALUE", help="What to train, and settings to change."),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Short for experiment.seed=N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run named by --run-id.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Move an existing run of that name aside.")] = False,
+    initialize_from: Annotated[
+        str | None, typer.Option("--initialize-from", metavar="RUN", help="Start with the weights of a run.")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Trains a policy, from a file or from two names.
+
+    For example: quintain train ppo CartPole-v1 num_envs=16 total_timesteps=200k
+    """
+    names, overrides = split_words(words or [])
+    if resume and force:
+        raise _usage_error("--resume and --force exclude each other. Leave one out")
+    if resume and run_id is None:
+        raise _usage_error("--resume needs --run-id. Or write: quintain resume RUN")
+    if seed is not None:
+        overrides = _with_seed(overrides, seed)
+    has_earlier_run = resume or initialize_from is not None
+    run_training(
+        TrainRequest(
+            source=None if has_earlier_run and not names else source_of(names),
+            overrides=tuple(overrides),
+            runs_dir=runs_dir,
+            run_id=run_id,
+            is_resume=resume,
+            is_forced=force,
+            initialize_from=initialize_from,
+            is_json=json,
+            is_quiet=quiet,
+        )
+    )
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, `latest`, or a path.")],
+    words: Overrides = None,
+    runs_dir: RunsDir = Path("runs"),
+    allow: Allow = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Continues a run where its last checkpoint stands."""
+    names, overrides = split_words(words or [])
+    if names:
+        raise _usage_error(f"expected key=value after RUN and found {names[0]!r}. Name one run at a time")
+    run_resume(
+        ResumeRequest(
+            run=run,
+            overrides=tuple(overrides),
+            runs_dir=runs_dir,
+            allow=tuple(allow or ()),
+            is_json=json,
+            is_quiet=quiet,
+        )
+    )
+
+
+def _with_seed(overrides: list[str], seed: int) -> list[str]:
+    for override in overrides:
+        if override.partition("=")[0].strip() in {"seed", "experiment.seed"}:
+            raise _usage_error(f"--seed {seed} and {override} both set the seed. Leave one out")
+    return [*overrides, f"experiment.seed={seed}"]
+
+
+def _usage_error(message: str) -> SettingsError:
+    return SettingsError(message, code=USAGE_CODE)
+
+
+def run_training(request: TrainRequest) -> None:
+    """Carries the request out."""
+    raise NotImplementedError(f"training {request.source}")
+
+
+def run_resume(request: ResumeRequest) -> None:
+    """Carries the request out."""
+    raise NotImplementedError(f"resuming {request.run}")
