@@ -1,0 +1,247 @@
+"""Reads one checkpoint directory without trusting it: limits, sizes and hashes come before any parsing.
+
+Only JSON and safetensors are ever read. The hashes find accidents, not attackers: whoever can write the
+directory can write a manifest that fits.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quintain.errors import CheckpointError, CheckpointIncompatible
+from quintain.services import state_files
+from quintain.services.state_files import EncodedState, Json
+
+MANIFEST = "manifest.json"
+DOCUMENT = "state.json"
+TENSORS = "state.safetensors"
+FORMAT = "quintain-checkpoint"
+SCHEMA = 1
+MAX_MANIFEST_BYTES = 1_000_000
+
+DAMAGED = "E0401"
+INCOMPATIBLE = "E0405"
+PICKLED = "E0406"
+UNREADABLE = "E0409"
+
+CHECKPOINT_NAME = re.compile(r"(?P<commit>\d{6,12})-step-(?P<step>\d{1,18})")
+
+_SIZE_LIMITS = {DOCUMENT: state_files.MAX_DOCUMENT_BYTES, TENSORS: 1 << 44}
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".zip", ".ckpt")
+
+
+class Flaw(Exception):
+    """Says why a directory is not a usable checkpoint; `as_error` makes it a message for users."""
+
+    def __init__(self, reason: str, code: str = DAMAGED) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+    @property
+    def is_damage(self) -> bool:
+        """Says whether the checkpoint can never load, not even with another version or at a later moment."""
+        return self.code in (DAMAGED, PICKLED)
+
+    def as_error(self, path: Path) -> CheckpointError:
+        """Returns the error to raise when this checkpoint was asked for."""
+        where = f"checkpoint {path.name} in {path.parent}"
+        choose = "Choose another from: quintain checkpoints list"
+        if self.code == INCOMPATIBLE:
+            return CheckpointIncompatible(
+                f"{where}: {self.reason}. Use the version that wrote it", code=self.code
+            )
+        if self.code == PICKLED:
+            return CheckpointError(
+                f"{where}: {self.reason}; pickled checkpoints are never loaded", code=self.code
+            )
+        if self.code == UNREADABLE:
+            return CheckpointError(f"{where} cannot be read: {self.reason}", code=self.code)
+        return CheckpointError(f"{where} is damaged: {self.reason}. {choose}", code=self.code)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Holds what the manifest says about one file."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> FileRecord:
+        """Describes a file by its contents."""
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Holds what a checkpoint says about itself; `about` is the caller's (fingerprint, versions)."""
+
+    commit: int
+    step: int
+    is_best: bool
+    digest: str
+    files: Mapping[str, FileRecord]
+    about: Mapping[str, Json]
+
+    def render(self) -> bytes:
+        """Returns the contents of manifest.json, sealed with a hash of itself."""
+        content: dict[str, Json] = {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "commit": self.commit,
+            "step": self.step,
+            "is_best": self.is_best,
+            "digest": self.digest,
+            "files": {name: {"size": file.size, "sha256": file.sha256} for name, file in self.files.items()},
+            "about": dict(self.about),
+        }
+        seal = hashlib.sha256(_dump(content)).hexdigest()
+        return _dump({**content, "sha256": seal})
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Reads manifest.json; any byte that differs from what was written is a flaw."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Flaw(f"{MANIFEST}: not JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise Flaw(f"{MANIFEST}: not written by quintain", INCOMPATIBLE)
+    if content.get("schema") != SCHEMA:
+        found = f"{MANIFEST}: schema {content.get('schema')!r}, this version reads {SCHEMA}"
+        raise Flaw(found, INCOMPATIBLE)
+    try:
+        files = {
+            str(name): FileRecord(file["size"], file["sha256"]) for name, file in content["files"].items()
+        }
+        manifest = Manifest(
+            commit=content["commit"],
+            step=content["step"],
+            is_best=content["is_best"],
+            digest=content["digest"],
+            files=files,
+            about=content["about"],
+        )
+        is_as_written = manifest.render() == data
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Flaw(f"{MANIFEST}: incomplete ({error!r})") from error
+    is_typed = type(manifest.commit) is type(manifest.step) is int and type(manifest.is_best) is bool
+    if not is_as_written or not is_typed:
+        raise Flaw(f"{MANIFEST}: sha256 differs")
+    if set(files) != {DOCUMENT, TENSORS}:
+        raise Flaw(f"{MANIFEST}: lists {sorted(files)}, expected {DOCUMENT} and {TENSORS}")
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Reads a checkpoint's manifest and compares names and sizes of the files, but not their contents."""
+    with _opened(path) as directory:
+        return _read_manifest(directory, path.name)
+
+
+def read_checkpoint(path: Path) -> tuple[Manifest, EncodedState]:
+    """Reads and checks a whole checkpoint; raises Flaw if it cannot be used."""
+    with _opened(path) as directory:
+        manifest = _read_manifest(directory, path.name)
+        contents = {name: _read_file(directory, name, manifest.files[name]) for name in (DOCUMENT, TENSORS)}
+    try:
+        encoded = state_files.parse(contents[TENSORS], contents[DOCUMENT])
+        state_files.decode(encoded)
+    except ValueError as error:
+        raise Flaw(str(error)) from error
+    return manifest, encoded
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raises Flaw if a file looks like a pickle or an archive that may hold one."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if path.suffix in _PICKLE_SUFFIXES or start.startswith(_PICKLE_STARTS):
+        raise _pickled(path.name)
+
+
+def _read_manifest(directory: int, directory_name: str) -> Manifest:
+    found = set(os.listdir(directory))
+    pickled = sorted(name for name in found if name.endswith(_PICKLE_SUFFIXES))
+    if pickled:
+        raise _pickled(pickled[0])
+    manifest = parse_manifest(_read_file(directory, MANIFEST, None))
+    expected = {MANIFEST, *manifest.files}
+    if missing := sorted(expected - found):
+        raise Flaw(f"{missing[0]}: missing")
+    if extra := sorted(found - expected):
+        raise Flaw(f"{extra[0]!r}: not in the manifest")
+    named = CHECKPOINT_NAME.fullmatch(directory_name)
+    if named and (int(named["commit"]), int(named["step"])) != (manifest.commit, manifest.step):
+        raise Flaw(f"{MANIFEST}: belongs to commit {manifest.commit} at step {manifest.step}")
+    for name, file in manifest.files.items():
+        _check_file(name, os.stat(name, dir_fd=directory, follow_symlinks=False), file)
+    return manifest
+
+
+def _read_file(directory: int, name: str, expected: FileRecord | None) -> bytes:
+    # O_NONBLOCK: opening a named pipe that someone put here must not wait for a writer.
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    with open(fd, "rb", buffering=0) as file:
+        found = os.fstat(fd)
+        _refuse_pickle_in_place(
+            name, os.pread(fd, 8, 0) if stat.S_ISREG(found.st_mode) else b"", found.st_size
+        )
+        _check_file(name, found, expected)
+        data = file.read(found.st_size)
+    if expected is not None and FileRecord.of(data) != expected:
+        raise Flaw(f"{name}: sha256 differs")
+    return data
+
+
+def _check_file(name: str, found: os.stat_result, expected: FileRecord | None) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Flaw(f"{name}: not a regular file")
+    if found.st_nlink != 1:
+        raise Flaw(f"{name}: has {found.st_nlink} hard links, expected 1")
+    if found.st_size > _SIZE_LIMITS.get(name, MAX_MANIFEST_BYTES):
+        raise Flaw(f"{name}: {found.st_size} bytes is above the limit")
+    if expected is not None and found.st_size != expected.size:
+        raise Flaw(f"{name}: {found.st_size} bytes, expected {expected.size}")
+
+
+def _refuse_pickle_in_place(name: str, start: bytes, size: int) -> None:
+    # The length that begins a safetensors file may spell a pickle's first bytes; it then fits in the file.
+    is_tensors = name == TENSORS and state_files.has_sound_header(start, size)
+    if start.startswith(_PICKLE_STARTS) and not is_tensors:
+        raise _pickled(name)
+
+
+def _pickled(name: str) -> Flaw:
+    return Flaw(f"{name!r} is a pickle or an archive", PICKLED)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+    except FileNotFoundError as error:
+        raise Flaw(f"{error.filename}: missing") from error
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}"
+        is_wrong_kind = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
+        raise Flaw(said, DAMAGED if is_wrong_kind else UNREADABLE) from error
+
+
+def _dump(content: Mapping[str, Json]) -> bytes:
+    return json.dumps(content, allow_nan=False, indent=1).encode() + b"\n"
