@@ -1,0 +1,102 @@
+"""The `quintain checkpoints` commands: what a run has saved, whether it is whole, and its digest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quintain.errors import CheckpointError, CheckpointNotFound
+from quintain.services import checkpoint_catalog
+from quintain.services.checkpoint_catalog import CheckpointCatalog, Entry
+from quintain.services.run_names import resolve_run, split_checkpoint_suffix
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, unique prefix or path, or latest.")]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="PATH|RUN", help="A checkpoint's path, or a run as RUN, RUN@best or RUN@STEP."),
+]
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_checkpoints(run: Run, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Lists a run's checkpoints, oldest first, and says which are valid."""
+    entries = CheckpointCatalog(resolve_run(runs_dir, run) / checkpoint_catalog.FOLDER).entries()
+    _print_entries(entries, as_json=as_json)
+
+
+@app.command("verify")
+def verify_checkpoints(target: Target, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Checks every byte of one checkpoint, or of all of a run; exits with 4 if one is damaged."""
+    path = _locate(runs_dir, target)
+    entries = _entries_at(path)
+    _print_entries(entries, as_json=as_json)
+    damaged = [entry.path for entry in entries if not entry.valid]
+    if damaged and as_json:
+        # The list already says what is wrong, and standard output stays one JSON document.
+        raise typer.Exit(CheckpointError.exit_code)
+    if len(damaged) == 1:
+        checkpoint_catalog.verify(damaged[0])
+    if damaged:
+        names = ", ".join(path.name for path in damaged)
+        message = f"{len(damaged)} of {len(entries)} checkpoints in {path} are damaged: {names}"
+        raise CheckpointError(message, code="E0401")
+
+
+@app.command("digest")
+def digest_checkpoint(target: Target, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
+    """Prints one SHA-256 over the training state; equal states have equal digests."""
+    path = checkpoint_catalog.resolve(_locate(runs_dir, target), notify=_say)
+    digest = checkpoint_catalog.digest(path)
+    typer.echo(json.dumps({"path": str(path), "digest": digest}) if as_json else digest)
+
+
+def _locate(runs_dir: Path, target: str) -> Path:
+    path = Path(target)
+    if path.exists() and not (runs_dir / target).exists():
+        return path
+    run, which = split_checkpoint_suffix(target)
+    if "/" in run and not Path(run).exists():
+        raise CheckpointNotFound(f"no checkpoint at {target}. Choose one from: quintain checkpoints list RUN")
+    directory = resolve_run(runs_dir, run)
+    if which is None:
+        return directory
+    return CheckpointCatalog(directory / checkpoint_catalog.FOLDER).find(which, notify=_say).path
+
+
+def _entries_at(path: Path) -> list[Entry]:
+    for folder in (path / checkpoint_catalog.FOLDER, path):
+        if entries := CheckpointCatalog(folder).entries():
+            return entries
+    return [checkpoint_catalog.describe(checkpoint_catalog.resolve(path))]
+
+
+def _print_entries(entries: list[Entry], *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "path": str(entry.path),
+                "step": entry.step,
+                "valid": entry.valid,
+                "reason": entry.reason,
+                "is_best": entry.is_best,
+            }
+            for entry in entries
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    for entry in entries:
+        mark = "best" if entry.is_best else ""
+        typer.echo(
+            f"{'ok' if entry.valid else 'damaged':8} {entry.path.name:28} {mark}{entry.reason}".rstrip()
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,219 @@
+"""Owns one run's directory: its lock, its layout, and the small files that say what the run is doing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from quintain.errors import RunDirectoryError
+from quintain.services import atomic, checkpoint_catalog, disk_reserve
+from quintain.services.run_names import OLD_MARK, STATUS, check_run_id
+from quintain.services.state_files import Json
+
+RunState = Literal["running", "finished", "stopped", "failed"]
+
+LOCK = "LOCK"
+CONFIG = "config.yaml"
+ENVIRONMENT = "env.json"
+METRICS = "metrics.jsonl"
+EVENTS = "events.jsonl"
+CRASHES = "crash"
+
+_MAX_STATUS_BYTES = 1_000_000
+_MAX_OWNER_BYTES = 1000
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+# The kernel takes a moment to tear down a killed owner and its lock; a script's next command may come sooner.
+_LOCK_WAIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Status:
+    """Says what a run is doing, or how it ended, as status.json does."""
+
+    state: RunState
+    step: int
+    checkpoint: str | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    resumable: bool = True
+
+
+class RunDirectory:
+    """Names the files of one run and writes the small ones atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / checkpoint_catalog.FOLDER
+        self.metrics = path / METRICS
+        self.events = path / EVENTS
+        self.config = path / CONFIG
+
+    @property
+    def run_id(self) -> str:
+        """Returns the run's id, which is the directory's name."""
+        return self.path.name
+
+    @classmethod
+    def create(cls, runs_dir: Path, run_id: str, *, force: bool = False) -> RunDirectory:
+        """Makes the directory of a new run; `force` first moves a run of that name to `<run>.old-<utc>`."""
+        run = cls(runs_dir / check_run_id(run_id))
+        try:
+            atomic.make_directory(runs_dir)
+            disk_reserve.probe(runs_dir, 1)
+            if force and run.path.exists():
+                run._move_away()
+            os.mkdir(run.path, atomic.DIRECTORY_MODE)
+            os.mkdir(run.checkpoints, atomic.DIRECTORY_MODE)
+        except FileExistsError as error:
+            if not run.path.is_dir():
+                raise atomic.write_error(error, doing="create the run", directory=run.path) from error
+            raise run._exists_error() from error
+        except OSError as error:
+            raise atomic.write_error(error, doing="create the run", directory=run.path) from error
+        return run
+
+    @classmethod
+    def open_existing(cls, path: Path) -> RunDirectory:
+        """Opens a run that was created before; changes nothing."""
+        run = cls(path)
+        if not run.checkpoints.is_dir():
+            raise RunDirectoryError(f"nothing to resume in {path}: it is not a run's directory", code="E0303")
+        return run
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the run for this process alone; another holder is an error, and then nothing is changed."""
+        fd = self._acquire()
+        try:
+            self._sign(fd)
+            yield
+        finally:
+            os.close(fd)
+
+    def write_status(self, status: Status) -> None:
+        """Replaces status.json."""
+        self._replace(STATUS, _render(asdict(status)))
+
+    def read_status(self) -> Status | None:
+        """Returns the last status, or None if there is none that can be read."""
+        try:
+            with open(self.path / STATUS, "rb") as file:
+                found = json.loads(file.read(_MAX_STATUS_BYTES))
+            status = Status(**found)
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        return status if status.state in get_args(RunState) and type(status.step) is int else None
+
+    def describe_unclosed(self, resume_step: int) -> str | None:
+        """Returns a note if the previous process died without saying so; call it under the lock."""
+        status = self.read_status()
+        if status is None or status.state != "running":
+            return None
+        ended = f"previous process ended without closing the run (pid {status.pid})"
+        return f"note: {ended}; resuming from step {resume_step}"
+
+    def write_config(self, text: str) -> None:
+        """Replaces config.yaml."""
+        self._replace(CONFIG, text.encode())
+
+    def write_environment(self, facts: Mapping[str, Json]) -> None:
+        """Replaces env.json: the versions and the machine this run last ran on."""
+        self._replace(ENVIRONMENT, _render(facts))
+
+    def write_crash(self, text: str) -> Path:
+        """Keeps a traceback for a look afterwards; every one that reaches the disk goes through here."""
+        path = self.path / CRASHES / f"{_utc_for_name()}-{os.getpid()}.txt"
+        try:
+            atomic.make_directory(path.parent)
+            atomic.create_file(path, text.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise atomic.write_error(error, doing="write the crash report", directory=self.path) from error
+        return path
+
+    def _replace(self, name: str, data: bytes) -> None:
+        try:
+            atomic.replace_file(self.path / name, data)
+        except OSError as error:
+            doing = f"write {name}"
+            raise atomic.write_error(error, doing=doing, directory=self.path, needed=len(data)) from error
+
+    def _acquire(self) -> int:
+        deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+        while True:
+            try:
+                fd = os.open(self.path / LOCK, _LOCK_FLAGS, atomic.FILE_MODE)
+            except FileNotFoundError as error:
+                raise RunDirectoryError(f"no run directory at {self.path}", code="E0304") from error
+            except OSError as error:
+                raise atomic.write_error(error, doing="lock the run", directory=self.path) from error
+            if _try_lock(fd, self.path):
+                return fd
+            owner = os.pread(fd, _MAX_OWNER_BYTES, 0)
+            os.close(fd)
+            if time.monotonic() > deadline:
+                raise self._in_use_error(owner)
+            time.sleep(0.05)
+
+    def _sign(self, fd: int) -> None:
+        owner: dict[str, Json] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "start": datetime.now(UTC).isoformat(),
+        }
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, _render(owner), 0)
+            for path in self.path.glob(f"{atomic.TEMPORARY_PREFIX}*"):
+                atomic.remove_tree(path)
+            disk_reserve.probe(self.path, 1)
+        except OSError as error:
+            raise atomic.write_error(error, doing="lock the run", directory=self.path) from error
+
+    def _move_away(self) -> None:
+        with self.lock():
+            os.rename(self.path, self.path.with_name(f"{self.path.name}{OLD_MARK}{_utc_for_name()}"))
+
+    def _in_use_error(self, written: bytes) -> RunDirectoryError:
+        try:
+            owner = json.loads(written)
+            by = f"pid {int(owner['pid'])} on host {owner['host']} since {str(owner['start'])[11:16]} UTC"
+        except (ValueError, KeyError, TypeError, RecursionError):
+            by = "another process"
+        advice = "Wait, stop it, or choose another --run-id"
+        return RunDirectoryError(f'run "{self.run_id}" is in use by {by}. {advice}', code="E0301")
+
+    def _exists_error(self) -> RunDirectoryError:
+        status = self.read_status()
+        found = f"step {status.step}, {status.state}" if status is not None else "no status"
+        advice = "Use quintain resume to continue, --run-id for a new one, or --force to move it away"
+        return RunDirectoryError(f'run "{self.run_id}" exists ({found}). {advice}', code="E0302")
+
+
+def _try_lock(fd: int, directory: Path) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The directory may have been moved away between opening the file and getting its lock.
+        return os.path.samestat(os.fstat(fd), os.stat(directory / LOCK))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError as error:
+        os.close(fd)
+        raise atomic.write_error(error, doing="lock the run", directory=directory) from error
+
+
+def _render(content: Mapping[str, Json]) -> bytes:
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def _utc_for_name() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
