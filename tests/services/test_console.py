@@ -1,0 +1,308 @@
+"""The console says the same on every terminal, never breaks a line badly, and stays out of the way."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from rich.console import Console
+
+from quintain.services.console import ConsoleWriter
+from quintain.services.console_layout import render_snapshot
+from quintain.services.console_text import duration, grouped, measured, short_count
+from quintain.services.console_view import RunView
+from quintain.services.printable import escape_control_characters
+from quintain.services.writers import RunHeader, RunSummary, WriterGroup
+
+HEADER = RunHeader("0.1.0", "ppo", "CartPole-v1", 8, "cpu", 2, 0, "runs/cartpole-ppo-1115-otter", 100_000)
+ROW = {
+    "rollout/ep_rew_mean": 412.6,
+    "rollout/ep_rew_std": 31.2,
+    "rollout/ep_len_mean": 412.6,
+    "time/fps": 9800.4,
+    "time/env_fraction": 0.44,
+    "time/act_fraction": 0.21,
+    "time/learn_fraction": 0.33,
+    "time/other_fraction": 0.02,
+    "train/approx_kl": 0.011,
+    "train/clip_fraction": 0.14,
+    "train/entropy": 0.55,
+    "train/explained_variance": 0.81,
+}
+SUMMARY = RunSummary(
+    "finished",
+    31.4,
+    100_352,
+    best_eval=500.0,
+    best_step=98_304,
+    num_eval_episodes=10,
+    last_checkpoint="000012-step-98304",
+    next_commands=[("quintain resume otter", "train on"), ("quintain eval otter --episodes 50", "look")],
+)
+
+
+@dataclass(frozen=True)
+class EverySeconds:
+    every_seconds: float
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class FakeTerminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class ClosedPipe(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "30")
+
+
+def log_of(feed: Callable[[ConsoleWriter, FakeClock], None], every_seconds: float = 2.0) -> list[str]:
+    stream, clock = io.StringIO(), FakeClock()
+    feed(ConsoleWriter(EverySeconds(every_seconds), stream, clock=clock), clock)
+    assert "\x1b" not in stream.getvalue()
+    return stream.getvalue().splitlines()
+
+
+def drawn(width: int, *, encoding: str = "utf-8", header: RunHeader = HEADER) -> list[str]:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    rows = [(30_720, ROW | {"time/total_seconds": 3.0}), (61_440, ROW | {"time/total_seconds": 6.0})]
+    Console(file=stream, width=width).print(render_snapshot(rows, header, SUMMARY))
+    stream.flush()
+    return stream.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]  # a BytesIO
+
+
+def test_the_picture_at_80_columns() -> None:
+    lines = drawn(80)
+    assert lines[0] == "quintain 0.1.0 · ppo · CartPole-v1 · 8 lanes · cpu (2 cores) · seed 0"
+    assert lines[1] == "run runs/cartpole-ppo-1115-otter · determinism L3 · Ctrl-C once saves and stops"
+    assert lines[2] == lines[7] == "─" * 80
+    assert lines[3].startswith(" steps   61 440 / 100 000  ━━━")
+    # 30 720 steps in 3 s leave 38 560 / 10 240 = 3.8 s.
+    assert lines[3].endswith("──   61%   4 s left")
+    assert lines[4] == " return  412.6 ± 31   best 412.6 @ 31k   length 412.6   9 800 steps/s"
+    assert lines[5] == " health  kl 0.011 ✓   clip 0.14 ✓   entropy 0.55 ✓   expl.var 0.81 ✓"
+    assert lines[6] == " time    env 44%   act 21%   learn 33%   other 2%"
+    assert lines[8] == "done in 31 s · best eval 500.0 over 10 episodes · checkpoint 000012-step-98304"
+    assert lines[9] == "next:  quintain resume otter               train on"
+    assert lines[10] == "       quintain eval otter --episodes 50   look"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_every_line_fits_every_terminal(width: int, encoding: str) -> None:
+    lines = drawn(width, encoding=encoding, header=replace(HEADER, env="Cœur-v1"))
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for part in ("seed 0", "412.6", "expl.var 0.81", "other 2%", "000012-step-98304"):
+        assert part in text
+
+
+def test_ascii_terminals_get_ascii() -> None:
+    lines = drawn(80, encoding="ascii")
+    assert lines[4] == " return  412.6 +/- 31   best 412.6 @ 31k   length 412.6   9 800 steps/s"
+    assert "kl 0.011 ok" in lines[5]
+
+
+def test_a_value_outside_its_range_is_marked() -> None:
+    view = RunView(HEADER)
+    view.add(1, ROW, 0.0)
+    assert [(health.label, health.is_normal) for health in view.health()] == [
+        ("kl", True),
+        ("clip", True),
+        ("entropy", True),
+        ("expl.var", True),
+    ]
+    bad = {"train/approx_kl": 0.2, "train/clip_fraction": 0.6, "train/explained_variance": -0.5}
+    view.add(2, bad | {"train/entropy": 0.01}, 1.0)  # 0.01 < 2 % of 0.55
+    assert [health.is_normal for health in view.health()] == [False] * 4
+
+
+def test_a_negative_entropy_is_not_judged() -> None:
+    view = RunView(HEADER)
+    view.add(1, {"train/entropy": -1.0}, 0.0)
+    assert [health.is_normal for health in view.health()] == [None]
+
+
+def test_time_left_follows_the_recent_rate() -> None:
+    view = RunView(replace(HEADER, budget_env_steps=10_000))
+    view.add(100, {}, 0.0)
+    assert view.seconds_left is None
+    # A fast start of 100 steps/s for 10 s, then 10 steps/s for 100 s: only the slow part may count.
+    for second in range(1, 11):
+        view.add(100 + 100 * second, {}, float(second))
+    for second in range(11, 111):
+        view.add(1100 + 10 * (second - 10), {}, float(second))
+    assert view.step == 2100
+    assert view.seconds_left == pytest.approx((10_000 - 2100) / 10)
+
+
+def test_best_is_the_highest_mean_and_where_it_was() -> None:
+    view = RunView(HEADER)
+    for step, mean in ((10, 1.0), (20, 5.0), (30, 5.0), (40, 2.0)):
+        view.add(step, {"rollout/ep_rew_mean": mean}, step)
+    assert view.best_return == (5.0, 20)
+    assert view.best_eval is None
+
+
+def test_a_log_has_the_first_and_last_row_and_one_per_interval() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(HEADER)
+        for second in range(8):
+            clock.seconds = float(second)
+            console.write(1000 * (second + 1), ROW)
+        console.close(SUMMARY)
+
+    lines = log_of(feed, every_seconds=3.0)
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == [
+        "1000/100000",
+        "4000/100000",
+        "7000/100000",
+        "8000/100000",
+    ]
+    assert lines[-3].startswith("done in 31 s")
+
+
+def test_a_log_line_is_never_broken() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(HEADER)
+        console.write(61_440, ROW | {"eval/mean_reward": 500.0, "eval/std_reward": 0.0})
+        console.note("note: " + "long " * 100)
+
+    lines = log_of(feed)
+    assert len(lines) == 4
+    assert lines[2] == (
+        "step 61440/100000 61%  return 412.6 ± 31  best 412.6 @ 61k  length 412.6  9 800 steps/s  "
+        "eval 500.0 ± 0  kl 0.011  clip 0.14  entropy 0.55  expl.var 0.81"
+    )
+
+
+def test_the_last_row_is_not_printed_twice() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(HEADER)
+        console.write(1000, ROW)
+        console.close(SUMMARY)
+
+    assert sum(line.startswith("step ") for line in log_of(feed)) == 1
+
+
+def test_a_run_that_ends_before_its_first_row() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(replace(HEADER, run_directory=None, start_step=5000))
+        console.close(RunSummary("stopped", 61.0, 5000))
+
+    assert log_of(feed)[1:] == [
+        "determinism L3 · from step 5 000 · Ctrl-C once stops",
+        "stopped after 1 min 01 s · step 5 000",
+    ]
+
+
+def test_text_from_outside_cannot_move_the_cursor() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(replace(HEADER, env="Evil\x1b[2J\r[bold]-v1"))
+        console.note("warning[W0501]: \x9b31mred\u202e\nsecond")
+
+    lines = log_of(feed)
+    assert r"Evil\x1b[2J\r[bold]-v1" in lines[0]
+    assert lines[2] == r"warning[W0501]: \x9b31mred\u202e\nsecond"
+
+
+def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
+    stream, clock = FakeTerminal(), FakeClock()
+    console = ConsoleWriter(EverySeconds(1000.0), stream, clock=clock)
+    console.open(HEADER)
+    before = stream.getvalue().count(" steps ")
+    for tick in range(101):
+        clock.seconds = tick / 100
+        console.write(100 * tick, ROW)
+    assert stream.getvalue().count(" steps ") - before <= 9
+    assert "10 000 / 100 000" not in stream.getvalue()[: stream.getvalue().rfind(" steps ")]
+    console.close(SUMMARY)
+    assert "10 000 / 100 000" in stream.getvalue()
+    assert stream.getvalue().rstrip().endswith("look\x1b[0m")
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+def test_a_terminal_that_nobody_watches_gets_a_log(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    stream = FakeTerminal()
+    console = ConsoleWriter(EverySeconds(1.0), stream)
+    console.open(HEADER)
+    console.write(10, ROW)
+    assert "\x1b" not in stream.getvalue()
+    assert "step 10/100000" in stream.getvalue()
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def colours_of() -> bool:
+        stream = FakeTerminal()
+        console = ConsoleWriter(EverySeconds(1.0), stream)
+        console.open(HEADER)
+        console.close(SUMMARY)
+        return "\x1b[36m" in stream.getvalue()
+
+    assert colours_of()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colours_of()
+
+
+def test_a_closed_pipe_does_not_end_the_process() -> None:
+    group = WriterGroup([ConsoleWriter(EverySeconds(0.0), ClosedPipe())])
+    group.open(HEADER)
+    group.write(1, ROW)
+    group.close(SUMMARY)
+
+
+def test_how_numbers_are_written() -> None:
+    assert [grouped(999), grouped(1_000), grouped(61_440)] == ["999", "1 000", "61 440"]
+    assert [short_count(512), short_count(1024), short_count(57_344), short_count(2.5e6)] == [
+        "512",
+        "1.0k",
+        "57k",
+        "2.5M",
+    ]
+    assert [measured(0.0), measured(-21.04), measured(0.01234), measured(54321.9)] == [
+        "0.0",
+        "-21.0",
+        "0.0123",
+        "54322",
+    ]
+    assert [duration(59.6), duration(3599), duration(3600), duration(90_000)] == [
+        "1 min 00 s",
+        "59 min 59 s",
+        "1 h 00 min",
+        "1 d 01 h",
+    ]
+
+
+def test_printable_text_is_left_alone() -> None:
+    assert escape_control_characters("CartPole-v1 ± œ 日本") == "CartPole-v1 ± œ 日本"
+    assert escape_control_characters("\ud800\u2028") == r"\ud800\u2028"
+
+
+def test_the_view_starts_where_the_run_does() -> None:
+    view = RunView(replace(HEADER, start_step=25_000))
+    assert math.isclose(view.fraction, 0.25)
