@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -116,7 +117,7 @@ def _run(words: list[str]) -> int:
     if _COMPLETION_VARIABLE in os.environ:
         group.main(words, prog_name="quintain")
     try:
-        with group.make_context("quintain", words or ["--help"]) as context:
+        with group.make_context("quintain", list(words) or ["--help"]) as context:
             group.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code if words else 2
@@ -137,8 +138,12 @@ def _accept_any_character() -> None:
 def _has_lost_its_reader() -> bool:
     """Tells `quintain list | head` from a pipe that broke elsewhere, and silences the flush at exit."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return False
+    pipe = select.poll()
+    pipe.register(descriptor, 0)
+    if not any(event & select.POLLERR for _, event in pipe.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return True
