@@ -1,0 +1,114 @@
+"""What all algorithms share: parts, minibatches and the default update of epochs of gradient steps on a loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from quintain.algorithms.settings import AlgorithmSettings
+from quintain.data.rollout import Batch, Rollout
+from quintain.errors import NonFiniteError, SettingsError
+from quintain.optimizer import Optimizer
+from quintain.policies.base import Policy
+from quintain.progress import Progress
+from quintain.rewards.base import RewardSignal
+from quintain.rng import Rng
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, Metrics
+
+
+class Loss(NamedTuple):
+    """The number to minimise and what to report of it; all 0-d tensors, so that nothing waits for a device."""
+
+    total: torch.Tensor
+    parts: dict[str, torch.Tensor]
+
+
+class Algorithm(KeepsState, ABC):
+    """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
+
+    # The policy is the trainer's to save; the minibatch buffers are scratch memory.
+    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "scratch", "rng"})
+    minibatch_fields: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
+    ) -> None:
+        self.settings = settings
+        self.policy = policy
+        self.signals = dict(signals)
+        _refuse_mixed_discounts(self.signals)
+        self.rng = rng
+        self.optimizer = Optimizer(
+            policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
+        )
+        self.scratch: dict[str, torch.Tensor] = {}
+
+    @property
+    def gamma(self) -> float:
+        """The discount that all reward signals share."""
+        return next(iter(self.signals.values())).gamma
+
+    def reward(self, rollout: Rollout) -> Array:
+        """Returns the weighted sum of all reward signals, [T, N]."""
+        return sum((s.strength * s.evaluate(rollout) for s in self.signals.values()), start=np.float32(0.0))  # type: ignore[return-value]  # sum() of arrays is an array
+
+    @abstractmethod
+    def estimate(self, batch: Batch) -> None:
+        """Writes advantages and returns into the batch's rollouts."""
+
+    @abstractmethod
+    def loss(self, minibatch: Mapping[str, torch.Tensor], fraction: float) -> Loss:
+        """Returns the loss of one minibatch when `fraction` of the budget is spent."""
+
+    @abstractmethod
+    def update(self, batch: Batch, progress: Progress) -> Metrics:
+        """Changes the policy by what the batch shows."""
+
+    def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[dict[str, torch.Tensor]]:
+        """Yields all valid steps in a new random order; the last minibatch keeps the remainder.
+
+        Rows are gathered into memory that the next minibatch reuses.
+        """
+        order = torch.from_numpy(self.rng.generator("minibatches", *counters).permutation(batch.num_valid))
+        rows = batch.valid_rows[order.to(batch.valid_rows.device)]
+        fields = {name: batch.rollout.flat(name) for name in self.minibatch_fields}
+        for name, field in fields.items():
+            wanted = (min(batch_size, len(rows)), *field.shape[1:])
+            if name not in self.scratch or self.scratch[name].shape[0] < wanted[0]:
+                self.scratch[name] = torch.empty(wanted, dtype=field.dtype, device=field.device)
+        for chosen in rows.split(batch_size):
+            yield {
+                name: torch.index_select(field, 0, chosen, out=self.scratch[name][: len(chosen)])
+                for name, field in fields.items()
+            }
+
+
+def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:
+    gammas = {name: signal.gamma for name, signal in signals.items()}
+    if len(set(gammas.values())) != 1:
+        raise SettingsError(
+            f"reward_signals have different discounts ({', '.join(f'{k}.gamma {v}' for k, v in gammas.items())}); "
+            f"one critic needs one gamma. Give them the same",
+            code="E0216",
+        )
+
+
+def report(sums: Mapping[str, torch.Tensor], count: int, where: str) -> Metrics:
+    """Turns summed device scalars into means with one transfer, and refuses numbers that are not finite."""
+    values: list[Any] = torch.stack(list(sums.values())).div_(count).tolist()
+    metrics = dict(zip(sums, values, strict=True))
+    for name, value in metrics.items():
+        if value != value or value in (float("inf"), float("-inf")):
+            raise NonFiniteError(
+                f"{name} became {value} in the update at {where}; lower the learning rate, or look for extreme "
+                f"rewards or observations",
+                code="E0604",
+            )
+    return metrics

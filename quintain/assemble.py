@@ -1,0 +1,131 @@
+"""The composition root: the only module that reads the whole settings tree and makes the parts it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quintain import registry
+from quintain.algorithms.base import Algorithm
+from quintain.data.rollout import Rollout
+from quintain.envs.base import Env
+from quintain.envs.gymnasium import env_from_object
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy
+from quintain.progress import Progress
+from quintain.rng import Rng
+from quintain.rollouts.source import LocalSource
+from quintain.rollouts.sync_collector import SyncCollector
+from quintain.services.events import EventManager
+from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.trainers.base import Parts, Session, Trainer
+from quintain.trainers.events import CallFunction, EventContext
+from quintain.trainers.global_streams import GlobalStreams
+
+if TYPE_CHECKING:
+    from quintain.services.writers import Writer
+    from quintain.settings.experiment import Behavior
+    from quintain.settings.tree import RunFile
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Ready objects that take the place of what the settings would make."""
+
+    env: Any = None
+    policy: Policy | None = None
+    make_algorithm: Callable[..., Algorithm] | None = None
+
+
+def assemble(run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None) -> Trainer:
+    """Builds the trainer that the settings describe."""
+    parts = assemble_parts(run_file, session, writer, slots or Slots())
+    trainer_class = _load("trainer", _behavior(run_file).trainer)
+    trainer: Trainer = trainer_class.from_parts(parts)
+    return trainer
+
+
+def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots) -> Parts:
+    experiment, behavior = run_file.experiment, _behavior(run_file)
+    torch.set_num_threads(run_file.run.threads)
+    rng = Rng(experiment.seed)
+    GlobalStreams().seed(rng.child("global"))
+    make_env = env_maker(run_file, slots.env)
+    env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
+    policy = slots.policy or make_policy(run_file, env)
+    policy.to(resolve_device(run_file.run.device))
+    signals = {name: _load("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
+    make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
+    algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
+    episodes = EpisodeWindow()
+    collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend)
+    block = Rollout(
+        env.spec,
+        num_lanes=env.num_lanes,
+        num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
+        noise_size=policy.noise.size,
+        device=policy.device,
+    )
+    return Parts(
+        policy=policy,
+        algorithm=algorithm,
+        source=LocalSource(collector),
+        store=_load("rollout", behavior.rollout)(block),
+        progress=Progress(experiment.budget.env_steps),
+        events=_make_events(behavior, EventContext(make_env, rng, experiment.budget.env_steps)),
+        stats=StatsReporter(writer),
+        episodes=episodes,
+        session=session,
+    )
+
+
+def env_maker(run_file: RunFile, slot: Any = None) -> Callable[[int, Rng], Env]:
+    """Returns what makes the run's environment with any number of lanes, for training and for evaluation."""
+    settings = run_file.experiment.env
+    if slot is not None:
+        return lambda num_lanes, rng: slot if isinstance(slot, Env) else env_from_object(slot, num_lanes, rng)
+    make = _load("env", settings)
+    return lambda num_lanes, rng: make(settings, num_lanes, rng)
+
+
+def make_policy(run_file: RunFile, env: Env) -> Policy:
+    """Builds an untrained policy that fits the environment."""
+    settings = _behavior(run_file).policy
+    policy: Policy = _load("policy", settings)(settings, env.spec, Rng(run_file.experiment.seed).child("policy"))
+    return policy
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turns `run.device` into a device that exists here."""
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count()):
+        found = f"torch sees {torch.cuda.device_count()} CUDA devices" if has_cuda else "torch sees no CUDA device"
+        raise SettingsError(f"run.device: found {name}, but {found}. Use cpu or auto", code="E0218")
+    return device
+
+
+def _behavior(run_file: RunFile) -> Behavior:
+    return next(iter(run_file.experiment.behaviors.values()))
+
+
+def _load(kind: str, settings: Any) -> Callable[..., Any]:
+    return registry.get(kind, settings.type).load()
+
+
+def _make_events(behavior: Behavior, context: EventContext) -> EventManager:
+    events = EventManager()
+    for settings in behavior.events:
+        implementation = _load("event", settings)
+        event = (
+            implementation(settings, context)
+            if isinstance(implementation, type)
+            else CallFunction(implementation, settings)  # type: ignore[arg-type]  # functions get scheduled settings
+        )
+        events.add(event.when, event)
+    return events

@@ -1,0 +1,1 @@
+"""What travels from the acting half to the learning half: specs, rollouts and views of them."""

@@ -1,0 +1,44 @@
+"""The field table: the only place where a rollout's field names are written, with who writes each.
+
+Legend: N lanes, T steps, B minibatch. Public shapes are [N, T+1, ...]; memory is time-major [T+1, N, ...].
+Slot T holds the observation after the last step and its value (the bootstrap); its other fields are padding.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OBS: Final = "obs"
+"""[N, T+1, ...] what the policy sees at each step. Collector."""
+ACTION: Final = "action"
+"""[N, T+1, ...] what the policy chose, before any clipping for the environment. Policy, before the env steps."""
+LOG_PROB: Final = "sample_log_prob"
+"""[N, T+1] log-probability of the action when it was chosen. Policy."""
+VALUE: Final = "value"
+"""[N, T+1] the critic's value of obs. Policy."""
+REWARD: Final = "reward"
+"""[N, T+1] reward of the step. Environment."""
+TERMINATED: Final = "terminated"
+"""[N, T+1] bool, the episode really ended: nothing follows, so nothing is bootstrapped. Environment."""
+TRUNCATED: Final = "truncated"
+"""[N, T+1] bool, the episode was cut (time limit): bootstrapped from final_obs. Environment."""
+DONE: Final = "done"
+"""[N, T+1] bool, terminated or truncated. Collector."""
+FIRST: Final = "first"
+"""[N, T+1] bool, obs is the first of an episode. Collector."""
+VALID: Final = "valid"
+"""[N, T+1] bool, False where the step only reset the environment (next-step autoreset). Collector."""
+FINAL_INDEX: Final = "final_index"
+"""[N, T+1] int, row of the episode's true last observation in Rollout.final_obs, or -1. Collector."""
+FINAL_VALUE: Final = "final_value"
+"""[N, T+1] value of final_obs where truncated and not terminated, else 0. Collector."""
+NOISE: Final = "noise"
+"""[N, T+1, K] random numbers for the policy's heads; acting is a pure function of them. Collector."""
+POLICY_VERSION: Final = "policy_version"
+"""[N, T+1] int, the published version that acted. Collector."""
+ADVANTAGE: Final = "advantage"
+"""[N, T+1] Algorithm."""
+RETURN: Final = "return"
+"""[N, T+1] what the critic should have said. Algorithm."""
+ENTROPY: Final = "entropy"
+"""[B] entropy of the policy's distribution, in what evaluate_actions returns."""

@@ -1,0 +1,58 @@
+"""The environment contract: N lanes that step together, each one uninterrupted stream of episodes.
+
+An environment resets a lane by itself when its episode ends and hands over the true last observation; the collector never
+sees a reset that it could mistake for a step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quintain.data.spec import BehaviorSpec
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    import torch
+
+    from quintain.typing import Values
+
+
+class StepResult(NamedTuple):
+    """What one step of all lanes gave; arrays may be reused by the environment at its next step."""
+
+    obs: Values
+    """[N, ...] what to act on next: after an episode's end, the first observation of the next one."""
+    reward: Values
+    """[N]"""
+    terminated: Values
+    """[N] bool"""
+    truncated: Values
+    """[N] bool"""
+    final_obs: Values
+    """[N, ...] the true last observation, meaningful in rows where the episode ended."""
+    valid: Values | None = None
+    """[N] bool, False where this step only reset the lane; None when all count."""
+    info: dict[str, Any] | None = None
+
+
+class Env(KeepsState, ABC):
+    """Steps `num_lanes` copies of a task. Tensors, arrays, scalars and generators it holds are its state."""
+
+    spec: BehaviorSpec
+    num_lanes: int
+
+    @abstractmethod
+    def reset(self, lanes: Any = None) -> Values:
+        """Starts a new episode in the masked lanes, or in all, and returns the observations of all lanes."""
+
+    @abstractmethod
+    def step(self, action: torch.Tensor) -> StepResult: ...
+
+    def close(self) -> None:  # noqa: B027  # most environments hold nothing that needs closing
+        """Frees what the environment holds outside of memory."""
+
+    @property
+    def exactness(self) -> str:
+        """Says how exactly a resumed run continues: "exact", or "statistical: <why>"."""
+        return "exact"

@@ -1,0 +1,90 @@
+"""Every way to name a Gymnasium environment: an id, `module:Name`, a class, a factory, an instance."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from quintain.envs.base import Env
+from quintain.envs.gymnasium_lanes import EnvFactory, LaneEnv
+from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.envs.settings import GymSettings
+from quintain.errors import EnvError, SettingsError
+from quintain.registry import import_part
+
+if TYPE_CHECKING:
+    from quintain.rng import Rng
+
+
+def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
+    """Makes the environment that `{type: gym, id: ...}` names."""
+    if settings.vectorization == "native":
+        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng)
+    return LaneEnv(settings.id, [_factory(settings)] * num_lanes, rng)
+
+
+def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:
+    """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
+    name = getattr(slot, "__name__", type(slot).__name__)
+    if isinstance(slot, gymnasium.vector.VectorEnv):
+        return VectorEnv(name, slot, rng)
+    if isinstance(slot, gymnasium.Env):
+        return LaneEnv(name, [lambda: slot], rng)
+    if callable(slot):
+        made = slot() if num_lanes == 1 else None
+        if isinstance(made, gymnasium.vector.VectorEnv):
+            return VectorEnv(name, made, rng)
+        return LaneEnv(name, [slot] * num_lanes, rng)
+    raise SettingsError(
+        f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
+    )
+
+
+def _factory(settings: GymSettings) -> EnvFactory:
+    if ":" in settings.id:
+        return partial(_checked_instance, settings)
+    _require_registered(settings.id)
+    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    # Our own checks run on every step; Gymnasium's checker would cost as much as a small environment.
+    return partial(gymnasium.make, settings.id, disable_env_checker=True, **limit, **settings.kwargs)
+
+
+def _checked_instance(settings: GymSettings) -> Any:
+    """Makes one environment from user code, and lets a time limit apply to it as to a registered one."""
+    env = import_part("env", settings.id)(**settings.kwargs)
+    if isinstance(env, gymnasium.Env) and settings.max_episode_steps is not None:
+        return gymnasium.wrappers.TimeLimit(env, settings.max_episode_steps)
+    return env
+
+
+def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
+    _require_registered(settings.id)
+    if gymnasium.spec(settings.id).vector_entry_point is None:
+        raise SettingsError(
+            f"env {settings.id!r} has no vector entry point of its own, so vectorization: native cannot be used. "
+            f"Set vectorization: lanes"
+        )
+    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    try:
+        return gymnasium.make_vec(
+            settings.id, num_lanes, vectorization_mode="vector_entry_point", **limit, **settings.kwargs
+        )
+    except Exception as error:
+        raise EnvError(f"env {settings.id!r} cannot be created: {type(error).__name__}: {error}", code="E0505") from error
+
+
+def _require_registered(env_id: str) -> None:
+    if env_id in gymnasium.registry:
+        return
+    known = list(gymnasium.registry)
+    by_lower = {re.sub(r"\W", "", name).lower(): name for name in known}
+    near = get_close_matches(re.sub(r"\W", "", env_id).lower(), by_lower, n=1, cutoff=0.5)
+    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "Is the package that registers it installed?"
+    raise SettingsError(
+        f'unknown env "{env_id}": it is not registered with Gymnasium; {hint} Your own code is module:Name',
+        code="E0204",
+    )

@@ -1,0 +1,154 @@
+"""Vector environments that Gymnasium users already have, taken as they are, in any of the three autoreset modes.
+
+All modes are brought to one meaning: a step's `obs` is what to act on next and `final_obs` is how the episode really ended.
+The mode is read from `metadata["autoreset_mode"]`; an environment that does not declare one is refused, because a guess
+would silently mix the last observation of one episode with the first of the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.data.spec import DiscreteSpec
+from quintain.envs.base import Env, StepResult
+from quintain.envs.spaces import behavior_spec
+from quintain.errors import EnvError
+from quintain.state import restore_generator, save_generator
+
+if TYPE_CHECKING:
+    import torch
+
+    from quintain.rng import Rng
+    from quintain.typing import Array, State
+
+
+class VectorEnv(Env):
+    """Steps one Gymnasium vector environment."""
+
+    def __init__(self, name: str, env: Any, rng: Rng) -> None:
+        self.name = name
+        self.env = env
+        self.rng = rng
+        self.num_lanes = int(env.num_envs)
+        self.autoreset = _autoreset_mode(name, env)
+        self.spec = behavior_spec(name, env.single_observation_space, env.single_action_space)
+        self.first_action = self.spec.action.start if isinstance(self.spec.action, DiscreteSpec) else 0
+        self.obs: Array = np.zeros((self.num_lanes, *self.spec.obs.shape), dtype=self.spec.obs.dtype)
+        self.final_obs: Array = np.zeros_like(self.obs)
+        self.ended: Array = np.zeros(self.num_lanes, dtype=np.bool_)
+        self.has_started = False
+        self.why_statistical = _first_unsaved(env)
+
+    def reset(self, lanes: Any = None) -> Array:
+        if lanes is None:
+            obs, _ = self.env.reset(seed=None if self.has_started else self.rng.seed_for("reset"))
+            self.has_started = True
+        else:
+            obs, _ = self.env.reset(options={"reset_mask": np.asarray(lanes, dtype=np.bool_)})
+        self.ended.fill(False)
+        np.copyto(self.obs, obs, casting="same_kind")
+        return self.obs
+
+    def step(self, action: torch.Tensor) -> StepResult:
+        chosen = action.cpu().numpy()
+        obs, reward, terminated, truncated, info = self.env.step(chosen + self.first_action if self.first_action else chosen)
+        done = np.logical_or(terminated, truncated)
+        valid = None
+        if self.autoreset == "NextStep":
+            # The lanes that ended at the last step were only reset now; the action did nothing there.
+            valid = ~self.ended
+            np.copyto(self.ended, done)
+            np.copyto(self.final_obs, obs, casting="same_kind")
+        elif self.autoreset == "SameStep":
+            for lane in np.flatnonzero(done):
+                self.final_obs[lane] = info["final_obs"][lane]
+        elif done.any():
+            np.copyto(self.final_obs, obs, casting="same_kind")
+            obs, _ = self.env.reset(options={"reset_mask": done})
+        np.copyto(self.obs, obs, casting="same_kind")
+        return StepResult(self.obs, reward, terminated, truncated, self.final_obs, valid, info)
+
+    def close(self) -> None:
+        self.env.close()
+
+    @property
+    def exactness(self) -> str:
+        return f"statistical: {self.why_statistical}" if self.why_statistical else "exact"
+
+    def state_dict(self) -> State:
+        own = {"obs": self.obs.copy(), "ended": self.ended.copy(), "has_started": self.has_started}
+        return {**own, "layers": [_save_attributes(layer) for layer in _layers(self.env)]}
+
+    def load_state_dict(self, state: State) -> None:
+        np.copyto(self.obs, state["obs"])
+        np.copyto(self.ended, state["ended"])
+        self.has_started = state["has_started"]
+        if not self.why_statistical:
+            for layer, saved in zip(_layers(self.env), state["layers"], strict=True):
+                _restore_attributes(layer, saved)
+        elif self.has_started:
+            # What this environment holds cannot be put back, so every lane starts a new episode.
+            self.has_started = False
+            self.reset()
+
+
+def _autoreset_mode(name: str, env: Any) -> str:
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    value = getattr(mode, "value", mode)
+    if value not in {"NextStep", "SameStep", "Disabled"}:
+        raise EnvError(
+            f'vector env {name!r} does not say how it resets (metadata["autoreset_mode"] is {value!r}). '
+            f"Set it to gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED",
+            code="E0514",
+        )
+    return str(value)
+
+
+def _layers(env: Any) -> list[Any]:
+    """Returns the wrappers around a vector environment and the environment itself, outermost first."""
+    layers = [env]
+    while "env" in vars(layers[-1]) and hasattr(layers[-1].env, "step"):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _is_saved(value: Any) -> bool:
+    return isinstance(value, np.random.Generator | bool | int | float | type(None)) or (
+        isinstance(value, np.ndarray) and value.dtype != object
+    )
+
+
+def _save_attributes(layer: Any) -> State:
+    saved: State = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, np.random.Generator):
+            saved[name] = save_generator(value)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            saved[name] = value.copy()
+        elif _is_saved(value) and not (isinstance(value, float) and not np.isfinite(value)):
+            saved[name] = value
+    return saved
+
+
+def _restore_attributes(layer: Any, saved: State) -> None:
+    for name, value in saved.items():
+        if isinstance(value, dict):
+            setattr(layer, name, restore_generator(value))
+        else:
+            setattr(layer, name, np.array(value) if isinstance(value, np.ndarray) else value)
+
+
+def _first_unsaved(env: Any) -> str:
+    """Names the first attribute that may hold state this adapter cannot save, or nothing."""
+    for layer in _layers(env):
+        for name, value in vars(layer).items():
+            may_hold_state = isinstance(value, list | dict | tuple | set) and name not in {"metadata", "spec"}
+            if may_hold_state and not all(isinstance(item, int | float | str | bool) for item in _items(value)):
+                return f"{type(layer).__name__}.{name} cannot be saved"
+    return ""
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value

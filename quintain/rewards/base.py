@@ -1,0 +1,32 @@
+"""What an algorithm should maximise: one or more signals, each with its own discount and weight."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from quintain.data.rollout import Rollout
+from quintain.rewards.settings import RewardSignalSettings
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class RewardSignal(KeepsState, ABC):
+    """Gives every step of a rollout a reward."""
+
+    def __init__(self, settings: RewardSignalSettings) -> None:
+        self.settings = settings
+
+    @property
+    def gamma(self) -> float:
+        return self.settings.gamma
+
+    @property
+    def strength(self) -> float:
+        return self.settings.strength
+
+    @abstractmethod
+    def evaluate(self, rollout: Rollout) -> Array:
+        """Returns rewards [T, N], before strength."""

@@ -1,0 +1,19 @@
+"""The environment's own reward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout
+from quintain.rewards.base import RewardSignal
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class Extrinsic(RewardSignal):
+    """Passes on what the environment gave."""
+
+    def evaluate(self, rollout: Rollout) -> Array:
+        return rollout.array(f.REWARD)[:-1]

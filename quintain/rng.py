@@ -1,0 +1,102 @@
+"""Randomness as a pure function of (seed, stream, counters): nothing here has a position to save.
+
+`Rng.generator` gives a numpy generator for one named purpose and counter (the permutation of update 7, epoch 2).
+`Rng.fill_uniform` and `fill_normal` give each lane its own numbers for each of its steps, independent of how many other
+lanes there are or where they run, by the counter-based generator Philox4x32-10 (Salmon et al., SC 2011).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from quintain.typing import Array
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Array, Array, Array, Array]:
+    """Turns four 32-bit counter words (held in uint64 arrays) into four random 32-bit words, ten rounds."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        product0, product1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (
+            (product1 >> _32) ^ c1 ^ np.uint64(k0),
+            product1 & _LOW,
+            (product0 >> _32) ^ c3 ^ np.uint64(k1),
+            product0 & _LOW,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+class Rng:
+    """Hands out random streams by name; children are streams of streams.
+
+    Example:
+        >>> Rng(7).seed_for("env", 0, 3) == Rng(7).seed_for("env", 0, 3) != Rng(8).seed_for("env", 0, 3)
+        True
+    """
+
+    def __init__(self, seed: int, path: str = "") -> None:
+        self.seed = seed
+        self.path = path
+
+    def child(self, name: str) -> Rng:
+        """Returns the streams below `name`, which share nothing with any other child's."""
+        return Rng(self.seed, f"{self.path}{name}/")
+
+    def key(self, stream: str, *counters: int) -> int:
+        """Returns 64 bits that depend on the seed, the stream's name and the counters only."""
+        text = f"{self.seed}:{self.path}{stream}:{','.join(map(str, counters))}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+    def seed_for(self, stream: str, *counters: int) -> int:
+        """Returns a seed that every library takes (31 bits)."""
+        return self.key(stream, *counters) & 0x7FFFFFFF
+
+    def generator(self, stream: str, *counters: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self.key(stream, *counters)))
+
+    def torch_generator(self, stream: str, *counters: int) -> torch.Generator:
+        import torch
+
+        return torch.Generator().manual_seed(self.key(stream, *counters) & 0x7FFFFFFFFFFFFFFF)
+
+    def fill_uniform(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
+        """Fills `out [steps, lanes, numbers]` with uniforms in [0, 1), each a function of its lane and step."""
+        words = self._words(out.shape, stream, first_step, first_lane)
+        # 24 bits: the largest set of equally spaced numbers below one that float32 holds exactly.
+        out[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+
+    def fill_normal(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
+        """Fills `out [steps, lanes, numbers]` with standard normals (Box-Muller, computed in float64)."""
+        steps, lanes, numbers = out.shape
+        pairs = (numbers + 1) // 2
+        words = self._words((steps, lanes, 2 * pairs), stream, first_step, first_lane)
+        uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
+        radius, angle = np.sqrt(-2.0 * np.log(uniform[..., :pairs])), 2.0 * np.pi * uniform[..., pairs:]
+        normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
+        out[...] = normal[..., :numbers]
+
+    def _words(self, shape: tuple[int, ...], stream: str, first_step: int, first_lane: int) -> Array:
+        steps, lanes, numbers = shape
+        blocks = (numbers + 3) // 4
+        grid = (steps, lanes, blocks)
+        step = np.arange(first_step, first_step + steps, dtype=np.uint64)[:, None, None]
+        lane = np.arange(first_lane, first_lane + lanes, dtype=np.uint64)[None, :, None]
+        block = np.arange(blocks, dtype=np.uint64)[None, None, :]
+        counter: tuple[Any, ...] = tuple(
+            np.ascontiguousarray(np.broadcast_to(word, grid)) for word in (step & _LOW, step >> _32, lane, block)
+        )
+        words = philox4x32((counter[0], counter[1], counter[2], counter[3]), self.key(stream))
+        return np.stack(words, axis=-1).reshape(steps, lanes, blocks * 4)[..., :numbers]

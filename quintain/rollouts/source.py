@@ -1,0 +1,74 @@
+"""The acting half, wherever it runs. `LocalSource` acts in the learner's own thread, with the learner's own policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from quintain.data.rollout import Rollout
+from quintain.policies.base import Policy
+from quintain.rollouts.store import RolloutStore
+from quintain.rollouts.sync_collector import SyncCollector
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+
+class RolloutSource(Protocol):
+    """Fills a store with experience and receives new versions of the policy."""
+
+    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool: ...
+    def publish(self, version: int, policy: Policy) -> None: ...
+    def wait(self) -> None: ...
+    def close(self) -> None: ...
+    def drain_seconds(self) -> dict[str, float]: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+    @property
+    def exactness(self) -> str: ...
+
+
+class LocalSource:
+    """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
+
+    def __init__(self, collector: SyncCollector) -> None:
+        self.collector = collector
+        self.version = 0
+        self.open_block: Rollout | None = None
+
+    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
+        """Collects until the store is ready; returns False if asked to stop first."""
+        while not store.ready():
+            if self.open_block is None:
+                self.open_block = store.reserve()
+            if self.open_block is None or not self.collector.collect(self.open_block, self.version, should_stop):
+                return False
+            store.commit(self.open_block)
+            self.open_block = None
+        return True
+
+    def publish(self, version: int, policy: Policy) -> None:
+        self.version = version
+
+    def wait(self) -> None:
+        """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+
+    def close(self) -> None:
+        self.collector.env.close()
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping."""
+        seconds, self.collector.seconds = self.collector.seconds, {"act": 0.0, "env": 0.0}
+        return seconds
+
+    @property
+    def exactness(self) -> str:
+        return self.collector.env.exactness
+
+    def state_dict(self) -> State:
+        return {"collector": self.collector.state_dict(), "version": self.version}
+
+    def load_state_dict(self, state: State) -> None:
+        self.version = state["version"]
+        self.collector.load_state_dict(state["collector"])

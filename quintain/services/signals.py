@@ -1,0 +1,57 @@
+"""SIGINT and SIGTERM: the first asks the run to stop and save, the second does not wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopSignals:
+    """Remembers which signal asked the run to stop."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self.grace_seconds = grace_seconds
+        self.received: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code to exit with, as a shell would report the signal; None while there was none."""
+        return None if self.received is None else 128 + self.received
+
+    @contextmanager
+    def watching(self, stop: Callable[[str], None], last_checkpoint: Callable[[], str]) -> Iterator[None]:
+        """Calls `stop` with the signal's name when one arrives; does nothing outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # Started beforehand: a thread made inside a handler could wait for a lock that the interrupted code holds.
+        timer = threading.Timer(self.grace_seconds, self._leave, [last_checkpoint])
+        timer.daemon = True
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.received is not None:
+                if number == signal.SIGINT:
+                    self._leave(last_checkpoint, why="second Ctrl-C")
+                return
+            self.received = signal.Signals(number)
+            stop(self.received.name)
+            timer.start()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _leave(self, last_checkpoint: Callable[[], str], why: str = "") -> None:
+        reason = why or f"not finished {self.grace_seconds:g} s after {self.received.name if self.received else 'it'}"
+        sys.stderr.write(f"{reason}: exiting now; last checkpoint is {last_checkpoint()}\n")
+        sys.stderr.flush()
+        os._exit(self.exit_code or 1)

@@ -1,0 +1,139 @@
+"""State is opt-out: a `KeepsState` object saves every attribute that could change a number.
+
+An attribute is saved if it is a tensor, an array, a scalar, a random generator, something with `state_dict`, or a
+list or dict of these. Constants (settings, specs, functions, classes) are recognised and left out. Anything else is an
+error at the first save, so that state cannot be forgotten: name it in `not_state`, or give it a `state_dict`.
+"""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+import types
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from quintain.typing import State, Stateful
+
+_SCALARS = (bool, int, float, str, type(None))
+_CONSTANTS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType,
+              np.dtype, pathlib.Path, enum.Enum, range, frozenset)  # fmt: skip
+
+
+class KeepsState:
+    """Collects and restores its own attributes."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset()
+
+    def state_dict(self) -> State:
+        saved: State = {}
+        for name, value in vars(self).items():
+            if name not in self.not_state and not _is_constant(value):
+                saved[name] = _save(value, f"{type(self).__name__}.{name}")
+        return saved
+
+    def load_state_dict(self, state: State) -> None:
+        own = {name for name, value in vars(self).items() if name not in self.not_state and not _is_constant(value)}
+        if own != set(state):
+            raise KeyError(f"{type(self).__name__}: saved state has {sorted(state)}, this object has {sorted(own)}")
+        for name, saved in state.items():
+            setattr(self, name, _restore(getattr(self, name), saved))
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, Stateful):
+        return False
+    if isinstance(value, _CONSTANTS):
+        return True
+    # Frozen dataclasses and frozen pydantic models cannot change, so they come back with the settings.
+    params = getattr(type(value), "__dataclass_params__", None)
+    if is_dataclass(value) and params is not None and params.frozen:
+        return True
+    return bool(getattr(type(value), "model_config", {}).get("frozen", False))
+
+
+def _save(value: Any, where: str) -> Any:
+    if isinstance(value, Stateful):
+        return value.state_dict()
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return value.copy()
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, np.random.Generator):
+        return save_generator(value)
+    if isinstance(value, list | tuple):
+        return [_save(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): _save(item, f"{where}[{key!r}]") for key, item in value.items()}
+    raise TypeError(
+        f"{where} is a {type(value).__name__}, which cannot be saved; give it state_dict and load_state_dict, "
+        f"or list it in not_state if it cannot change a number"
+    )
+
+
+def _restore(now: Any, saved: Any) -> Any:
+    if isinstance(now, Stateful):
+        now.load_state_dict(saved)
+        return now
+    if isinstance(now, np.ndarray):
+        saved = np.asarray(saved)
+        if now.shape == saved.shape:
+            np.copyto(now, saved, casting="no")  # in place: others may hold views of it
+            return now
+        return saved.astype(now.dtype, casting="no")
+    if isinstance(now, np.generic):
+        return type(now)(saved)
+    if hasattr(now, "detach"):
+        return now.copy_(as_tensor(saved)) if tuple(now.shape) == tuple(saved.shape) else as_tensor(saved)
+    if isinstance(now, np.random.Generator):
+        return restore_generator(saved)
+    if isinstance(now, list | tuple):
+        items = [_restore(a, b) for a, b in zip(now, saved, strict=True)] if len(now) == len(saved) else list(saved)
+        return type(now)(items)
+    if isinstance(now, Mapping):
+        return {key: _restore(now[key], saved[key]) if key in now else saved[key] for key in saved}
+    return saved
+
+
+def as_tensor(value: Any) -> Any:
+    """Makes a tensor of its own memory from what a checkpoint gave back."""
+    import torch
+
+    return value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+
+
+def save_generator(generator: np.random.Generator) -> State:
+    """Writes a generator's position as plain data; arrays stay arrays, big integers become text."""
+    return {"bit_generator": _plain(generator.bit_generator.state)}
+
+
+def restore_generator(saved: State) -> np.random.Generator:
+    state = _unplain(saved["bit_generator"])
+    bit_generator = getattr(np.random, _known_bit_generator(state["bit_generator"]))()
+    bit_generator.state = state
+    return np.random.Generator(bit_generator)
+
+
+def _known_bit_generator(name: str) -> str:
+    if name not in {"PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937"}:
+        raise KeyError(f"unknown random generator {name!r} in saved state")
+    return name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return hex(value) if isinstance(value, int) else value
+
+
+def _unplain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unplain(item) for key, item in value.items()}
+    return int(value, 16) if isinstance(value, str) and value.startswith(("0x", "-0x")) else value

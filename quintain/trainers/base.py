@@ -1,0 +1,216 @@
+"""The loop. A trainer is progress and a tuple of stages; every other part does the work.
+
+cycle          collect, estimate, update, publish: one turn from experience to a new version of the policy
+  stage        a method `_stage_<name>` that returns True (done) or False (must wait, or was asked to stop)
+between        events fire, the row is written and checkpoints are taken only between stages
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from quintain.algorithms.base import Algorithm
+from quintain.data import fields as f
+from quintain.data.rollout import Batch
+from quintain.policies.base import Policy
+from quintain.progress import Progress
+from quintain.rollouts.source import RolloutSource
+from quintain.rollouts.store import RolloutStore
+from quintain.services.events import CYCLE_END, EventManager
+from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.state import as_tensor
+from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.records import Records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quintain.services.writers import RunSummary
+    from quintain.typing import State
+
+
+class Session(Protocol):
+    """What surrounds training: output, checkpoints, signals."""
+
+    def running(self, trainer: Trainer) -> AbstractContextManager[None]: ...
+    def after_cycle(self, trainer: Trainer) -> None: ...
+    def save(self, trainer: Trainer) -> Path: ...
+    def summary(self, trainer: Trainer) -> RunSummary: ...
+
+
+@dataclass
+class Parts:
+    """Everything a trainer is put together from, ready to use."""
+
+    policy: Policy
+    algorithm: Algorithm
+    source: RolloutSource
+    store: RolloutStore
+    progress: Progress
+    events: EventManager
+    stats: StatsReporter
+    episodes: EpisodeWindow
+    session: Session
+
+
+class Trainer:
+    """Repeats a cycle over its parts until the budget is spent.
+
+    `Trainer("ppo", "CartPole-v1").train(100_000)`: any slot takes a name, a settings object or a ready object;
+    further keywords are settings, as on the command line.
+    """
+
+    stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
+    training_parts: ClassVar[tuple[str, ...]] = (
+        "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
+    )  # fmt: skip
+    """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes")
+    """Parts that only remember what happened."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for stage in cls.stages:
+            if not callable(getattr(cls, f"_stage_{stage}", None)):
+                raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
+
+    def __init__(self, policy: Any, env: Any, algorithm: Any = None, **settings: Any) -> None:
+        from quintain.assemble import parts_from_slots
+
+        self._install(parts_from_slots(policy, env, algorithm, settings))
+
+    @classmethod
+    def from_parts(cls, parts: Parts) -> Trainer:
+        trainer = cls.__new__(cls)
+        trainer._install(parts)
+        return trainer
+
+    def _install(self, parts: Parts) -> None:
+        self.policy = parts.policy
+        self.algorithm = parts.algorithm
+        self.source = parts.source
+        self.store = parts.store
+        self.progress = parts.progress
+        self.events = parts.events
+        self.stats = parts.stats
+        self.episodes = parts.episodes
+        self.session = parts.session
+        self.records = Records()
+        self.global_streams = GlobalStreams()
+        self.batch: Batch | None = None
+        self.stop_reason = ""
+
+    def train(self, total_timesteps: int | None = None) -> RunSummary:
+        """Trains until the budget is spent (`total_timesteps`, or the settings' budget), or until asked to stop."""
+        if total_timesteps is not None:
+            self.progress.budget_env_steps = total_timesteps
+        with self.session.running(self):
+            while not self.is_finished and not self.stop_reason:
+                if not self.advance():
+                    self.source.wait()
+        return self.session.summary(self)
+
+    learn = train
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do; only between cycles, so that the last batch is always learned."""
+        return self.progress.is_between_cycles and (self.progress.is_budget_spent or self.records.goal_reached)
+
+    def stop(self, reason: str) -> None:
+        """Asks the trainer to stop after the step or stage it is in; the run can be resumed from there."""
+        self.stop_reason = reason
+
+    def should_stop(self) -> bool:
+        return self.stop_reason != ""
+
+    def advance(self) -> bool:
+        """Runs stages until one must wait or the cycle closes; says whether any stage finished."""
+        if self.progress.is_closing:
+            return self._end_cycle()
+        moved = False
+        while not self.is_finished and not self.stop_reason:
+            stage = self.stages[self.progress.stage]
+            with self.stats.timer(stage):
+                if not getattr(self, f"_stage_{stage}")():
+                    return moved
+            moved = True
+            cycle_closed = self.progress.next_stage(len(self.stages))
+            self.events.fire(f"after_{stage}", self)
+            if cycle_closed:
+                self.progress.is_closing = True
+                self._end_cycle()
+                break
+        return moved
+
+    def _end_cycle(self) -> bool:
+        """Fires the events of a closed cycle; says whether they all finished. A resumed run may continue here."""
+        if not self.events.fire(CYCLE_END, self):
+            return False
+        self.progress.is_closing = False
+        self.session.after_cycle(self)
+        return True
+
+    def _stage_collect(self) -> bool:
+        # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
+        self.store.release()
+        if not self.source.fill(self.store, self.should_stop):
+            return False
+        self.batch = self.store.take()
+        return True
+
+    def _stage_estimate(self) -> bool:
+        self.algorithm.estimate(self._taken)
+        return True
+
+    def _stage_update(self) -> bool:
+        self.stats.add_all(self.algorithm.update(self._taken, self.progress))
+        return True
+
+    def _stage_publish(self) -> bool:
+        batch = self._taken
+        # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors get it.
+        self.policy.observe(batch.rollout.flat(f.OBS)[batch.valid_rows].cpu().numpy())
+        self.progress.close_cycle(env_steps=batch.num_valid, episodes=batch.num_episodes)
+        self.source.publish(self.progress.version, self.policy)
+        return True
+
+    @property
+    def _taken(self) -> Batch:
+        assert self.batch is not None, "a stage ran before collect"
+        return self.batch
+
+    @property
+    def global_step(self) -> int:
+        return self.progress.env_steps
+
+    def predict(self, obs: Any, state: None = None, *, deterministic: bool = True) -> tuple[Any, None]:
+        """Returns what the policy does in an observation, ready for `env.step`, and its next state."""
+        return self.policy.predict(obs, state, deterministic=deterministic)
+
+    def save_checkpoint(self) -> Path:
+        """Commits a checkpoint now and returns its directory."""
+        return self.session.save(self)
+
+    def close(self) -> None:
+        self.source.close()
+
+    def state_dict(self) -> State:
+        return {
+            "training": {name: getattr(self, name).state_dict() for name in self.training_parts},
+            "records": {name: getattr(self, name).state_dict() for name in self.record_parts},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        for part in ("records", "training"):
+            for name, saved in state[part].items():
+                getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
+        if self.store.ready():
+            self.batch = self.store.take()
+
+
+def as_tensors(saved: State) -> State:
+    """Makes what a module's `load_state_dict` takes from what a checkpoint gave back."""
+    return {name: as_tensor(value) for name, value in saved.items()}
