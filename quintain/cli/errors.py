@@ -107,7 +107,7 @@ def redact(text: str) -> str:
 def _write_report(error: Exception, write: Callable[[str], Path]) -> Path | None:
     try:
         path = write(_traceback_of(error))
-    except OSError:
+    except (OSError, QuintainError):
         return None  # the error itself is still reported; a full disk may be its very cause
     vars(error)["crash_report"] = path
     return path

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from quintain.services.console_layout import ClosingLines, HeaderLines, LiveBlock, PlainLine, outside_text
 from quintain.services.console_view import RunView
+from quintain.services.settings import ConsoleSettings
 from quintain.services.writers import RunHeader, RunSummary
 
 MIN_REFRESH_SECONDS = 1 / 8
@@ -25,19 +26,12 @@ LOG_WIDTH = 10_000
 """A log has no width, so its lines are never broken."""
 
 
-class LineInterval(Protocol):
-    """Says how often a log gets a line; the console's settings do."""
-
-    @property
-    def every_seconds(self) -> float: ...
-
-
 class ConsoleWriter:
     """Writes the header, the course and the end of a run to a stream."""
 
     def __init__(
         self,
-        settings: LineInterval,
+        settings: ConsoleSettings,
         stream: TextIO | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -18,7 +18,7 @@ from quintain.cli import app, train
 from quintain.cli.errors import EXIT_CODES, crash_reports, redact
 from quintain.cli.train import ResumeRequest, TrainRequest
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
-from quintain.errors import CheckpointError, NonFiniteError, QuintainError, SettingsError
+from quintain.errors import CheckpointError, NonFiniteError, QuintainError, ResourceError, SettingsError
 
 Raise = Callable[[BaseException], None]
 
@@ -247,6 +247,20 @@ def test_an_active_run_takes_the_crash_report(
     assert f"A crash report is in {path}" in capsys.readouterr().err
     assert "RuntimeError: inside" in path.read_text()
     assert list(tmp_path.glob("quintain-crash-*")) == []
+
+
+def test_a_run_that_cannot_write_its_crash_report_keeps_the_error(
+    tmp_path: Path, failing: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(text: str) -> Path:
+        raise ResourceError("cannot write the crash report: No space left on device", code="E0801")
+
+    error = RuntimeError("inside")
+    with pytest.raises(RuntimeError, match="inside"), crash_reports(write):
+        raise error
+    failing(error)
+    assert app.main(["train", "ppo", "X"]) == 1
+    assert f"RuntimeError: inside. A crash report is in {tmp_path}/quintain-crash-" in capsys.readouterr().err
 
 
 def test_an_error_of_ours_inside_a_run_names_its_crash_report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -15,6 +15,7 @@ from quintain.services.console_layout import render_snapshot
 from quintain.services.console_text import duration, grouped, measured, short_count
 from quintain.services.console_view import RunView
 from quintain.services.printable import escape_control_characters
+from quintain.services.settings import ConsoleSettings
 from quintain.services.writers import RunHeader, RunSummary, WriterGroup
 
 HEADER = RunHeader("0.1.0", "ppo", "CartPole-v1", 8, "cpu", 2, 0, "runs/cartpole-ppo-1115-otter", 100_000)
@@ -42,11 +43,6 @@ SUMMARY = RunSummary(
     last_checkpoint="000012-step-98304",
     next_commands=[("quintain resume otter", "train on"), ("quintain eval otter --episodes 50", "look")],
 )
-
-
-@dataclass(frozen=True)
-class EverySeconds:
-    every_seconds: float
 
 
 class FakeClock:
@@ -80,7 +76,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def log_of(feed: Callable[[ConsoleWriter, FakeClock], None], every_seconds: float = 2.0) -> list[str]:
     stream, clock = io.StringIO(), FakeClock()
-    feed(ConsoleWriter(EverySeconds(every_seconds), stream, clock=clock), clock)
+    feed(ConsoleWriter(ConsoleSettings(every_seconds=every_seconds), stream, clock=clock), clock)
     assert "\x1b" not in stream.getvalue()
     return stream.getvalue().splitlines()
 
@@ -230,7 +226,7 @@ def test_text_from_outside_cannot_move_the_cursor() -> None:
 
 def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
     stream, clock = FakeTerminal(), FakeClock()
-    console = ConsoleWriter(EverySeconds(1000.0), stream, clock=clock)
+    console = ConsoleWriter(ConsoleSettings(every_seconds=1000.0), stream, clock=clock)
     console.open(HEADER)
     before = stream.getvalue().count(" steps ")
     for tick in range(101):
@@ -249,7 +245,7 @@ def test_a_terminal_that_nobody_watches_gets_a_log(
 ) -> None:
     monkeypatch.setenv(name, value)
     stream = FakeTerminal()
-    console = ConsoleWriter(EverySeconds(1.0), stream)
+    console = ConsoleWriter(ConsoleSettings(every_seconds=1.0), stream)
     console.open(HEADER)
     console.write(10, ROW)
     assert "\x1b" not in stream.getvalue()
@@ -259,7 +255,7 @@ def test_a_terminal_that_nobody_watches_gets_a_log(
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     def colours_of() -> bool:
         stream = FakeTerminal()
-        console = ConsoleWriter(EverySeconds(1.0), stream)
+        console = ConsoleWriter(ConsoleSettings(every_seconds=1.0), stream)
         console.open(HEADER)
         console.close(SUMMARY)
         return "\x1b[36m" in stream.getvalue()
@@ -270,7 +266,7 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_closed_pipe_does_not_end_the_process() -> None:
-    group = WriterGroup([ConsoleWriter(EverySeconds(0.0), ClosedPipe())])
+    group = WriterGroup([ConsoleWriter(ConsoleSettings(every_seconds=1e-9), ClosedPipe())])
     group.open(HEADER)
     group.write(1, ROW)
     group.close(SUMMARY)
