@@ -6,7 +6,6 @@ A command's module is imported when the command is called, so that `quintain --h
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import select
 import sys
@@ -18,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from quintain.cli.errors import EXIT_CODES, report
+from quintain.versions import quintain_version
 
 COMMANDS = {
     "train": ("quintain.cli.train:train", "Trains a policy, from a file or from two names."),
@@ -60,16 +60,8 @@ class LazyCommand(TyperCommand):
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"quintain {version()}")
+        typer.echo(f"quintain {quintain_version()}")
         raise typer.Exit
-
-
-def version() -> str:
-    """Returns the version of the installed package; a bare checkout has none."""
-    try:
-        return importlib.metadata.version("quintain")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _root(
