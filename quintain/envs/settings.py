@@ -1,0 +1,36 @@
+"""Declares the settings of the environments that ship. Imports no torch and no gymnasium."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from quintain.registry import Registration
+from quintain.settings.base import Count, PartSettings
+
+
+class EnvSettings(PartSettings):
+    """Configures an environment of your own that needs nothing but lanes."""
+
+    num_lanes: Count = 8
+    """Streams of steps that advance together."""
+
+
+class GymSettings(EnvSettings):
+    """Runs any Gymnasium environment by its id, or one of yours by module:Name."""
+
+    id: str = Field(min_length=1)
+    """Gymnasium id such as CartPole-v1, or module:Name of a class or factory."""
+
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments passed on to the environment."""
+
+    vectorization: Literal["lanes", "native"] = "lanes"
+    """One environment object per lane, or the environment's own vector entry point."""
+
+    max_episode_steps: Count | None = None
+    """Time limit of an episode; none keeps the limit the environment was registered with."""
+
+
+REGISTERED = (Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:GymEnv"),)

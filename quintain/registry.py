@@ -1,0 +1,214 @@
+"""Maps the names a user may write to the classes behind them and to their settings.
+
+The parts that ship are declared in the torch-free `settings` module of their package. This module loads those
+by name, the only import from a lower layer to a higher one; implementations wait for `Registration.load`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import create_model
+
+from quintain.errors import SettingsError
+from quintain.settings.base import PartSettings
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "env": ("quintain.envs.settings", "EnvSettings"),
+        "policy": ("quintain.policies.settings", "PolicySettings"),
+        "algorithm": ("quintain.algorithms.settings", "AlgorithmSettings"),
+        "reward_signal": ("quintain.rewards.settings", "RewardSignalSettings"),
+        "rollout": ("quintain.rollouts.settings", "RolloutSettings"),
+        "trainer": ("quintain.trainers.settings", "TrainerSettings"),
+        "event": ("quintain.trainers.settings", "ScheduledEventSettings"),
+        "writer": ("quintain.services.settings", "WriterSettings"),
+        "placement": ("quintain.placements.settings", "PlacementSettings"),
+    }
+)
+"""Each kind, the module that declares its parts that ship, and the settings of a part that brings none."""
+
+DEFAULTED_BLOCKS = frozenset({"policy", "rollout", "trainer"})
+"""The blocks of a behaviour for which an algorithm may bring defaults."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Ties a name to a settings class and to the part it configures."""
+
+    kind: str
+    name: str
+    settings_class: type[PartSettings]
+    target: str | Callable[..., Any]
+    """The class or function, or "module:Name" to import when it is needed."""
+    defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """What an algorithm prefers for policy, rollout and trainer; a user's file still has the last word."""
+
+    def load(self) -> Callable[..., Any]:
+        """Imports the part if necessary and returns it."""
+        if isinstance(self.target, str):
+            return import_part(self.kind, self.target)
+        return self.target
+
+    @property
+    def description(self) -> str:
+        """Returns the first line of the part's docstring, without importing anything."""
+        own = None if isinstance(self.target, str) else self.target.__doc__
+        return (own or self.settings_class.__doc__ or "").strip().split("\n")[0]
+
+
+# The one piece of module-level state: kind -> name -> registration, each kind filled when first asked for.
+_registered: dict[str, dict[str, Registration]] = {}
+
+
+def register(
+    kind: str,
+    name: str,
+    settings_class: type[PartSettings] | None = None,
+    *,
+    defaults: Mapping[str, Mapping[str, object]] | None = None,
+) -> Callable[[Part], Part]:
+    """Returns the decorator that makes a class (or an event function) available under `name`."""
+
+    def remember(part: Part) -> Part:
+        _known(kind)
+        chosen = settings_class or _settings_of(kind, part)
+        if unknown := set(defaults or {}) - DEFAULTED_BLOCKS:
+            raise SettingsError(
+                f"{kind} {name!r} registers defaults for {', '.join(sorted(unknown))}; "
+                f"expected {', '.join(sorted(DEFAULTED_BLOCKS))}"
+            )
+        _add(Registration(kind, name, chosen, part, defaults or {}))
+        return part
+
+    return remember
+
+
+def get(kind: str, name: str) -> Registration:
+    """Finds a registration by its name, or by module:Name, which imports that module."""
+    known = _known(kind)
+    if name in known:
+        return known[name]
+    if ":" in name:
+        return _registration_of(kind, name, import_part(kind, name))
+    if name in (plugins := _plugins(kind)):
+        _add(_registration_of(kind, name, import_part(kind, plugins[name])))
+        return known[name]
+    nearest = get_close_matches(name, names(kind), n=1)
+    hint = f'did you mean "{nearest[0]}"?' if nearest else f"expected one of: {', '.join(names(kind))}"
+    raise SettingsError(f'unknown {kind} "{name}"; {hint}', code="E0204")
+
+
+def names(kind: str) -> list[str]:
+    """Lists the registered names of a kind in alphabetical order; imports no plugin."""
+    return sorted({*_known(kind), *_plugins(kind)})
+
+
+def name_of(kind: str, settings_class: type[PartSettings]) -> str:
+    """Finds the one name under which a settings class is registered."""
+    matches = [known.name for known in _known(kind).values() if known.settings_class is settings_class]
+    if len(matches) == 1:
+        return matches[0]
+    found = f"registered as {', '.join(sorted(matches))}" if matches else f"registered for no {kind}"
+    raise SettingsError(f"{settings_class.__name__} is {found}; set its type", code="E0204")
+
+
+def import_part(kind: str, path: str) -> Callable[..., Any]:
+    """Imports what module:Name names; the current directory counts as a place to import from."""
+    module_name, _, attribute = path.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        # Last, so that a file in the current directory cannot take the place of an installed module.
+        sys.path.append(here)
+    try:
+        part: object = import_module(module_name)
+        for step in attribute.split("."):
+            part = getattr(part, step)
+    except Exception as error:  # a user's module may raise anything while it is imported
+        first_line = (str(error).splitlines() or [""])[0]
+        message = f'cannot import {kind} "{path}": {type(error).__name__}: {first_line}'
+        raise SettingsError(message, code="E0208") from error
+    if not callable(part):
+        raise SettingsError(f'cannot import {kind} "{path}": it is not a class or function', code="E0208")
+    return part
+
+
+def _known(kind: str) -> dict[str, Registration]:
+    if kind not in KINDS:
+        raise SettingsError(f'unknown kind "{kind}"; expected one of: {", ".join(KINDS)}', code="E0204")
+    if kind not in _registered:
+        _registered[kind] = {}
+        for registration in import_module(KINDS[kind][0]).REGISTERED:
+            if registration.kind == kind:
+                _add(registration)
+    return _registered[kind]
+
+
+def _plugins(kind: str) -> dict[str, str]:
+    return {entry.name: entry.value for entry in entry_points(group=f"quintain.{kind}")}
+
+
+def _add(registration: Registration) -> None:
+    known = _known(registration.kind)
+    existing = known.get(registration.name)
+    if existing is not None and _place(existing.target) != _place(registration.target):
+        raise SettingsError(
+            f'{registration.kind} "{registration.name}" is already registered for {_place(existing.target)}; '
+            f"choose another name for {_place(registration.target)}",
+            code="E0204",
+        )
+    known[registration.name] = registration
+
+
+def _registration_of(kind: str, name: str, part: Callable[..., Any]) -> Registration:
+    for known in _known(kind).values():
+        if _place(known.target) == _place(part):
+            return Registration(kind, name, known.settings_class, part, known.defaults)
+    settings_class = inspect.getattr_static(part, "settings_class", None)
+    if isinstance(settings_class, type) and issubclass(settings_class, PartSettings):
+        return Registration(kind, name, settings_class, part)
+    raise SettingsError(
+        f'{kind} "{name}" has no settings; put @register("{name.rpartition(":")[2].lower()}", …) on it '
+        "or give it an attribute settings_class that derives from PartSettings",
+        code="E0204",
+    )
+
+
+def _settings_of(kind: str, part: Callable[..., Any]) -> type[PartSettings]:
+    module, base = KINDS[kind]
+    default: type[PartSettings] = getattr(import_module(module), base)
+    if isinstance(part, type):
+        return getattr(part, "settings_class", default)
+    return _settings_from_parameters(part, default)
+
+
+def _settings_from_parameters(function: Callable[..., Any], base: type[PartSettings]) -> type[PartSettings]:
+    """Makes a settings class from the parameters of an event function; the first is the trainer."""
+    hints = get_type_hints(function, include_extras=True)
+    name = getattr(function, "__name__", "event")
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        if parameter.name not in hints:
+            raise SettingsError(
+                f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float"
+            )
+        has_default = parameter.default is not parameter.empty
+        fields[parameter.name] = (hints[parameter.name], parameter.default if has_default else ...)
+    title = "".join(word.capitalize() for word in name.split("_")) + "Settings"
+    return create_model(
+        title, __base__=base, __doc__=function.__doc__, __module__=function.__module__, **fields
+    )
+
+
+def _place(target: str | Callable[..., Any]) -> str:
+    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"

@@ -1,0 +1,41 @@
+"""Writes a tree of settings as YAML in which every value carries its origin as a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quintain.settings.yaml_text import write_flow
+
+_COMMENT_COLUMN = 44
+
+
+def annotated_yaml(tree: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+    """Writes the tree; the comments stand in one column."""
+    return "".join(f"{line}\n" for line in _mapping(tree, origins, "", ""))
+
+
+def _mapping(tree: Mapping[str, Any], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
+    for key, value in tree.items():
+        below = f"{path}.{key}" if path else key
+        name = f"{indent}{write_flow(key)}:"
+        if isinstance(value, Mapping) and value:
+            yield name
+            yield from _mapping(value, origins, below, indent + "  ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            yield name
+            yield from _list(value, origins, below, indent)
+        else:
+            yield _commented(f"{name} {write_flow(value)}", origins.get(below))
+
+
+def _list(items: list[Any], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
+    for index, item in enumerate(items):
+        lines = list(_mapping(item, origins, f"{path}.{index}", indent + "    "))
+        yield f"{indent}  - {lines[0].lstrip()}"
+        yield from lines[1:]
+
+
+def _commented(line: str, origin: str | None) -> str:
+    # A file name may hold anything; a line break in it must not end the comment.
+    return f"{line:<{_COMMENT_COLUMN}} # {origin.encode('unicode_escape').decode()}" if origin else line

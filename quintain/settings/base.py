@@ -1,0 +1,162 @@
+"""Defines what every settings class is: frozen, strict, documented by the string below each field."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+_COUNT_SUFFIXES = {"k": 1_000, "M": 1_000_000}
+_COUNT_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kM])")
+
+
+def _accepts_tuple(annotation: object) -> bool:
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_accepts_tuple(option) for option in get_args(annotation))
+    return annotation is tuple or get_origin(annotation) is tuple
+
+
+class Settings(BaseModel):
+    """Refuses unknown names, silent conversions and later changes."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    _tuple_fields: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls._tuple_fields = frozenset(
+            name for name, field in cls.model_fields.items() if _accepts_tuple(field.annotation)
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_lists_as_tuples(cls, data: object) -> object:
+        # Strict validation wants tuples, YAML and JSON only know lists.
+        if not cls._tuple_fields or not isinstance(data, Mapping):
+            return data
+        lists = {name: tuple(data[name]) for name in cls._tuple_fields if isinstance(data.get(name), list)}
+        return {**data, **lists} if lists else data
+
+
+class PartSettings(Settings):
+    """Configures one registered part; a field of the tree chooses the part by its `type`."""
+
+    type: str = ""
+    """Registered name of the part, or module:Name for your own code."""
+
+
+def parse_count(value: object) -> object:
+    """Reads 100k, 1.5M and 1e5 as the integers they mean; leaves anything else to validation."""
+    if isinstance(value, str) and (match := _COUNT_TEXT.fullmatch(value)):
+        number, suffix = match.groups()
+        # Decimal, because 4.35 * 1000 is not a whole number in binary.
+        scaled = Decimal(number) * _COUNT_SUFFIXES[suffix]
+        if scaled != int(scaled):
+            raise PydanticCustomError("count", "{text} is not a whole number", {"text": value})
+        return int(scaled)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+Count = Annotated[
+    int,
+    Field(gt=0),
+    BeforeValidator(parse_count),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\d[\d_]*(\.\d+)?[kM]$"},
+            ]
+        }
+    ),
+]
+"""A positive integer, which may be written 100k, 1.5M or 1e5."""
+
+
+class Schedule(Settings):
+    """Moves a number from `start` to `end` over the run; a bare number stays constant.
+
+    >>> Schedule(start=1.0, end=0.5, shape="linear").at(0.5)
+    0.75
+    """
+
+    start: float
+    """Value at the beginning of the run."""
+
+    end: float | None = None
+    """Value when the budget is spent; only for shapes that move."""
+
+    shape: Literal["constant", "linear", "cosine"] = "constant"
+    """Path from start to end; linear when only an end is given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: object) -> object:
+        if isinstance(data, int | float) and not isinstance(data, bool):
+            return {"start": data}
+        if isinstance(data, Mapping) and data.get("end") is not None and "shape" not in data:
+            return {**data, "shape": "linear"}
+        if isinstance(data, Mapping | Schedule):
+            return data
+        raise PydanticCustomError("schedule", "expected a number or {start, end, shape}")
+
+    @model_validator(mode="after")
+    def _end_belongs_to_shape(self) -> Schedule:
+        if (self.end is None) != (self.shape == "constant"):
+            raise PydanticCustomError(
+                "schedule",
+                "shape {shape} goes with {expected}",
+                {"shape": self.shape, "expected": "no end" if self.shape == "constant" else "an end"},
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write_constant_as_number(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return self.start if self.end is None else handler(self)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "number"}, handler(schema)]}
+
+    def at(self, fraction: float) -> float:
+        """Returns the value after `fraction` of the budget; past the end it stays at the end."""
+        if self.end is None:
+            return self.start
+        moved = min(max(fraction, 0.0), 1.0)
+        if self.shape == "cosine":
+            moved = 0.5 - 0.5 * math.cos(math.pi * moved)
+        return (1.0 - moved) * self.start + moved * self.end
+
+
+def constant(value: float) -> Schedule:
+    """Returns the schedule that never moves, for the defaults of fields."""
+    return Schedule(start=value)

@@ -1,0 +1,92 @@
+"""Validates a field by the settings class registered under its `type`: the tree imports no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from quintain import registry
+from quintain.errors import SettingsError
+from quintain.settings.base import PartSettings
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Marks a field as a choice among the registered parts of one kind.
+
+    `default` is the type when none is written; with `named_by_key` the key above the part is.
+    """
+
+    kind: str
+    default: str | None = None
+    named_by_key: bool = False
+
+    def under(self, key: str) -> Choice:
+        """Returns the choice as it is for the part that stands under this key of a mapping."""
+        return Choice(self.kind, default=key) if self.named_by_key else self
+
+    def named(self, data: object) -> object:
+        """Completes the short forms: a bare name, and a mapping without its type."""
+        if isinstance(data, str):
+            return {"type": data}
+        if isinstance(data, Mapping) and self.default is not None and "type" not in data:
+            return {"type": self.default, **data}
+        return data
+
+    def settings_class(self, data: object) -> type[PartSettings] | None:
+        """Returns the class that would validate this value, if it names a known part."""
+        if isinstance(data, PartSettings):
+            return type(data)
+        complete = self.named(data)
+        name = complete.get("type") if isinstance(complete, Mapping) else None
+        return registry.get(self.kind, name).settings_class if isinstance(name, str) else None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._validate,
+            metadata={"pydantic_js_functions": [self._json_schema]},
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                _dump, info_arg=True, return_schema=core_schema.any_schema()
+            ),
+        )
+
+    def _validate(self, data: object) -> PartSettings:
+        if isinstance(data, PartSettings):
+            return data if data.type else self._with_type(data)
+        complete = self.named(data)
+        if not isinstance(complete, Mapping):
+            raise PydanticCustomError("choice", "expected a mapping with a type, or the name of a type")
+        name = complete.get("type")
+        if not isinstance(name, str):
+            options = ", ".join(registry.names(self.kind))
+            raise PydanticCustomError("choice_type", "type is missing; expected one of: {o}", {"o": options})
+        try:
+            settings_class = registry.get(self.kind, name).settings_class
+        except SettingsError as error:
+            raise PydanticCustomError(
+                "choice_name", "{m}", {"m": error.message, "code": error.code}
+            ) from error
+        return settings_class.model_validate(complete)
+
+    def _with_type(self, settings: PartSettings) -> PartSettings:
+        return settings.model_copy(update={"type": registry.name_of(self.kind, type(settings))})
+
+    def _json_schema(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        options: list[dict[str, Any]] = []
+        for name in registry.names(self.kind):
+            part = registry.get(self.kind, name).settings_class
+            named: dict[str, Any] = {"properties": {"type": {"const": name}}}
+            if name != self.default:
+                named["required"] = ["type"]
+            options.append({"const": name})
+            options.append({"allOf": [handler(part.__pydantic_core_schema__), named]})
+        return {"oneOf": options}
+
+
+def _dump(settings: PartSettings, info: core_schema.SerializationInfo) -> dict[str, Any]:
+    return settings.model_dump(mode=info.mode)

@@ -1,0 +1,102 @@
+"""Turns what validation found into one SettingsError: where, which setting, what is wrong, what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from quintain.errors import SettingsError
+from quintain.settings.outline import class_at
+from quintain.settings.sources import Draft, dotted
+from quintain.settings.yaml_text import MAX_PROBLEMS, KeyPath
+
+_EXPECTED: Mapping[str, str] = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "finite_number": "a finite number",
+}
+_EXPECTED_BOUND: Mapping[str, tuple[str, str]] = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+    "literal_error": ("one of", "expected"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Describes one thing that is wrong, at one path."""
+
+    path: KeyPath
+    what: str
+    code: str = "E0205"
+
+
+def settings_error(problems: Sequence[Problem], place: Callable[[KeyPath], str]) -> SettingsError:
+    """Joins problems to one error: the first is its message, up to 19 more are its notes."""
+    lines = [_line(problem, place) for problem in problems]
+    message = lines[0]
+    if len(lines) > 1:
+        shown = f", {MAX_PROBLEMS} shown" if len(lines) > MAX_PROBLEMS else ""
+        message += f" (first of {len(lines)} problems{shown})"
+    return SettingsError(message, code=problems[0].code, notes=lines[1:MAX_PROBLEMS])
+
+
+def problems_of(error: ValidationError, draft: Draft) -> list[Problem]:
+    """Reads pydantic's findings in the words of a user."""
+    return [_problem(details, draft) for details in error.errors(include_url=False)]
+
+
+def _line(problem: Problem, place: Callable[[KeyPath], str]) -> str:
+    return ": ".join(filter(None, [place(problem.path), dotted(problem.path), problem.what]))
+
+
+def _problem(details: ErrorDetails, draft: Draft) -> Problem:
+    path: KeyPath = details["loc"]
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        return Problem(path, f"unknown setting; {_nearest(path, draft)}", "E0203")
+    if kind == "missing":
+        return Problem(path, "not set, and it has no default")
+    if kind == "choice_name":
+        return Problem((*path, "type"), details["msg"], context["code"])
+    return Problem(path, _value_problem(kind, context, details))
+
+
+def _value_problem(kind: str, context: Mapping[str, Any], details: ErrorDetails) -> str:
+    if kind in _EXPECTED:
+        return f"found {_shown(details['input'])}, expected {_EXPECTED[kind]}"
+    if kind in _EXPECTED_BOUND:
+        words, key = _EXPECTED_BOUND[kind]
+        return f"found {_shown(details['input'])}, expected {words} {context[key]}"
+    return details["msg"]
+
+
+def _nearest(path: KeyPath, draft: Draft) -> str:
+    try:
+        governing = class_at(path[:-1], draft.values)
+    except SettingsError:
+        governing = None
+    known = list(governing.model_fields) if governing is not None else []
+    nearest = get_close_matches(str(path[-1]), known, n=1)
+    if nearest:
+        return f'did you mean "{nearest[0]}"?'
+    return f"expected one of: {', '.join(known)}" if known else "remove it"
+
+
+def _shown(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, bool) or value is None:
+        text = {True: "true", False: "false", None: "null"}[value]
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,57 @@
+"""Identifies an experiment by all that can change a number, so that a resume cannot change it unseen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from quintain.settings.base import PartSettings
+from quintain.settings.experiment import Experiment
+
+if TYPE_CHECKING:
+    from quintain.settings.tree import RunFile
+
+
+def fingerprint_of(experiment: Experiment) -> str:
+    """Returns the SHA-256 of the canonical JSON of what can change a number."""
+    text = json.dumps(_relevant(experiment), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def changed_keys(old: RunFile, new: RunFile) -> list[tuple[str, Any, Any]]:
+    """Lists what differs between two experiments as (path, old, new); None is a setting that is not there."""
+    before = dict(leaves(_relevant(old.experiment), "experiment"))
+    after = dict(leaves(_relevant(new.experiment), "experiment"))
+    return [
+        (path, before.get(path), after.get(path))
+        for path in {**before, **after}
+        if path not in before or path not in after or before[path] != after[path]
+    ]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every single value of a dumped tree by its dotted path; a list of single values is one."""
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        items = enumerate(value)
+    if not items:
+        yield path, value
+    for step, item in items:
+        yield from leaves(item, f"{path}.{step}" if path else str(step))
+
+
+def _relevant(experiment: Experiment) -> dict[str, Any]:
+    dumped = experiment.model_dump(mode="json")
+    for name, behavior in experiment.behaviors.items():
+        dumped["behaviors"][name]["events"] = [
+            event.model_dump(mode="json") for event in behavior.events if not _observes_only(event)
+        ]
+    return dumped
+
+
+def _observes_only(event: PartSettings) -> bool:
+    return bool(getattr(type(event), "observes_only", False))

@@ -1,0 +1,111 @@
+"""Draws the outline of a run file: its two halves, and which settings class governs each path of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+from quintain.settings.base import Settings
+from quintain.settings.choice import Choice
+from quintain.settings.experiment import Experiment
+from quintain.settings.run import RunSettings
+from quintain.settings.yaml_text import KeyPath
+
+
+class RunTree(Settings):
+    """Joins what decides the numbers of a run with where and how it happens."""
+
+    experiment: Experiment
+    """Everything that may change a number."""
+
+    run: RunSettings = RunSettings()
+    """Where and how the run happens."""
+
+
+def class_at(path: KeyPath, values: Mapping[str, Any]) -> type[Settings] | None:
+    """Returns the settings class of the mapping at a path of the raw values, None where there is none."""
+    annotation: Any = RunTree
+    choice: Choice | None = None
+    value: Any = values
+    for step in path:
+        governing = _governing_class(annotation, choice, value)
+        if governing is not None:
+            field = governing.model_fields.get(str(step))
+            if field is None:
+                return None
+            annotation, choice = _unwrap(field.annotation, field.metadata)
+            value = value[step] if isinstance(value, Mapping) and step in value else field.default
+        else:
+            annotation, choice = _element(annotation, step)
+            value = _item(value, step)
+    return _governing_class(annotation, choice, value)
+
+
+def choices(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Choice]]:
+    """Yields every place of the raw values where a part is chosen."""
+    return _choices_below((), RunTree, None, values)
+
+
+def _choices_below(
+    path: KeyPath, annotation: Any, choice: Choice | None, value: Any
+) -> Iterator[tuple[KeyPath, Choice]]:
+    if choice is not None:
+        yield path, choice
+        return
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        if isinstance(value, Mapping):
+            for name, below, mark in _branches(annotation):
+                if name in value:
+                    yield from _choices_below((*path, name), below, mark, value[name])
+        return
+    items = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for step, item in items:
+        yield from _choices_below((*path, step), *_element(annotation, step), item)
+
+
+@cache
+def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Any, Choice | None], ...]:
+    """Lists the fields below which a part can be chosen; all others are single values."""
+    fields = [
+        (name, *_unwrap(field.annotation, field.metadata))
+        for name, field in settings_class.model_fields.items()
+    ]
+    return tuple(
+        (name, annotation, choice)
+        for name, annotation, choice in fields
+        if choice is not None or isinstance(annotation, type) or get_origin(annotation) in (dict, tuple)
+    )
+
+
+def _governing_class(annotation: Any, choice: Choice | None, value: Any) -> type[Settings] | None:
+    if choice is not None:
+        return choice.settings_class(value)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
+
+
+def _unwrap(annotation: Any, metadata: Iterable[Any]) -> tuple[Any, Choice | None]:
+    """Splits an annotation into its type and its choice, if it has one."""
+    if get_origin(annotation) is Annotated:
+        annotation, *marks = get_args(annotation)
+        metadata = [*metadata, *marks]
+    return annotation, next((mark for mark in metadata if isinstance(mark, Choice)), None)
+
+
+def _element(annotation: Any, step: str | int) -> tuple[Any, Choice | None]:
+    """Returns what the values of a mapping, or the items of a list, are."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        element, choice = _unwrap(arguments[1], ())
+        return element, choice and choice.under(str(step))
+    return _unwrap(arguments[0], ()) if get_origin(annotation) is tuple else (None, None)
+
+
+def _item(value: Any, step: str | int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(str(step))
+    if isinstance(value, list | tuple) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return None

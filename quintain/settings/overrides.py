@@ -1,0 +1,109 @@
+"""Reads `key=value` from the command line and finds the one setting that a short key means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from quintain.errors import SettingsError
+from quintain.settings.layers import with_algorithm_defaults
+from quintain.settings.normalize import ALIASES, alias_applies, behavior_path, canonical_path
+from quintain.settings.outline import RunTree, class_at
+from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
+from quintain.settings.yaml_text import KeyPath, parse
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollout", "placement"})
+
+
+def apply_override(draft: Draft, text: str) -> None:
+    """Sets what one `key=value` says."""
+    place = f"override {text}"
+    key, separator, value_text = text.partition("=")
+    if not separator or not _KEY.fullmatch(key):
+        raise SettingsError(f"{place}: expected key=value, such as seed=1", code="E0206")
+    if not value_text.strip():
+        raise SettingsError(f"{place}: no value; write {key}=null for none", code="E0206")
+    value = parse(value_text, place, is_file=False).value
+    path = resolve_key(draft, key, place)
+    draft.set(path, value, Origin(OVERRIDE, place))
+
+
+def types_first(overrides: Iterable[str]) -> list[str]:
+    """Orders overrides so that a part is chosen before its settings are looked up."""
+    return sorted(overrides, key=lambda text: text.partition("=")[0].rpartition(".")[2] not in _TYPE_KEYS)
+
+
+def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
+    """Finds the path that a key means: literal, by alias, or as the only setting of that name."""
+    first, _, rest = key.partition(".")
+    if first in RunTree.model_fields:
+        return canonical_path(draft, _split(draft, key))
+    below = tuple(_step(step) for step in rest.split(".")) if rest else ()
+    found = [*_aliased(draft, first), *_matching(draft, first)]
+    if len(found) == 1:
+        return canonical_path(draft, (*found[0], *below))
+    if found:
+        candidates = ", ".join(dotted((*path, *below)) for path in found)
+        raise SettingsError(f'{place}: "{key}" may mean {candidates}; write the one you mean', code="E0206")
+    known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
+    nearest = get_close_matches(first, known | {alias for block in ALIASES.values() for alias in block}, n=1)
+    hint = f'did you mean "{nearest[0]}"?' if nearest else "see: quintain config show"
+    raise SettingsError(f'{place}: no setting is called "{first}"; {hint}', code="E0203")
+
+
+def _blocks(draft: Draft) -> dict[str, KeyPath]:
+    behavior = behavior_path(draft)
+    return {
+        "env": ("experiment", "env"),
+        "budget": ("experiment", "budget"),
+        "policy": (*behavior, "policy"),
+        "algorithm": (*behavior, "algorithm"),
+        "rollout": (*behavior, "rollout"),
+        "trainer": (*behavior, "trainer"),
+        "reward_signal": (*behavior, "reward_signals", "extrinsic"),
+        "placement": ("run", "placement"),
+        "checkpoint": ("run", "checkpoint"),
+    }
+
+
+def _scopes(draft: Draft) -> list[KeyPath]:
+    return [("experiment",), ("run",), behavior_path(draft), *_blocks(draft).values()]
+
+
+def _names(draft: Draft, scope: KeyPath) -> Iterable[str]:
+    try:
+        governing = class_at(scope, with_algorithm_defaults(draft.values))
+    except SettingsError as error:
+        chosen = (*scope, "type")
+        message = f"{draft.place(chosen)}: {dotted(chosen)}: {error.message}"
+        raise SettingsError(message, code=error.code) from error
+    return governing.model_fields if governing is not None else ()
+
+
+def _aliased(draft: Draft, alias: str) -> Iterator[KeyPath]:
+    blocks = _blocks(draft)
+    for block, aliases in ALIASES.items():
+        if alias in aliases and alias_applies(draft, blocks[block], alias, aliases[alias]):
+            yield (*blocks[block], alias)
+
+
+def _matching(draft: Draft, name: str) -> Iterator[KeyPath]:
+    for scope in _scopes(draft):
+        if name in _names(draft, scope):
+            yield (*scope, name)
+
+
+def _split(draft: Draft, key: str) -> KeyPath:
+    """Splits a dotted key; the name of a behaviour may itself contain dots."""
+    behavior = behavior_path(draft)
+    prefix = dotted(behavior)
+    if key == prefix or key.startswith(prefix + "."):
+        rest = key[len(prefix) + 1 :]
+        return (*behavior, *(_step(step) for step in rest.split("."))) if rest else behavior
+    return tuple(_step(step) for step in key.split("."))
+
+
+def _step(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text

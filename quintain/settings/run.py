@@ -1,0 +1,95 @@
+"""Defines `run`: where and how a run happens. Nothing here may change a number; it is not fingerprinted."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from quintain.settings.base import Count, PartSettings, Settings
+from quintain.settings.choice import Choice
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DEVICE = re.compile(r"cpu|auto|cuda(:\d+)?")
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+def require_run_id(text: str) -> str:
+    """Returns the text if it is safe as the name of a directory on every system, and raises otherwise."""
+    if not _RUN_ID.fullmatch(text):
+        raise PydanticCustomError(
+            "run_id",
+            'found "{text}", expected up to 64 letters, digits, ".", "_" and "-", '
+            "beginning with a letter or digit",
+            {"text": text[:80]},
+        )
+    if _WINDOWS_DEVICE.fullmatch(text):
+        raise PydanticCustomError("run_id", '"{text}" is the name of a device on Windows', {"text": text})
+    return text
+
+
+def _require_device(text: str) -> str:
+    if not _DEVICE.fullmatch(text):
+        raise PydanticCustomError(
+            "device", 'found "{text}", expected cpu, cuda, cuda:N or auto', {"text": text[:80]}
+        )
+    return text
+
+
+class CheckpointSettings(Settings):
+    """Says how often a run is made durable and how much of it is kept."""
+
+    every_env_steps: Count | None = None
+    """Environment steps between two checkpoints."""
+
+    every_updates: Count | None = None
+    """Updates between two checkpoints."""
+
+    every_seconds: Seconds | None = 60.0
+    """Time between two checkpoints."""
+
+    keep: Annotated[Count, Field(ge=2)] = 5
+    """Newest checkpoints that are kept, beside the best one."""
+
+
+class ReportSettings(Settings):
+    """Says how often a row of metrics is written."""
+
+    every_updates: Count = 1
+    """Updates between two rows."""
+
+
+class RunSettings(Settings):
+    """Decides where a run happens and what it leaves behind."""
+
+    id: Annotated[str, AfterValidator(require_run_id)] | None = None
+    """Name of the run directory; none makes one from the environment, the algorithm and the date."""
+
+    device: Annotated[str, AfterValidator(_require_device)] = "cpu"
+    """cpu, cuda, cuda:N, or auto for cuda where there is one."""
+
+    threads: Count = 1
+    """Torch threads of this process; recorded, because it can change rounding."""
+
+    placement: Annotated[PartSettings, Choice("placement", default="local")] = Field(
+        default={}, validate_default=True
+    )
+    """Where acting happens."""
+
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """When the state is saved."""
+
+    report: ReportSettings = ReportSettings()
+    """When metrics are written."""
+
+    writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(
+        default=("console",), validate_default=True
+    )
+    """Who receives the metrics, beside metrics.jsonl."""
+
+    grace_seconds: Seconds = 10.0
+    """Time to finish and save after a signal to stop."""

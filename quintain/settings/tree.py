@@ -1,0 +1,138 @@
+"""Defines RunFile: one validated tree of settings from a file, two names or Python, with each origin."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from quintain import registry
+from quintain.settings.annotate import annotated_yaml
+from quintain.settings.errors import problems_of, settings_error
+from quintain.settings.experiment import Experiment
+from quintain.settings.fingerprint import fingerprint_of, leaves
+from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
+from quintain.settings.normalize import normalize
+from quintain.settings.outline import RunTree
+from quintain.settings.overrides import apply_override, resolve_key, types_first
+from quintain.settings.rules import broken_rules
+from quintain.settings.run import RunSettings
+from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, PYTHON, Draft, Origin
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """Holds everything that was set for one run, validated; equal if the settings are, whoever set them.
+
+    >>> run_file = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=16")
+    >>> run_file.experiment.env.num_lanes, run_file.origins["experiment.env.num_lanes"]
+    (16, 'override')
+    """
+
+    experiment: Experiment
+    run: RunSettings
+    _draft: Draft = field(compare=False, repr=False)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
+    ) -> RunFile:
+        """Reads a settings file; one that came with a run may name only code that `allow` lists."""
+        return cls._resolve(Draft.from_file(path), overrides, trusted, allow)
+
+    @classmethod
+    def from_names(
+        cls, algorithm: str, env: str, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
+    ) -> RunFile:
+        """Makes the tree of `train ALGORITHM ENV`: a registered environment, or Gymnasium's of that id."""
+        registry.get("algorithm", algorithm)
+        is_registered = env != "gym" and ":" not in env and env in registry.names("env")
+        experiment = {
+            "env": {"type": env} if is_registered else {"type": "gym", "id": env},
+            "behaviors": {"default": {"algorithm": {"type": algorithm}}},
+        }
+        draft = Draft.from_mapping({"experiment": experiment}, Origin(ARGUMENT))
+        return cls._resolve(draft, overrides, trusted, allow)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, object],
+        *overrides: str,
+        origin: str = PYTHON,
+        trusted: bool = True,
+        allow: Collection[str] = (),
+    ) -> RunFile:
+        """Makes the tree of a mapping, which may contain settings objects."""
+        return cls._resolve(Draft.from_mapping(mapping, Origin(origin)), overrides, trusted, allow)
+
+    @classmethod
+    def _resolve(
+        cls, draft: Draft, overrides: Collection[str], trusted: bool, allow: Collection[str]
+    ) -> RunFile:
+        normalize(draft, trusted=trusted, allow=allow)
+        for override in types_first(overrides):
+            apply_override(draft, override)
+            normalize(draft, trusted=trusted, allow=allow)
+        return cls._validate(draft)
+
+    @classmethod
+    def _validate(cls, draft: Draft) -> RunFile:
+        try:
+            tree = RunTree.model_validate(with_algorithm_defaults(draft.values))
+        except ValidationError as error:
+            raise settings_error(problems_of(error, draft), draft.place) from None
+        if problems := broken_rules(tree):
+            raise settings_error(problems, draft.place)
+        return cls(tree.experiment, tree.run, draft)
+
+    @property
+    def notes(self) -> list[str]:
+        """Returns what a user should be told: aliases that were understood, code that is imported."""
+        return list(self._draft.notes)
+
+    @cached_property
+    def origins(self) -> Mapping[str, str]:
+        """Returns who set each single value, by its dotted path."""
+        labels = {".".join(map(str, path)): origin.label for path, origin in self._draft.all_origins()}
+        from_algorithm = {
+            path
+            for block, defaults in algorithm_defaults(self._draft.values).items()
+            for path, _ in leaves(defaults, ".".join(map(str, block)))
+        }
+        unset = {
+            path: ALGORITHM_DEFAULT if path in from_algorithm else DEFAULT
+            for path, _ in leaves(self.to_dict())
+        }
+        return {path: labels.get(path, label) for path, label in unset.items()}
+
+    def replace(self, key: str, value: object) -> RunFile:
+        """Returns the run file with one setting changed; `key` is a path or short name, as in an override."""
+        draft = self._draft.copy()
+        path = resolve_key(draft, key, f'replace("{key}")')
+        draft.set(path, value, Origin(PYTHON))
+        normalize(draft, trusted=True, allow=())
+        return self._validate(draft)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the whole tree, defaults included, as JSON-like values."""
+        return {
+            "experiment": self.experiment.model_dump(mode="json"),
+            "run": self.run.model_dump(mode="json"),
+        }
+
+    def to_yaml(self) -> str:
+        """Writes the whole tree as YAML, with the origin of each value in a comment."""
+        return annotated_yaml(self.to_dict(), self.origins)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the whole tree to a file that `load` reads back as an equal run file."""
+        Path(path).write_text(self.to_yaml(), encoding="utf-8")
+
+    def fingerprint(self) -> str:
+        """Returns the hash of everything that can change a number."""
+        return fingerprint_of(self.experiment)
