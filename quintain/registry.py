@@ -115,6 +115,13 @@ def names(kind: str) -> list[str]:
     return sorted({*_known(kind), *_plugins(kind)})
 
 
+def descriptions(kind: str) -> dict[str, str]:
+    """Returns one line about each registered name; imports no plugin."""
+    lines = {name: f"Loads {target}." for name, target in _plugins(kind).items()}
+    lines.update((name, registration.description) for name, registration in _known(kind).items())
+    return dict(sorted(lines.items()))
+
+
 def name_of(kind: str, settings_class: type[PartSettings]) -> str:
     """Finds the one name under which a settings class is registered."""
     matches = [known.name for known in _known(kind).values() if known.settings_class is settings_class]

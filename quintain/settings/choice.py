@@ -80,11 +80,11 @@ class Choice:
         options: list[dict[str, Any]] = []
         for name in registry.names(self.kind):
             part = registry.get(self.kind, name).settings_class
-            named: dict[str, Any] = {"properties": {"type": {"const": name}}}
+            option = dict(handler.resolve_ref_schema(handler(part.__pydantic_core_schema__)))
+            option["properties"] = {**option["properties"], "type": {"const": name}}
             if name != self.default:
-                named["required"] = ["type"]
-            options.append({"const": name})
-            options.append({"allOf": [handler(part.__pydantic_core_schema__), named]})
+                option["required"] = ["type", *option.get("required", ())]
+            options += [{"const": name}, option]
         return {"oneOf": options}
 
 

@@ -76,8 +76,8 @@ def _check_trust(draft: Draft, trusted: bool, allow: Collection[str]) -> None:
         given_by_user = trusted or draft.origin(path).label in (OVERRIDE, PYTHON)
         if not given_by_user and name not in allow:
             raise CheckpointError(
-                f'{draft.place(path)}: {dotted(path)}: "{name}" would import code, and this file came with '
-                f"a run. If you trust it, allow it by name: --allow {name}",
+                f'{draft.place(path)}: {dotted(path)}: "{name}" would import code, which only a file '
+                f"that you name yourself may do. If you trust it: --allow {name}",
                 code="E0407",
             )
         note = f"note: {dotted(path)} imports code: {name}"

@@ -51,7 +51,7 @@ def read_file(path: str | Path) -> Document:
         with Path(path).open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SettingsError(f"{source}: cannot read: {error.strerror}", code="E0201") from error
+        raise SettingsError(f"{source}: cannot read: {error.strerror}", code="E0210") from error
     if len(content) > MAX_BYTES:
         raise _refusal(f"{source}: larger than {MAX_BYTES:_} bytes, expected a settings file")
     try:
@@ -235,9 +235,7 @@ for _tag, _pattern in (
 
 def write_flow(value: object) -> str:
     """Writes a value on one line, such that `parse` gives it back."""
-    text = yaml.dump(
-        value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False
-    )
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -1,0 +1,57 @@
+"""The `quintain config` commands: every setting with its origin, and the schema. Imports no torch."""
+
+from __future__ import annotations
+
+import json as json_text
+from typing import Annotated
+
+import typer
+
+from quintain.cli.words import FileSource, source_of, split_words
+from quintain.services.printable import escape_control_characters
+from quintain.settings.outline import RunTree
+from quintain.settings.tree import RunFile
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def show(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|ALGO ENV|KEY=VALUE", help="A run file or two names, and settings to change."
+        ),
+    ],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print settings, origins and notes as one object.")
+    ] = False,
+) -> None:
+    """Shows every setting of a run, and who set it."""
+    run_file = run_file_of(words)
+    if json:
+        parts = {"settings": run_file.to_dict(), "origins": run_file.origins, "notes": run_file.notes}
+        typer.echo(json_text.dumps(parts, indent=2))
+        return
+    for note in run_file.notes:
+        typer.echo(escape_control_characters(note), err=True)
+    typer.echo(run_file.to_yaml(), nl=False)
+
+
+@app.command()
+def schema(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print an error as JSON too; the schema always is.")
+    ] = False,
+) -> None:
+    """Prints the JSON schema of a run file, for editors that complete and check as you type."""
+    typer.echo(json_text.dumps(RunTree.model_json_schema(), indent=None if json else 2))
+
+
+def run_file_of(words: list[str]) -> RunFile:
+    """Makes the run file that the words of a command line mean."""
+    names, overrides = split_words(words)
+    source = source_of(names)
+    if isinstance(source, FileSource):
+        return RunFile.load(source.path, *overrides)
+    return RunFile.from_names(source.algorithm, source.env, *overrides)

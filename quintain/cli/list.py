@@ -1,0 +1,35 @@
+"""The `quintain list` command: everything a run file can name. Imports no torch."""
+
+from __future__ import annotations
+
+import json as json_text
+from typing import Annotated
+
+import typer
+
+from quintain import registry
+from quintain.services.printable import escape_control_characters
+
+
+def list_registered(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="One of: " + ", ".join(registry.KINDS))
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a list of {kind, name, description}.")] = False,
+) -> None:
+    """Lists everything that a run file can name."""
+    kinds = list(registry.KINDS) if kind is None else [kind]
+    found = {each: registry.descriptions(each) for each in kinds}
+    if json:
+        rows = [
+            {"kind": each, "name": name, "description": line}
+            for each, lines in found.items()
+            for name, line in lines.items()
+        ]
+        typer.echo(json_text.dumps(rows, indent=2))
+        return
+    width = max((len(name) for lines in found.values() for name in lines), default=0)
+    for each, lines in found.items():
+        typer.echo(each)
+        for name, line in lines.items():
+            typer.echo(escape_control_characters(f"  {name:<{width}}  {line}"))
