@@ -43,7 +43,7 @@ class Slots:
 def assemble(run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None) -> Trainer:
     """Builds the trainer that the settings describe."""
     parts = assemble_parts(run_file, session, writer, slots or Slots())
-    trainer_class = _load("trainer", _behavior(run_file).trainer)
+    trainer_class: Any = _load("trainer", _behavior(run_file).trainer)
     trainer: Trainer = trainer_class.from_parts(parts)
     return trainer
 

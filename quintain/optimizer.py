@@ -55,7 +55,7 @@ class Optimizer:
         grad.zero_()
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
         self.world.average(grad)
-        norm = torch.linalg.vector_norm(grad)
+        norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.adam.param_groups[0]["lr"] = learning_rate
@@ -85,4 +85,4 @@ class Optimizer:
                 part.copy_(as_tensor(state[moment][name]).reshape(-1))
 
     def _split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return flat.split([p.numel() for p in self.parameters.values()])
+        return torch.split(flat, [p.numel() for p in self.parameters.values()])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain import registry
-from quintain.errors import CheckpointIncompatible, ResourceError, RunDirectoryError
+from quintain.errors import CheckpointIncompatible, ResourceError
 from quintain.services.checkpoint_catalog import Checkpoint, Loaded, load
 from quintain.services.checkpoints import CheckpointManager
 from quintain.services.event_log import EventLog
@@ -30,7 +30,9 @@ MAX_FAILED_COMMITS = 3
 class Run:
     """Surrounds training: it implements the trainer's `Session`."""
 
-    def __init__(self, run_file: RunFile, writers: list[Writer], directory: RunDirectory | None = None) -> None:
+    def __init__(
+        self, run_file: RunFile, writers: list[Writer], directory: RunDirectory | None = None, *, resources: ExitStack | None = None
+    ) -> None:
         self.run_file = run_file
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
@@ -43,7 +45,7 @@ class Run:
         self.last_commit_time = time.monotonic()
         self.failed_commits = 0
         self.state = "running"
-        self.resources = ExitStack()
+        self.resources = resources or ExitStack()
         self.is_header_shown = False
 
     # -- before training ------------------------------------------------------------------------------------------
@@ -55,10 +57,9 @@ class Run:
             self.writer.open(header_of(self.run_file, self.directory, start_step))
 
     def open_directory(self, directory: RunDirectory) -> None:
-        """Takes the run's lock, clears up after a killed process and opens the files."""
+        """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
         self.commands = CommandHints(directory)
-        self.resources.enter_context(directory.lock())
         self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
         for warning in self.checkpoints.sweep():
             self.writer.note(warning)
@@ -69,7 +70,7 @@ class Run:
 
     def write_settings(self) -> None:
         assert self.directory is not None
-        self.directory.write_config(self.run_file.to_yaml(with_origins=True))
+        self.directory.write_config(self.run_file.to_yaml())
         self.directory.write_environment(facts(self.run_file.run.threads))
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -84,7 +85,7 @@ class Run:
         self.metrics.truncate_after(checkpoint.step)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
-        self._log("resumed", trainer, detail={"checkpoint": checkpoint.name})
+        self.log("resumed", trainer, detail={"checkpoint": checkpoint.name})
         if trainer.source.exactness != "exact":
             self.writer.note(f"warning[W0402]: this resume is not exact; {trainer.source.exactness}")
 
@@ -106,7 +107,7 @@ class Run:
         except BaseException as error:
             self.state = "failed"
             self._write_status(trainer, exit_code=getattr(error, "exit_code", 1), reason=str(error))
-            self._log("failed", trainer, code=getattr(error, "code", None), detail=str(error))
+            self.log("failed", trainer, code=getattr(error, "code", None), detail=str(error))
             raise
         finally:
             self.writer.close(self.summary(trainer))
@@ -130,7 +131,9 @@ class Run:
             run_id = self.run_file.run.id or default_run_id(
                 env_name(self.run_file), behavior.algorithm.type, runs_dir=Path("runs")
             )
-            self.open_directory(RunDirectory.create(Path("runs"), run_id))
+            directory = RunDirectory.create(Path("runs"), run_id)
+            self.resources.enter_context(directory.lock())
+            self.open_directory(directory)
             self.write_settings()
         return self._commit(trainer).path
 
@@ -182,7 +185,7 @@ class Run:
             self.failed_commits = 0
         except ResourceError as error:
             self.failed_commits += 1
-            self._log("checkpoint_failed", trainer, code=error.code, detail=error.message)
+            self.log("checkpoint_failed", trainer, code=error.code, detail=error.message)
             if self.failed_commits >= MAX_FAILED_COMMITS:
                 raise
             self.writer.note(f"warning[{error.code.replace('E', 'W')}]: {error.message}; training continues")
@@ -232,7 +235,7 @@ class Run:
             )
         )
 
-    def _log(self, kind: str, trainer: Trainer, *, code: str | None = None, detail: Any = None) -> None:
+    def log(self, kind: str, trainer: Trainer, *, code: str | None = None, detail: Any = None) -> None:
         if self.event_log is not None:
             self.event_log.append(kind, step=trainer.progress.env_steps, code=code, detail=detail)
 

@@ -57,7 +57,8 @@ class Algorithm(KeepsState, ABC):
 
     def reward(self, rollout: Rollout) -> Array:
         """Returns the weighted sum of all reward signals, [T, N]."""
-        return sum((s.strength * s.evaluate(rollout) for s in self.signals.values()), start=np.float32(0.0))  # type: ignore[return-value]  # sum() of arrays is an array
+        weighted = [np.float32(s.strength) * s.evaluate(rollout) for s in self.signals.values()]
+        return weighted[0] if len(weighted) == 1 else np.sum(weighted, axis=0)
 
     @abstractmethod
     def estimate(self, batch: Batch) -> None:
@@ -83,7 +84,7 @@ class Algorithm(KeepsState, ABC):
             wanted = (min(batch_size, len(rows)), *field.shape[1:])
             if name not in self.scratch or self.scratch[name].shape[0] < wanted[0]:
                 self.scratch[name] = torch.empty(wanted, dtype=field.dtype, device=field.device)
-        for chosen in rows.split(batch_size):
+        for chosen in torch.split(rows, batch_size):
             yield {
                 name: torch.index_select(field, 0, chosen, out=self.scratch[name][: len(chosen)])
                 for name, field in fields.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -52,5 +53,33 @@ def eval_run(
 
 
 def run_evaluation(request: EvalRequest) -> None:
-    """Carries the request out."""
-    raise NotImplementedError(f"evaluating {request.run}")
+    """Plays the episodes and prints what came of them."""
+    from quintain import launch
+
+    if not request.is_json:
+        typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
+    results, checkpoint = launch.evaluate(
+        request.runs_dir,
+        request.run,
+        num_episodes=request.num_episodes,
+        deterministic=request.is_deterministic,
+        seed=request.seed,
+        allow=request.allow,
+    )
+    if request.is_json:
+        about = {
+            "run": checkpoint.parents[1].name,
+            "checkpoint": checkpoint.name,
+            "episodes": request.num_episodes,
+            "deterministic": request.is_deterministic,
+            "mean_return": results.mean_return,
+            "std_return": results.std_return,
+            "mean_length": results.mean_length,
+            "returns": results.returns.tolist(),
+        }
+        typer.echo(json_module.dumps(about))
+        return
+    typer.echo(
+        f"return {results.mean_return:.1f} ± {results.std_return:.1f} · length {results.mean_length:.1f} · "
+        f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
+    )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json as json_module
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quintain.cli.errors import crash_reports
 from quintain.cli.words import USAGE_CODE, FileSource, NamesSource, source_of, split_words
 from quintain.errors import SettingsError
+from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from quintain.launch import Launched
 
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
 Allow = Annotated[
@@ -132,10 +139,79 @@ def _usage_error(message: str) -> SettingsError:
 
 
 def run_training(request: TrainRequest) -> None:
-    """Carries the request out."""
-    raise NotImplementedError(f"training {request.source}")
+    """Starts a run, or continues the one that --run-id names, and trains."""
+    from quintain import launch
+
+    if request.is_resume:
+        assert request.run_id is not None
+        run_file = None if request.source is None else _load(request.source, request.overrides)
+        overrides = request.overrides
+        launched = launch.resume(
+            request.runs_dir, request.run_id, overrides, run_file=run_file, **_output(request.is_json, request.is_quiet)
+        )
+    else:
+        start_from = request.initialize_from
+        weights = None if start_from is None else launch.checkpoint_of(request.runs_dir, start_from)
+        launched = launch.start(
+            _settings(request, weights),
+            runs_dir=request.runs_dir,
+            run_id=request.run_id,
+            force=request.is_forced,
+            initialize_from=weights,
+            **_output(request.is_json, request.is_quiet),
+        )
+    _train(launched, is_json=request.is_json)
 
 
 def run_resume(request: ResumeRequest) -> None:
-    """Carries the request out."""
-    raise NotImplementedError(f"resuming {request.run}")
+    """Continues a run and trains."""
+    from quintain import launch
+
+    launched = launch.resume(
+        request.runs_dir,
+        request.run,
+        request.overrides,
+        allow=request.allow,
+        **_output(request.is_json, request.is_quiet),
+    )
+    _train(launched, is_json=request.is_json)
+
+
+def _load(source: FileSource | NamesSource, overrides: tuple[str, ...]) -> RunFile:
+    if isinstance(source, FileSource):
+        return RunFile.load(source.path, *overrides)
+    return RunFile.from_names(source.algorithm, source.env, *overrides)
+
+
+def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
+    """Returns what was asked for, or the settings of the run whose weights are taken."""
+    if request.source is not None:
+        return _load(request.source, request.overrides)
+    assert weights is not None
+    stored = RunFile.load(weights.parents[1] / "config.yaml", *request.overrides, trusted=False)
+    return stored.replace("run.id", None)
+
+
+def _output(is_json: bool, is_quiet: bool) -> dict[str, Any]:
+    # With --json, standard output belongs to the result; progress goes beside it.
+    return {"stream": sys.stderr if is_json else None, "quiet": is_quiet}
+
+
+def _train(launched: Launched, *, is_json: bool) -> None:
+    run, trainer = launched.run, launched.trainer
+    with crash_reports(launched.directory.write_crash):
+        try:
+            if trainer.is_finished:
+                run.writer.note(
+                    f"nothing left to do: {trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are "
+                    f"done. Train for longer with: quintain resume {launched.directory.run_id} total_timesteps=N"
+                )
+            summary = trainer.train()
+        finally:
+            trainer.close()
+            run.close()
+    if is_json:
+        about = {"run": launched.directory.run_id, "directory": str(launched.directory.path), **asdict(summary)}
+        typer.echo(json_module.dumps({**about, "digest": None if run.last is None else run.last.digest}))
+    if run.exit_code:
+        raise typer.Exit(run.exit_code)

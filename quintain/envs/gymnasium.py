@@ -69,10 +69,9 @@ def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
             f"Set vectorization: lanes"
         )
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    options: dict[str, Any] = {**limit, **settings.kwargs}
     try:
-        return gymnasium.make_vec(
-            settings.id, num_lanes, vectorization_mode="vector_entry_point", **limit, **settings.kwargs
-        )
+        return gymnasium.make_vec(settings.id, num_lanes, vectorization_mode="vector_entry_point", **options)
     except Exception as error:
         raise EnvError(f"env {settings.id!r} cannot be created: {type(error).__name__}: {error}", code="E0505") from error
 

@@ -33,4 +33,4 @@ class GymSettings(EnvSettings):
     """Time limit of an episode; none keeps the limit the environment was registered with."""
 
 
-REGISTERED = (Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:GymEnv"),)
+REGISTERED = (Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class ActorCritic(Policy):
     """MLP actor and critic for Discrete and Box actions."""
 
+    action_low: torch.Tensor
+    action_high: torch.Tensor
+
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
         super().__init__()
         self.settings = settings

@@ -30,7 +30,7 @@ def mlp(
 
 def _linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
     # skip_init: the default initialisation would draw from torch's global generator.
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, input_size, output_size)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, input_size, output_size)  # type: ignore[no-untyped-call]  # torch's
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

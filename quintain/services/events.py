@@ -66,7 +66,7 @@ class EventManager:
     """
 
     def __init__(self) -> None:
-        self.events: list[tuple[When, Callable[[Any], object]]] = []
+        self.events: list[tuple[When, Any]] = []
         self.next_event = 0
 
     def add(self, when: When, function: Callable[..., object], **parameters: Any) -> None:

@@ -64,6 +64,14 @@ class RunDirectory:
         return self.path.name
 
     @classmethod
+    def plan(cls, runs_dir: Path, run_id: str, *, force: bool = False) -> RunDirectory:
+        """Refuses a name that cannot be used, before anything is built or written."""
+        run = cls(runs_dir / check_run_id(run_id))
+        if run.path.exists() and not force:
+            raise run._exists_error()
+        return run
+
+    @classmethod
     def create(cls, runs_dir: Path, run_id: str, *, force: bool = False) -> RunDirectory:
         """Makes the directory of a new run; `force` first moves a run of that name to `<run>.old-<utc>`."""
         run = cls(runs_dir / check_run_id(run_id))

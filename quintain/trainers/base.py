@@ -77,7 +77,7 @@ class Trainer:
                 raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
 
     def __init__(self, policy: Any, env: Any, algorithm: Any = None, **settings: Any) -> None:
-        from quintain.assemble import parts_from_slots
+        from quintain.slots import parts_from_slots
 
         self._install(parts_from_slots(policy, env, algorithm, settings))
 

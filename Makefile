@@ -1,0 +1,52 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install demo test check format lint types fast learning bench clean
+
+help:               ## what each word does
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (about a minute the first time) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "quintain needs Python 3.11 or newer; run: make PYTHON=python3.11 install"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,plots]'
+	@touch $@
+
+install: $(VENV)/installed    ## create .venv and install everything into it
+
+demo: install       ## train PPO on CartPole until solved, and evaluate it
+	@$(BIN)/quintain train examples/cartpole.yaml
+	@$(BIN)/quintain eval latest --episodes 100
+
+test: install       ## the whole test suite (what .ci/run runs)
+	@$(BIN)/python -m pytest -m 'not learning' -n 2
+
+check: format-check lint types fast    ## format, lint, types and fast tests, in under 90 seconds
+
+format: install     ## rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet .
+
+.PHONY: format-check
+format-check: install
+	@$(BIN)/ruff format --check --quiet .
+
+lint: install       ## find mistakes without running anything
+	@$(BIN)/ruff check --quiet .
+
+types: install      ## strict types
+	@$(BIN)/mypy
+
+fast: install       ## the tests that take seconds
+	@$(BIN)/python -m pytest -n 2
+
+learning: install   ## train to a score over several seeds; writes docs/results/
+	@$(BIN)/python -m pytest -m learning
+
+bench: install      ## speed against Stable-Baselines3; writes docs/results/
+	@$(BIN)/python bench/run.py
+
+clean:              ## remove what make made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

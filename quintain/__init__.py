@@ -1,0 +1,38 @@
+"""Reinforcement learning that is right, fast, exact on resume, and pleasant.
+
+Names are imported when they are first used, so that `import quintain` costs nothing.
+"""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "ActorCritic": "quintain.policies.actor_critic",
+        "ActorCriticSettings": "quintain.policies.settings",
+        "Algorithm": "quintain.algorithms.base",
+        "BehaviorSpec": "quintain.data.spec",
+        "Env": "quintain.envs.base",
+        "EnvSettings": "quintain.envs.settings",
+        "Every": "quintain.services.events",
+        "EventManager": "quintain.services.events",
+        "GymSettings": "quintain.envs.settings",
+        "PPO": "quintain.algorithms.ppo",
+        "PPOSettings": "quintain.algorithms.settings",
+        "Policy": "quintain.policies.base",
+        "QuintainError": "quintain.errors",
+        "RewardSignal": "quintain.rewards.base",
+        "Rng": "quintain.rng",
+        "Rollout": "quintain.data.rollout",
+        "RunFile": "quintain.settings.tree",
+        "StepResult": "quintain.envs.base",
+        "SyncCollector": "quintain.rollouts.sync_collector",
+        "Trainer": "quintain.trainers.base",
+        "box": "quintain.data.spec",
+        "discrete": "quintain.data.spec",
+        "register": "quintain.registry",
+        "transition_view": "quintain.data.views",
+    },
+)

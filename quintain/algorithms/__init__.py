@@ -1,0 +1,18 @@
+"""How a policy changes: each algorithm is one file that reads like its paper."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names, registrar
+
+register = registrar("algorithm")
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Algorithm": "quintain.algorithms.base",
+        "AlgorithmSettings": "quintain.algorithms.settings",
+        "Loss": "quintain.algorithms.base",
+        "PPO": "quintain.algorithms.ppo",
+        "PPOSettings": "quintain.algorithms.settings",
+    },
+)
+__all__ += ["register"]

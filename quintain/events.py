@@ -1,0 +1,10 @@
+"""Names for writing events: `from quintain.events import Every, register`."""
+
+from __future__ import annotations
+
+from quintain.lazy import registrar
+from quintain.services.events import After, EventManager, Every, On
+
+register = registrar("event")
+
+__all__ = ["After", "EventManager", "Every", "On", "register"]

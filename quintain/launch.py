@@ -1,0 +1,194 @@
+"""Starting, continuing and evaluating runs in a directory: the order in which things are checked, locked and built.
+
+What is wrong with a request is found before torch is imported, before the environment is built, and before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.errors import CheckpointIncompatible, CheckpointNotFound, SettingsError
+from quintain.run import Run, env_name, make_writers, restore_policy
+from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
+from quintain.services.run_directory import RunDirectory
+from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
+from quintain.settings.fingerprint import changed_keys
+from quintain.settings.tree import RunFile
+from quintain.versions import facts
+
+if TYPE_CHECKING:
+    from quintain.rollouts.evaluate import EpisodeResults
+    from quintain.trainers.base import Trainer
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run that is ready to train."""
+
+    run: Run
+    trainer: Trainer
+    directory: RunDirectory
+
+
+def start(
+    run_file: RunFile,
+    *,
+    runs_dir: Path,
+    run_id: str | None,
+    force: bool = False,
+    initialize_from: Path | None = None,
+    stream: Any = None,
+    quiet: bool = False,
+) -> Launched:
+    """Prepares a new run; its directory is created only when everything else could be built."""
+    behavior = next(iter(run_file.experiment.behaviors.values()))
+    chosen = run_id or run_file.run.id or default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
+    planned = RunDirectory.plan(runs_dir, chosen, force=force)
+    run = Run(run_file, [] if quiet else make_writers(run_file, stream), planned)
+    run.show_header()
+    _show_notes(run, run_file)
+    from quintain.assemble import assemble
+
+    trainer = assemble(run_file, run, run.writer)
+    if initialize_from is not None:
+        restore_policy(trainer.policy, load(initialize_from))
+    directory = RunDirectory.create(runs_dir, chosen, force=force)
+    run.resources.enter_context(directory.lock())
+    run.open_directory(directory)
+    run.write_settings()
+    if trainer.source.exactness != "exact":
+        run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {trainer.source.exactness}")
+    return Launched(run, trainer, directory)
+
+
+def resume(
+    runs_dir: Path,
+    text: str,
+    overrides: Sequence[str] = (),
+    *,
+    allow: Sequence[str] = (),
+    run_file: RunFile | None = None,
+    stream: Any = None,
+    quiet: bool = False,
+) -> Launched:
+    """Prepares to continue a run from its newest sound checkpoint.
+
+    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in what cannot change
+    a number.
+    """
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    resources = ExitStack()
+    try:
+        resources.enter_context(directory.lock())
+        stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
+        run = Run(settings, [] if quiet else make_writers(settings, stream), directory, resources=resources)
+        run.open_directory(directory)
+        assert run.checkpoints is not None
+        checkpoint = run.checkpoints.find(which or "latest", run.writer.note)
+        run.show_header(start_step=checkpoint.step)
+        _show_notes(run, settings)
+        from quintain.assemble import assemble
+
+        trainer = assemble(settings, run, run.writer)
+        run.restore(trainer, checkpoint)
+        _report_other_software(run, checkpoint.path)
+        if changes := changed_keys(stored, settings):
+            run.log("settings_changed", trainer, detail=[list(change) for change in changes])
+        run.write_settings()
+    except BaseException:
+        resources.close()
+        raise
+    return Launched(run, trainer, directory)
+
+
+def evaluate(
+    runs_dir: Path, text: str, *, num_episodes: int, deterministic: bool, seed: int | None, allow: Sequence[str] = ()
+) -> tuple[EpisodeResults, Path]:
+    """Plays episodes with a run's best policy (or the checkpoint named as RUN@...), and says which it was."""
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    run_file = RunFile.load(directory.config, trusted=False, allow=allow)
+    checkpoint = _find_or_best(CheckpointCatalog(directory.checkpoints), which)
+    loaded = load(checkpoint.path)
+
+    import torch
+
+    from quintain.assemble import env_maker, make_policy, resolve_device
+    from quintain.rng import Rng
+    from quintain.rollouts.evaluate import Evaluator
+    from quintain.trainers.events import MAX_EVAL_LANES
+
+    torch.set_num_threads(run_file.run.threads)
+    rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
+    env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
+    policy = make_policy(run_file, env)
+    if loaded.manifest.about.get("spec") != policy.spec.to_dict():
+        raise CheckpointIncompatible(f"checkpoint {checkpoint.name} was made for other spaces than {policy.spec}")
+    restore_policy(policy, loaded)
+    policy.to(resolve_device(run_file.run.device))
+    results = Evaluator(env, num_episodes, rng).play(policy, deterministic=deterministic, should_stop=lambda: False)
+    env.close()
+    assert results is not None
+    return results, checkpoint.path
+
+
+def checkpoint_of(runs_dir: Path, text: str) -> Path:
+    """Finds the checkpoint that RUN or RUN@which names."""
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    return CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None).path
+
+
+def _find_or_best(catalog: CheckpointCatalog, which: str | None) -> Checkpoint:
+    if which is not None:
+        return catalog.find(which, lambda text: None)
+    try:
+        return catalog.best()
+    except CheckpointNotFound:
+        return catalog.latest(lambda text: None)
+
+
+def _settings_to_resume(
+    directory: RunDirectory, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
+) -> tuple[RunFile, RunFile]:
+    named = [*allow, *(_code_names(run_file.to_dict()) if run_file is not None else ())]
+    stored = RunFile.load(directory.config, trusted=False, allow=named)
+    if run_file is None:
+        return stored, RunFile.load(directory.config, *overrides, trusted=False, allow=named)
+    accepted = RunFile.load(directory.config, *overrides, trusted=False, allow=named)
+    for path, old, new in changed_keys(accepted, run_file):
+        raise SettingsError(
+            f"{path} changed {old} -> {new} since this run began, which would change its numbers. Repeat it as "
+            f"{path}={new} to accept, or use another --run-id",
+            code="E0207",
+        )
+    return stored, run_file
+
+
+def _code_names(value: Any) -> list[str]:
+    """Lists the module:Name strings of settings that the user named on the command line, which are trusted."""
+    if isinstance(value, dict):
+        return [name for item in value.values() for name in _code_names(item)]
+    if isinstance(value, list | tuple):
+        return [name for item in value for name in _code_names(item)]
+    return [value] if isinstance(value, str) and ":" in value else []
+
+
+def _show_notes(run: Run, run_file: RunFile) -> None:
+    for note in run_file.notes:
+        run.writer.note(note)
+
+
+def _report_other_software(run: Run, checkpoint: Path) -> None:
+    about, now = load(checkpoint).manifest.about, facts(run.run_file.run.threads)
+    for name in ("versions", "cpu_capability", "machine", "threads"):
+        if about.get(name) != now[name]:
+            run.writer.note(
+                f"warning[W0403]: {name} differs from when the checkpoint was made ({about.get(name)} -> {now[name]}); "
+                f"results may differ in the last bits"
+            )

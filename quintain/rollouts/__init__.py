@@ -1,0 +1,17 @@
+"""The acting half: collectors that fill blocks, and the store in which blocks wait."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Evaluator": "quintain.rollouts.evaluate",
+        "LocalSource": "quintain.rollouts.source",
+        "RolloutBuffer": "quintain.rollouts.store",
+        "RolloutSource": "quintain.rollouts.source",
+        "RolloutStore": "quintain.rollouts.store",
+        "SyncCollector": "quintain.rollouts.sync_collector",
+    },
+)

@@ -1,0 +1,16 @@
+"""The loop, and the events that watch it."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names, registrar
+
+register = registrar("trainer")
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Parts": "quintain.trainers.base",
+        "Trainer": "quintain.trainers.base",
+        "TrainerSettings": "quintain.trainers.settings",
+    },
+)
+__all__ += ["register"]
