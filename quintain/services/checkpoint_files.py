@@ -36,6 +36,8 @@ UNREADABLE = "E0409"
 CHECKPOINT_NAME = re.compile(r"(?P<commit>\d{6,12})-step-(?P<step>\d{1,18})")
 
 _SIZE_LIMITS = {DOCUMENT: state_files.MAX_DOCUMENT_BYTES, TENSORS: 1 << 44}
+# What opening a link, a file in place of the directory, and a socket gives.
+_WRONG_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".zip", ".ckpt")
 
@@ -147,7 +149,10 @@ def parse_manifest(data: bytes) -> Manifest:
 def read_manifest(path: Path) -> Manifest:
     """Reads a checkpoint's manifest and compares names and sizes of the files, but not their contents."""
     with _opened(path) as directory:
-        return _read_manifest(directory, path.name)
+        manifest = _read_manifest(directory, path.name)
+        for name, file in manifest.files.items():
+            _check_file(name, os.stat(name, dir_fd=directory, follow_symlinks=False), file)
+    return manifest
 
 
 def read_checkpoint(path: Path) -> tuple[Manifest, EncodedState]:
@@ -185,21 +190,21 @@ def _read_manifest(directory: int, directory_name: str) -> Manifest:
     named = CHECKPOINT_NAME.fullmatch(directory_name)
     if named and (int(named["commit"]), int(named["step"])) != (manifest.commit, manifest.step):
         raise Flaw(f"{MANIFEST}: belongs to commit {manifest.commit} at step {manifest.step}")
-    for name, file in manifest.files.items():
-        _check_file(name, os.stat(name, dir_fd=directory, follow_symlinks=False), file)
     return manifest
 
 
 def _read_file(directory: int, name: str, expected: FileRecord | None) -> bytes:
     # O_NONBLOCK: opening a named pipe that someone put here must not wait for a writer.
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    with open(fd, "rb", buffering=0) as file:
+    try:
         found = os.fstat(fd)
-        _refuse_pickle_in_place(
-            name, os.pread(fd, 8, 0) if stat.S_ISREG(found.st_mode) else b"", found.st_size
-        )
+        start = os.pread(fd, 8, 0) if stat.S_ISREG(found.st_mode) else b""
+        _refuse_pickle_in_place(name, start, found.st_size)
         _check_file(name, found, expected)
-        data = file.read(found.st_size)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(found.st_size)
+    finally:
+        os.close(fd)
     if expected is not None and FileRecord.of(data) != expected:
         raise Flaw(f"{name}: sha256 differs")
     return data
@@ -238,9 +243,10 @@ def _opened(path: Path) -> Iterator[int]:
     except FileNotFoundError as error:
         raise Flaw(f"{error.filename}: missing") from error
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}"
-        is_wrong_kind = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
-        raise Flaw(said, DAMAGED if is_wrong_kind else UNREADABLE) from error
+        name = error.filename or path.name
+        if error.errno in _WRONG_KIND:
+            raise Flaw(f"{name}: not a regular file") from error
+        raise Flaw(f"{name}: {error.strerror}", UNREADABLE) from error
 
 
 def _dump(content: Mapping[str, Json]) -> bytes:

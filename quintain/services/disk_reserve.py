@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -49,6 +50,9 @@ def probe(directory: Path, num_bytes: int) -> None:
 
 
 def _allocate(path: Path, num_bytes: int) -> None:
+    if atomic.free_bytes(path.parent) < num_bytes:
+        # Asked first, because a file system may fill the disk before it says that it is too small.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, atomic.FILE_MODE)
     try:
         os.posix_fallocate(fd, 0, num_bytes)
