@@ -59,7 +59,8 @@ def digest_checkpoint(target: Target, runs_dir: RunsDir = Path("runs"), as_json:
 
 def _locate(runs_dir: Path, target: str) -> Path:
     path = Path(target)
-    if path.exists() and not (runs_dir / target).exists():
+    is_run = "/" not in target and (runs_dir / target).exists()
+    if path.exists() and not is_run:
         return path
     run, which = split_checkpoint_suffix(target)
     if "/" in run and not Path(run).exists():
@@ -93,9 +94,7 @@ def _print_entries(entries: list[Entry], *, as_json: bool) -> None:
         return
     for entry in entries:
         mark = "best" if entry.is_best else ""
-        typer.echo(
-            f"{'ok' if entry.valid else 'damaged':8} {entry.path.name:28} {mark}{entry.reason}".rstrip()
-        )
+        typer.echo(f"{'ok' if entry.valid else 'damaged':8} {entry.path.name:28} {mark}{entry.reason}".rstrip())
 
 
 def _say(text: str) -> None:
