@@ -1,6 +1,7 @@
 """Starting, continuing and evaluating runs in a directory: the order in which things are checked, locked and built.
 
-What is wrong with a request is found before torch is imported, before the environment is built, and before anything is written.
+What is wrong with a request is found before torch is imported, before the environment is built, and before anything is
+written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointIncompatible, CheckpointNotFound, SettingsError
-from quintain.run import Run, env_name, make_writers, restore_policy
+from quintain.restore import restore_policy
+from quintain.run import Run
+from quintain.run_output import env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
 from quintain.services.run_directory import RunDirectory
 from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
@@ -77,8 +80,8 @@ def resume(
 ) -> Launched:
     """Prepares to continue a run from its newest sound checkpoint.
 
-    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in what cannot change
-    a number.
+    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in what
+    cannot change a number.
     """
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))

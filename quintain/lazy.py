@@ -6,8 +6,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+Exports = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Exports:
     """Returns `__getattr__`, `__dir__` and `__all__` for a package whose names live in the given modules."""
 
     def get_name(name: str) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
@@ -162,6 +161,9 @@ def _known(kind: str) -> dict[str, Registration]:
 
 
 def _plugins(kind: str) -> dict[str, str]:
+    # Reading the metadata of every installed package is slow, and most commands never ask for a plugin.
+    from importlib.metadata import entry_points
+
     return {entry.name: entry.value for entry in entry_points(group=f"quintain.{kind}")}
 
 
@@ -206,15 +208,11 @@ def _settings_from_parameters(function: Callable[..., Any], base: type[PartSetti
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.name not in hints:
-            raise SettingsError(
-                f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float"
-            )
+            raise SettingsError(f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float")
         has_default = parameter.default is not parameter.empty
         fields[parameter.name] = (hints[parameter.name], parameter.default if has_default else ...)
     title = "".join(word.capitalize() for word in name.split("_")) + "Settings"
-    return create_model(
-        title, __base__=base, __doc__=function.__doc__, __module__=function.__module__, **fields
-    )
+    return create_model(title, __base__=base, __doc__=function.__doc__, __module__=function.__module__, **fields)
 
 
 def _place(target: str | Callable[..., Any]) -> str:

@@ -1,24 +1,26 @@
-"""One run: a trainer with its directory, output, checkpoints and signals. Without a directory it only shows progress."""
+"""One run: a trainer with its directory, output, checkpoints and signals; with no directory, only output."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain import registry
-from quintain.errors import CheckpointIncompatible, ResourceError
-from quintain.services.checkpoint_catalog import Checkpoint, Loaded, load
+from quintain.errors import ResourceError
+from quintain.restore import require_same_spec, restore_trainer
+from quintain.run_output import CommandHints, env_name, header_of
+from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
 from quintain.services.event_log import EventLog
 from quintain.services.metrics_file import MetricsFile
 from quintain.services.run_directory import RunDirectory, Status
+from quintain.services.run_names import default_run_id
 from quintain.services.signals import StopSignals
-from quintain.services.writers import RunHeader, RunSummary, Writer, WriterGroup
-from quintain.versions import facts, quintain_version
+from quintain.services.writers import RunSummary, Writer, WriterGroup
+from quintain.versions import facts
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
@@ -31,7 +33,12 @@ class Run:
     """Surrounds training: it implements the trainer's `Session`."""
 
     def __init__(
-        self, run_file: RunFile, writers: list[Writer], directory: RunDirectory | None = None, *, resources: ExitStack | None = None
+        self,
+        run_file: RunFile,
+        writers: list[Writer],
+        directory: RunDirectory | None = None,
+        *,
+        resources: ExitStack | None = None,
     ) -> None:
         self.run_file = run_file
         self.writer = WriterGroup(writers)
@@ -125,8 +132,6 @@ class Run:
     def save(self, trainer: Trainer) -> Path:
         """Commits a checkpoint now; a run without a directory gets one."""
         if self.checkpoints is None:
-            from quintain.services.run_names import default_run_id
-
             behavior = next(iter(self.run_file.experiment.behaviors.values()))
             run_id = self.run_file.run.id or default_run_id(
                 env_name(self.run_file), behavior.algorithm.type, runs_dir=Path("runs")
@@ -238,98 +243,3 @@ class Run:
     def log(self, kind: str, trainer: Trainer, *, code: str | None = None, detail: Any = None) -> None:
         if self.event_log is not None:
             self.event_log.append(kind, step=trainer.progress.env_steps, code=code, detail=detail)
-
-
-class CommandHints:
-    """Names the commands a user may want next; only ones that exist."""
-
-    def __init__(self, directory: RunDirectory | None) -> None:
-        self.run_id = None if directory is None else directory.run_id
-        default_place = directory is None or directory.path.parent == Path("runs")
-        self.place = "" if default_place or directory is None else f" --runs-dir {directory.path.parent}"
-
-    def after(self, state: str, budget: int) -> list[tuple[str, str]]:
-        if self.run_id is None:
-            return []
-        run = f"{self.run_id}{self.place}"
-        if state != "finished":
-            return [(f"quintain resume {run}", "continue where it stopped")]
-        return [
-            (f"quintain eval {run} --episodes 100", "play episodes with the result"),
-            (f"quintain resume {run} total_timesteps={3 * budget}", "train for longer"),
-            (f"quintain checkpoints list {run}", "what was saved"),
-        ]
-
-
-def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
-    """Makes the writers that the settings name; the console's stream may be redirected."""
-    writers: list[Writer] = []
-    for settings in run_file.run.writers:
-        make = registry.get("writer", settings.type).load()
-        writers.append(make(settings, stream) if settings.type == "console" and stream is not None else make(settings))
-    return writers
-
-
-def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int) -> RunHeader:
-    experiment = run_file.experiment
-    return RunHeader(
-        version=quintain_version(),
-        algorithm=next(iter(experiment.behaviors.values())).algorithm.type,
-        env=env_name(run_file),
-        num_lanes=experiment.env.num_lanes,  # type: ignore[attr-defined]  # every env has lanes
-        device=run_file.run.device,
-        cores=run_file.run.threads,
-        seed=experiment.seed,
-        run_directory=None if directory is None else str(directory.path),
-        budget_env_steps=experiment.budget.env_steps,
-        start_step=start_step,
-    )
-
-
-def env_name(run_file: RunFile) -> str:
-    """Returns what to call the environment: its Gymnasium id, or its registered name."""
-    settings = run_file.experiment.env
-    return str(getattr(settings, "id", settings.type))
-
-
-def require_same_spec(trainer: Trainer, loaded: Loaded) -> None:
-    """Refuses a checkpoint that was made for other spaces."""
-    saved, now = loaded.manifest.about.get("spec"), trainer.policy.spec.to_dict()
-    if saved != now:
-        raise CheckpointIncompatible(
-            f"checkpoint is for {_describe(saved)}; this env has {trainer.policy.spec}. Use the environment it was "
-            f"trained with"
-        )
-
-
-def restore_trainer(trainer: Trainer, loaded: Loaded) -> None:
-    """Loads the whole state strictly; anything missing, extra or of another shape is an incompatible checkpoint."""
-    try:
-        trainer.load_state_dict(loaded.state)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise CheckpointIncompatible(
-            f"the checkpoint does not fit this run ({type(error).__name__}: {first}). Resume with the settings it was "
-            f"made with"
-        ) from error
-
-
-def restore_policy(trainer_or_policy: Any, loaded: Loaded) -> None:
-    """Loads only the policy's weights and normaliser, strictly."""
-    from quintain.trainers.base import as_tensors
-
-    try:
-        trainer_or_policy.load_state_dict(as_tensors(loaded.state["training"]["policy"]))
-    except (KeyError, RuntimeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
-
-
-def _describe(spec: Any) -> str:
-    if not isinstance(spec, Mapping):
-        return "unknown spaces"
-    return ", ".join(f"{k} {_describe_space(v)}" for k, v in spec.items())
-
-
-def _describe_space(space: Any) -> str:
-    return f"Discrete({space['n']})" if space.get("type") == "discrete" else f"Box({', '.join(map(str, space['shape']))})"

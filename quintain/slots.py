@@ -10,7 +10,8 @@ from quintain.assemble import Slots, assemble_parts
 from quintain.envs.base import Env
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
-from quintain.run import Run, make_writers
+from quintain.run import Run
+from quintain.run_output import make_writers
 from quintain.settings.base import PartSettings
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
@@ -51,7 +52,8 @@ def _settings(kind: str, slot: Any) -> Any:
         return {"type": slot}
     if isinstance(slot, PartSettings):
         return slot
-    raise SettingsError(f"{kind} slot got a {type(slot).__name__}; pass a registered name, its settings, or a ready object")
+    found = type(slot).__name__
+    raise SettingsError(f"{kind} slot got a {found}; pass a registered name, its settings, or a ready object")
 
 
 def _env_settings(slot: Any) -> Any:

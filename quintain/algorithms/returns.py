@@ -23,8 +23,9 @@ def generalized_advantages(
 ) -> Array:
     """Returns advantages [T, N] (Schulman et al. 2016, eq. 16) that treat time-outs as what they are.
 
-    delta_t = r_t + gamma * B_t - V_t, where B_t is 0 after a true end, the value of the episode's own last observation after a
-    time-out, and V_{t+1} otherwise; terminated wins when both are set. The recursion stops at every done.
+    delta_t = r_t + gamma * B_t - V_t, where B_t is 0 after a true end, the value of the episode's own last
+    observation after a time-out, and V_{t+1} otherwise; terminated wins when both are set. The recursion stops at
+    every done.
     `value` is [T+1, N]; a step that only reset its lane (valid is False) gets 0 and passes nothing on.
     """
     num_steps = len(reward)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow", metavar="MODULE:NAME", help="Code that the stored run file may load. Repeatable."
-    ),
+    typer.Option("--allow", metavar="MODULE:NAME", help="Code that the stored run file may load. Repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -64,9 +62,7 @@ def train(
         typer.Argument(metavar="FILE|ALGO ENV|KEY=VALUE", help="What to train, and settings to change."),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
-    run_id: Annotated[
-        str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")
-    ] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Short for experiment.seed=N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run named by --run-id.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run of that name aside.")] = False,
@@ -202,10 +198,9 @@ def _train(launched: Launched, *, is_json: bool) -> None:
     with crash_reports(launched.directory.write_crash):
         try:
             if trainer.is_finished:
-                run.writer.note(
-                    f"nothing left to do: {trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are "
-                    f"done. Train for longer with: quintain resume {launched.directory.run_id} total_timesteps=N"
-                )
+                done = f"{trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are done"
+                longer = f"quintain resume {launched.directory.run_id} total_timesteps=N"
+                run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
             summary = trainer.train()
         finally:
             trainer.close()

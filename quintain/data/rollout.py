@@ -108,9 +108,7 @@ class Rollout:
         """Returns the rollout as a TensorDict of batch [N, T+1] that shares this memory."""
         from tensordict import TensorDict
 
-        return TensorDict(
-            {name: self[name] for name in self.storage}, batch_size=[self.num_lanes, self.num_steps + 1]
-        )
+        return TensorDict({name: self[name] for name in self.storage}, batch_size=[self.num_lanes, self.num_steps + 1])
 
     def state_dict(self) -> State:
         saved: State = {name: tensor.clone() for name, tensor in self.storage.items()}
@@ -125,7 +123,8 @@ class Rollout:
         self.final_obs[: len(rows)] = rows
 
     def _final_rows(self, capacity: int) -> torch.Tensor:
-        return torch.zeros((capacity, *self.spec.obs.shape), dtype=_torch_dtype(self.spec.obs.dtype), device=self.device)
+        obs = self.spec.obs
+        return torch.zeros((capacity, *obs.shape), dtype=_torch_dtype(obs.dtype), device=self.device)
 
 
 class Batch:

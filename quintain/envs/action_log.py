@@ -34,9 +34,10 @@ class ActionLog:
         oldest = int(self.start.min())
         kept = self.rows[oldest : self.length]
         # Doubling keeps the cost per step constant when one lane never ends its episode.
-        room = self.rows if oldest > len(self.rows) // 2 else np.zeros((2 * len(self.rows), *self.rows.shape[1:]), self.rows.dtype)
-        room[: len(kept)] = kept.copy()
-        self.rows, self.length = room, len(kept)
+        if oldest <= len(self.rows) // 2:
+            self.rows = np.zeros((2 * len(self.rows), *self.rows.shape[1:]), self.rows.dtype)
+        self.rows[: len(kept)] = kept.copy()
+        self.length = len(kept)
         self.start -= oldest
 
     def state_dict(self) -> State:

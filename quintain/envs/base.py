@@ -1,7 +1,7 @@
 """The environment contract: N lanes that step together, each one uninterrupted stream of episodes.
 
-An environment resets a lane by itself when its episode ends and hands over the true last observation; the collector never
-sees a reset that it could mistake for a step.
+An environment resets a lane by itself when its episode ends and hands over the true last observation; the collector
+never sees a reset that it could mistake for a step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Env(KeepsState, ABC):
     @abstractmethod
     def step(self, action: torch.Tensor) -> StepResult: ...
 
-    def close(self) -> None:  # noqa: B027  # most environments hold nothing that needs closing
+    def close(self) -> None:
         """Frees what the environment holds outside of memory."""
 
     @property

@@ -73,7 +73,8 @@ def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
     try:
         return gymnasium.make_vec(settings.id, num_lanes, vectorization_mode="vector_entry_point", **options)
     except Exception as error:
-        raise EnvError(f"env {settings.id!r} cannot be created: {type(error).__name__}: {error}", code="E0505") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvError(f"env {settings.id!r} cannot be created: {reason}", code="E0505") from error
 
 
 def _require_registered(env_id: str) -> None:

@@ -43,10 +43,10 @@ class LaneEnv(Env):
         self.terminated: Array = np.zeros(lanes, dtype=np.bool_)
         self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
         self.episode: Array = np.full(lanes, -1, dtype=np.int64)
-        is_discrete = isinstance(self.spec.action, DiscreteSpec)
+        self.is_discrete = isinstance(self.spec.action, DiscreteSpec)
         self.first_action = self.spec.action.start if isinstance(self.spec.action, DiscreteSpec) else 0
-        self.action_log = ActionLog(lanes, () if is_discrete else self.envs[0].action_space.shape,
-                                    "int64" if is_discrete else "float32")  # fmt: skip
+        shape, dtype = ((), "int64") if self.is_discrete else (self.envs[0].action_space.shape, "float32")
+        self.action_log = ActionLog(lanes, shape, dtype)
         self.drift = ""
 
     def reset(self, lanes: Any = None) -> Array:
@@ -58,7 +58,7 @@ class LaneEnv(Env):
         chosen = action.cpu().numpy()
         self.action_log.append(chosen)
         # Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
-        actions = (chosen + self.first_action).tolist() if chosen.ndim == 1 and chosen.dtype.kind == "i" else chosen.copy()
+        actions = (chosen + self.first_action).tolist() if self.is_discrete else chosen.copy()
         for lane, env in enumerate(self.envs):
             try:
                 obs, reward, terminated, truncated, _ = env.step(actions[lane])
@@ -108,7 +108,7 @@ class LaneEnv(Env):
         env, actions = self.envs[lane], self.action_log.since_reset(lane)
         obs, _ = env.reset(seed=self._seed(lane))
         for chosen in actions:
-            obs = env.step(int(chosen) + self.first_action if chosen.ndim == 0 else chosen)[0]
+            obs = env.step(int(chosen) + self.first_action if self.is_discrete else chosen)[0]
         self._store(self.obs, lane, obs, "step")
 
     def _reset_lane(self, lane: int) -> None:

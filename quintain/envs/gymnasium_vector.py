@@ -1,8 +1,8 @@
 """Vector environments that Gymnasium users already have, taken as they are, in any of the three autoreset modes.
 
-All modes are brought to one meaning: a step's `obs` is what to act on next and `final_obs` is how the episode really ended.
-The mode is read from `metadata["autoreset_mode"]`; an environment that does not declare one is refused, because a guess
-would silently mix the last observation of one episode with the first of the next.
+All modes are brought to one meaning: a step's `obs` is what to act on next and `final_obs` is how the episode really
+ended. The mode is read from `metadata["autoreset_mode"]`; an environment that does not declare one is refused, because
+a guess would silently mix the last observation of one episode with the first of the next.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class VectorEnv(Env):
 
     def step(self, action: torch.Tensor) -> StepResult:
         chosen = action.cpu().numpy()
-        obs, reward, terminated, truncated, info = self.env.step(chosen + self.first_action if self.first_action else chosen)
+        actions = chosen + self.first_action if self.first_action else chosen
+        obs, reward, terminated, truncated, info = self.env.step(actions)
         done = np.logical_or(terminated, truncated)
         valid = None
         if self.autoreset == "NextStep":

@@ -45,7 +45,7 @@ class Policy(nn.Module, ABC):
         """Turns an action as it was sampled into one that the environment takes."""
         return action
 
-    def observe(self, obs: Array) -> None:  # noqa: B027  # a policy without a normaliser has nothing to learn here
+    def observe(self, obs: Array) -> None:
         """Learns the observations' scale from a batch [B, ...]; called once per cycle, after the update."""
 
     @property
@@ -92,9 +92,7 @@ class Policy(nn.Module, ABC):
         return step
 
     def _one_step(self, obs: Array) -> Rollout:
-        rollout = Rollout(
-            self.spec, num_lanes=len(obs), num_steps=1, noise_size=self.noise.size, device=self.device
-        )
+        rollout = Rollout(self.spec, num_lanes=len(obs), num_steps=1, noise_size=self.noise.size, device=self.device)
         rollout.write(f.OBS, 0, obs.astype(self.spec.obs.dtype))
         return rollout
 

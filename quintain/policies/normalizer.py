@@ -1,7 +1,8 @@
 """Running mean and variance of observations, part of the policy: it is saved, exported and evaluated with it.
 
-The statistics are kept in float64 and change only when the learner says so, once per cycle after the update. What acting and
-learning see in between is a frozen float32 copy, so a rollout is replayed with the numbers it was collected with.
+The statistics are kept in float64 and change only when the learner says so, once per cycle after the update. What
+acting and learning see in between is a frozen float32 copy, so a rollout is replayed with the numbers it was collected
+with.
 """
 
 from __future__ import annotations

@@ -24,6 +24,4 @@ class ExtrinsicSettings(RewardSignalSettings):
     """Uses the reward of the environment."""
 
 
-REGISTERED = (
-    Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:Extrinsic"),
-)
+REGISTERED = (Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:Extrinsic"),)

@@ -1,4 +1,4 @@
-"""Plays whole episodes with a policy, apart from training: own environments, own random streams, nothing left behind."""
+"""Plays whole episodes with a policy, apart from training: own environments, own streams, nothing left behind."""
 
 from __future__ import annotations
 

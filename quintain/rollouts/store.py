@@ -1,7 +1,7 @@
 """The only place where experience waits: a fixed number of blocks, so that nobody can run ahead further than allowed.
 
-With staleness 0 there is one block per update. It is free again only when the learner has consumed it, published, and begun
-the next cycle; acting ahead of learning is impossible by construction.
+With staleness 0 there is one block per update. It is free again only when the learner has consumed it, published, and
+begun the next cycle; acting ahead of learning is impossible by construction.
 """
 
 from __future__ import annotations

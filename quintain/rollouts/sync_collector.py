@@ -1,7 +1,8 @@
 """Steps one environment with one policy, all lanes together, and fills one rollout.
 
-Order of writing in step t: the policy writes action, log-probability and value into slot t, then the environment steps, then
-reward, ends and the next observation are written. A rollout can be left after any step and continued, also in another process.
+Order of writing in step t: the policy writes action, log-probability and value into slot t, then the environment
+steps, then reward, ends and the next observation are written. A rollout can be left after any step and continued, also
+in another process.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class SyncCollector(KeepsState):
         self.episode_length[~valid] = 0
 
     def _finish(self, rollout: Rollout) -> None:
-        """Values what the last step and the ended episodes are bootstrapped from, and keeps the thread for the next block."""
+        """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
         last = rollout.num_steps
         slot = rollout.slots[last]
         slot.value.copy_(self.policy.value_of(slot.obs))

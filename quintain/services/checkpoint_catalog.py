@@ -5,6 +5,7 @@ There is no pointer to the latest checkpoint: it is the highest commit that veri
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,9 @@ class CheckpointCatalog:
         self.directory = directory
 
     def entries(self) -> list[Entry]:
-        """Lists every checkpoint, oldest first, each verified."""
-        return [describe(path) for path in self.paths()]
+        """Lists every checkpoint, oldest first, each verified; leaves out one that is retired meanwhile."""
+        described = [describe(path) for path in self.paths()]
+        return [entry for entry in described if entry.valid or os.path.lexists(entry.path)]
 
     def latest(self, notify: Notify) -> Checkpoint:
         """Returns the newest checkpoint that verifies, and tells about damaged newer ones."""
@@ -78,7 +80,8 @@ class CheckpointCatalog:
             except Flaw as flaw:
                 if not flaw.is_damage:
                     raise flaw.as_error(path) from flaw
-                damaged.append((path, flaw))
+                if os.path.lexists(path):
+                    damaged.append((path, flaw))
                 continue
             for damaged_path, damage in damaged:
                 notify(damage_warning(damaged_path, damage, using=path))

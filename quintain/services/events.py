@@ -61,8 +61,8 @@ class On:
 class EventManager:
     """Calls events in the order in which they were added.
 
-    An event that returns False was interrupted: the round stops there, and the next `fire` continues with that same event, so
-    that a stop in the middle of a long evaluation neither skips nor repeats anything.
+    An event that returns False was interrupted: the round stops there, and the next `fire` continues with that same
+    event, so that a stop in the middle of a long evaluation neither skips nor repeats anything.
     """
 
     def __init__(self) -> None:
@@ -74,9 +74,10 @@ class EventManager:
 
     def fire(self, point: str, trainer: Any) -> bool:
         """Calls what is due; returns False if an event was interrupted."""
-        for self.next_event in range(self.next_event, len(self.events)):
-            when, function = self.events[self.next_event]
+        for position in range(self.next_event, len(self.events)):
+            when, function = self.events[position]
             if when.is_due(point, trainer.progress) and function(trainer) is False:
+                self.next_event = position
                 return False
         self.next_event = 0
         return True

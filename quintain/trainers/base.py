@@ -171,7 +171,8 @@ class Trainer:
 
     def _stage_publish(self) -> bool:
         batch = self._taken
-        # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors get it.
+        # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
+        # get it.
         self.policy.observe(batch.rollout.flat(f.OBS)[batch.valid_rows].cpu().numpy())
         self.progress.close_cycle(env_steps=batch.num_valid, episodes=batch.num_episodes)
         self.source.publish(self.progress.version, self.policy)

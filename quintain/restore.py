@@ -1,0 +1,58 @@
+"""Putting a checkpoint's state back, strictly: anything missing, extra or of another shape is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from quintain.errors import CheckpointIncompatible
+from quintain.services.checkpoint_catalog import Loaded
+
+if TYPE_CHECKING:
+    from quintain.policies.base import Policy
+    from quintain.trainers.base import Trainer
+
+
+def require_same_spec(trainer: Trainer, loaded: Loaded) -> None:
+    """Refuses a checkpoint that was made for other spaces."""
+    saved, now = loaded.manifest.about.get("spec"), trainer.policy.spec.to_dict()
+    if saved != now:
+        raise CheckpointIncompatible(
+            f"checkpoint is for {_describe(saved)}; this env has {trainer.policy.spec}. Use the environment it was "
+            f"trained with"
+        )
+
+
+def restore_trainer(trainer: Trainer, loaded: Loaded) -> None:
+    """Loads the whole state strictly; anything missing, extra or of another shape is an incompatible checkpoint."""
+    try:
+        trainer.load_state_dict(loaded.state)
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise CheckpointIncompatible(
+            f"the checkpoint does not fit this run ({type(error).__name__}: {first}). Resume with the settings it was "
+            f"made with"
+        ) from error
+
+
+def restore_policy(policy: Policy, loaded: Loaded) -> None:
+    """Loads only the policy's weights and normaliser, strictly."""
+    from quintain.trainers.base import as_tensors
+
+    try:
+        policy.load_state_dict(as_tensors(loaded.state["training"]["policy"]))
+    except (KeyError, RuntimeError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
+
+
+def _describe(spec: Any) -> str:
+    if not isinstance(spec, Mapping):
+        return "unknown spaces"
+    return ", ".join(f"{k} {_describe_space(v)}" for k, v in spec.items())
+
+
+def _describe_space(space: Any) -> str:
+    if space.get("type") == "discrete":
+        return f"Discrete({space['n']})"
+    return f"Box({', '.join(map(str, space['shape']))})"

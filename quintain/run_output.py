@@ -1,0 +1,66 @@
+"""What a run says about itself: its header, its writers and the commands to try next. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain import registry
+from quintain.services.run_directory import RunDirectory
+from quintain.services.writers import RunHeader, Writer
+from quintain.versions import quintain_version
+
+if TYPE_CHECKING:
+    from quintain.settings.tree import RunFile
+
+
+class CommandHints:
+    """Names the commands a user may want next; only ones that exist."""
+
+    def __init__(self, directory: RunDirectory | None) -> None:
+        self.run_id = None if directory is None else directory.run_id
+        default_place = directory is None or directory.path.parent == Path("runs")
+        self.place = "" if default_place or directory is None else f" --runs-dir {directory.path.parent}"
+
+    def after(self, state: str, budget: int) -> list[tuple[str, str]]:
+        if self.run_id is None:
+            return []
+        run = f"{self.run_id}{self.place}"
+        if state != "finished":
+            return [(f"quintain resume {run}", "continue where it stopped")]
+        return [
+            (f"quintain eval {run} --episodes 100", "play episodes with the result"),
+            (f"quintain resume {run} total_timesteps={3 * budget}", "train for longer"),
+            (f"quintain checkpoints list {run}", "what was saved"),
+        ]
+
+
+def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
+    """Makes the writers that the settings name; the console's stream may be redirected."""
+    writers: list[Writer] = []
+    for settings in run_file.run.writers:
+        make = registry.get("writer", settings.type).load()
+        writers.append(make(settings, stream) if settings.type == "console" and stream is not None else make(settings))
+    return writers
+
+
+def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int) -> RunHeader:
+    experiment = run_file.experiment
+    return RunHeader(
+        version=quintain_version(),
+        algorithm=next(iter(experiment.behaviors.values())).algorithm.type,
+        env=env_name(run_file),
+        num_lanes=experiment.env.num_lanes,  # type: ignore[attr-defined]  # every env has lanes
+        device=run_file.run.device,
+        cores=run_file.run.threads,
+        seed=experiment.seed,
+        run_directory=None if directory is None else str(directory.path),
+        budget_env_steps=experiment.budget.env_steps,
+        start_step=start_step,
+    )
+
+
+def env_name(run_file: RunFile) -> str:
+    """Returns what to call the environment: its Gymnasium id, or its registered name."""
+    settings = run_file.experiment.env
+    return str(getattr(settings, "id", settings.type))
