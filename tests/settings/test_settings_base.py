@@ -1,0 +1,137 @@
+"""Checks strictness, counts and schedules: the rules that every settings class inherits."""
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from quintain.settings.base import Count, Schedule, Settings, constant
+
+
+class Example(Settings):
+    count: Count = 8
+    """Number of things."""
+
+    whole: int = 1
+    real: float = 1.0
+    switch: bool = False
+    sizes: tuple[Count, ...] = (64,)
+    optional_sizes: tuple[int, ...] | None = None
+    rate: Schedule = constant(0.5)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (1_000_000, 1_000_000),
+        ("100k", 100_000),
+        ("1M", 1_000_000),
+        ("1.5M", 1_500_000),
+        ("4.35k", 4_350),
+        ("1_000k", 1_000_000),
+        (1e5, 100_000),
+    ],
+)
+def test_count_reads_what_people_write(written, meant):
+    count = Example(count=written).count
+    assert count == meant
+    assert type(count) is int
+
+
+@pytest.mark.parametrize("written", [0, -1, 1.5, "12", "1.0001k", "0k", "1g", "1 k", True, None, "k", "-1k"])
+def test_count_refuses_what_is_no_positive_integer(written):
+    with pytest.raises(ValidationError):
+        Example(count=written)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"whole": "8"},
+        {"whole": True},
+        {"whole": 1.0},
+        {"real": "1.0"},
+        {"real": True},
+        {"real": math.nan},
+        {"real": math.inf},
+        {"switch": 1},
+        {"switch": "true"},
+        {"sizes": 3},
+        {"sizes": "abc"},
+        {"sizes": [1, "a"]},
+        {"unknown": 1},
+    ],
+)
+def test_nothing_is_converted_silently(wrong):
+    with pytest.raises(ValidationError):
+        Example(**wrong)
+
+
+def test_an_integer_is_a_number():
+    real = Example(real=3).real
+    assert real == 3.0
+    assert type(real) is float
+
+
+def test_lists_become_tuples():
+    example = Example(sizes=[1, "2k"], optional_sizes=[3])
+    assert example.sizes == (1, 2000)
+    assert example.optional_sizes == (3,)
+
+
+def test_settings_cannot_change():
+    with pytest.raises(ValidationError):
+        Example().whole = 2
+
+
+def test_the_string_below_a_field_is_its_help():
+    assert Example.model_fields["count"].description == "Number of things."
+
+
+def test_a_bare_number_is_a_constant_schedule():
+    rate = Example(rate=0.25).rate
+    assert (rate.at(0.0), rate.at(0.7), rate.at(2.0)) == (0.25, 0.25, 0.25)
+    assert Example(rate=0.25).model_dump()["rate"] == 0.25
+
+
+def test_a_linear_schedule_moves_in_proportion_and_then_stays():
+    schedule = Schedule(start=1.0, end=0.5, shape="linear")
+    # 1 - 0.25 * 0.5
+    assert schedule.at(0.25) == 0.875
+    assert schedule.at(1.0) == 0.5
+    assert schedule.at(1.5) == 0.5
+    assert schedule.at(-0.5) == 1.0
+
+
+def test_a_cosine_schedule_is_slow_at_both_ends():
+    schedule = Schedule(start=1.0, end=0.0, shape="cosine")
+    # (1 + cos(pi / 3)) / 2 = (1 + 0.5) / 2
+    assert schedule.at(1 / 3) == pytest.approx(0.75, abs=1e-12)
+    assert schedule.at(0.5) == pytest.approx(0.5, abs=1e-12)
+    assert schedule.at(1.0) == 0.0
+
+
+def test_an_end_alone_means_linear():
+    assert Schedule.model_validate({"start": 1.0, "end": 0.0}).shape == "linear"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"end": 0.0},
+        {"start": 1.0, "shape": "linear"},
+        {"start": 1.0, "end": 0.0, "shape": "constant"},
+        {"start": 1.0, "end": 0.0, "shape": "stairs"},
+        "0.1",
+        True,
+        [1.0, 0.0],
+    ],
+)
+def test_a_schedule_refuses_what_it_cannot_follow(wrong):
+    with pytest.raises(ValidationError):
+        Schedule.model_validate(wrong)
+
+
+def test_a_moving_schedule_survives_a_round_trip():
+    schedule = Schedule(start=1.0, end=0.1, shape="cosine")
+    assert Schedule.model_validate(schedule.model_dump()) == schedule
