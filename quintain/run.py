@@ -57,11 +57,12 @@ class Run:
 
     # -- before training ------------------------------------------------------------------------------------------
 
-    def show_header(self, *, start_step: int = 0) -> None:
-        """Prints what is about to happen; needs no torch, so it can come before the slow imports."""
+    def show_header(self, *, start_step: int = 0, budget_env_steps: int | None = None) -> None:
+        """Prints what is about to happen, once; needs no torch, so it can come before the slow imports."""
         if not self.is_header_shown:
             self.is_header_shown = True
-            self.writer.open(header_of(self.run_file, self.directory, start_step))
+            budget = budget_env_steps or self.run_file.experiment.budget.env_steps
+            self.writer.open(header_of(self.run_file, self.directory, start_step, budget))
 
     def open_directory(self, directory: RunDirectory) -> None:
         """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
@@ -101,7 +102,7 @@ class Run:
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
         """Opens the run, and closes it whatever happens."""
-        self.show_header(start_step=trainer.progress.env_steps)
+        self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
         self._write_status(trainer)
         if self.checkpoints is not None and self.last is None:
@@ -120,6 +121,7 @@ class Run:
             self.writer.close(self.summary(trainer))
         self._write_status(trainer, exit_code=self.exit_code, reason=trainer.stop_reason or None)
         trainer.stop_reason = ""
+        self.is_header_shown = False
 
     def after_cycle(self, trainer: Trainer) -> None:
         """Writes the row and the checkpoint that are due, in this order."""

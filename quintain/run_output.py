@@ -44,7 +44,7 @@ def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
     return writers
 
 
-def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int) -> RunHeader:
+def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int, budget_env_steps: int) -> RunHeader:
     experiment = run_file.experiment
     return RunHeader(
         version=quintain_version(),
@@ -55,7 +55,7 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         cores=run_file.run.threads,
         seed=experiment.seed,
         run_directory=None if directory is None else str(directory.path),
-        budget_env_steps=experiment.budget.env_steps,
+        budget_env_steps=budget_env_steps,
         start_step=start_step,
     )
 

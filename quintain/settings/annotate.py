@@ -15,6 +15,13 @@ def annotated_yaml(tree: Mapping[str, Any], origins: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for line in _mapping(tree, origins, "", ""))
 
 
+def origins_behind(origins: Mapping[str, str], source: str, text: str) -> dict[str, str]:
+    """Replaces each origin that is only a line of an annotated file by what that line's own comment says."""
+    comments = [line.rpartition(" # ")[2] if " # " in line else "" for line in text.splitlines()]
+    behind = {f"{source}:{number}": comment for number, comment in enumerate(comments, start=1) if comment}
+    return {path: behind.get(origin, origin) for path, origin in origins.items()}
+
+
 def _mapping(tree: Mapping[str, Any], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
     for key, value in tree.items():
         below = f"{path}.{key}" if path else key

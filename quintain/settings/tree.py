@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quintain import registry
-from quintain.settings.annotate import annotated_yaml
+from quintain.settings.annotate import annotated_yaml, origins_behind
 from quintain.settings.errors import problems_of, settings_error
 from quintain.settings.experiment import Experiment
 from quintain.settings.fingerprint import fingerprint_of, leaves
@@ -126,8 +126,14 @@ class RunFile:
         }
 
     def to_yaml(self) -> str:
-        """Writes the whole tree as YAML, with the origin of each value in a comment."""
-        return annotated_yaml(self.to_dict(), self.origins)
+        """Writes the whole tree as YAML, with the origin of each value in a comment.
+
+        Values that came from such a file keep the origins it names, so that a resumed run still says who set them.
+        """
+        origins, source = self.origins, self._draft.source
+        if source and Path(source).is_file():
+            origins = origins_behind(origins, source, Path(source).read_text(encoding="utf-8"))
+        return annotated_yaml(self.to_dict(), origins)
 
     def save(self, path: str | Path) -> None:
         """Writes the whole tree to a file that `load` reads back as an equal run file."""
