@@ -88,6 +88,14 @@ def test_truncate_after_drops_later_rows(path: Path, step: int, kept: list[int])
     assert steps_in(path) == [*kept, 10]
 
 
+def test_truncate_after_keeps_nothing_behind_the_cut(path: Path) -> None:
+    metrics = MetricsFile(path, warn=never)
+    for written in (1, 5, 2):
+        metrics.append(written, {})
+    assert metrics.truncate_after(3) == 2
+    assert steps_in(path) == [1]
+
+
 def test_truncate_after_drops_what_a_power_cut_left_at_the_end(path: Path) -> None:
     path.write_bytes(b'{"step": 1}\nodd\n{"step": 2}\n' + bytes(30) + b"\n" + bytes(10) + b"\n")
     assert MetricsFile(path, warn=never).truncate_after(2) == 0
