@@ -186,7 +186,7 @@ class _Builder:
 
     def _count(self, event: yaml_events.Event, amount: int) -> None:
         self.num_values += amount
-        if self.num_values > 10**12:
+        if self.num_values > MAX_VALUES:
             raise _refusal(f"{self.place(_position(event.start_mark))}: more than {MAX_VALUES:_} values")
 
     def _report(self, event: yaml_events.Event, what: str) -> None:
