@@ -8,6 +8,7 @@ lanes there are or where they run, by the counter-based generator Philox4x32-10 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Ar
     return c0, c1, c2, c3
 
 
+@dataclass(frozen=True)
 class Rng:
     """Hands out random streams by name; children are streams of streams.
 
@@ -47,9 +49,8 @@ class Rng:
         True
     """
 
-    def __init__(self, seed: int, path: str = "") -> None:
-        self.seed = seed
-        self.path = path
+    seed: int
+    path: str = ""
 
     def child(self, name: str) -> Rng:
         """Returns the streams below `name`, which share nothing with any other child's."""

@@ -44,10 +44,11 @@ class KeepsState:
 
 
 def _is_constant(value: Any) -> bool:
-    if isinstance(value, Stateful):
-        return False
+    # Before the check below: a class whose instances are stateful has their methods too.
     if isinstance(value, _CONSTANTS):
         return True
+    if isinstance(value, Stateful):
+        return False
     # Frozen dataclasses and frozen pydantic models cannot change, so they come back with the settings.
     params = getattr(type(value), "__dataclass_params__", None)
     if is_dataclass(value) and params is not None and params.frozen:
@@ -69,7 +70,10 @@ def _save(value: Any, where: str) -> Any:
     if isinstance(value, list | tuple):
         return [_save(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {str(key): _save(item, f"{where}[{key!r}]") for key, item in value.items()}
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"{where} has the key {key!r}; keys must be text, because a file would make them text")
+        return {key: _save(item, f"{where}[{key!r}]") for key, item in value.items()}
     raise TypeError(
         f"{where} is a {type(value).__name__}, which cannot be saved; give it state_dict and load_state_dict, "
         f"or list it in not_state if it cannot change a number"
