@@ -256,3 +256,11 @@ def test_nothing_here_imports_torch_or_gymnasium():
         "sys.exit(bool({'torch', 'tensordict', 'gymnasium', 'numpy'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_block_that_is_replaced_takes_its_origins_with_it(path):
+    origins = RunFile.load(path, "env={type: gym, id: B-v1}").origins
+    assert origins["experiment.env.id"] == "override"
+    assert origins["experiment.env.num_lanes"] == "default"
+    with pytest.raises(SettingsError, match=r"^override env=\{type: gym\}: experiment\.env\.id: not set"):
+        RunFile.load(path, "env={type: gym}")
