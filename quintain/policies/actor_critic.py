@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, DiscreteSpec
 from quintain.policies.base import Policy, clip_bounds
 from quintain.policies.distributions import CategoricalHead, GaussianHead
-from quintain.policies.networks import mlp
+from quintain.policies.networks import Mlp, mlp
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rng import Rng
@@ -40,7 +39,7 @@ class ActorCritic(Policy):
         self.noise = self.head.noise
         generator = rng.torch_generator("init")
 
-        def network(output_size: int, output_gain: float) -> nn.Sequential:
+        def network(output_size: int, output_gain: float) -> Mlp:
             return mlp(
                 spec.obs.size,
                 settings.hidden_sizes,
