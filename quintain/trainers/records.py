@@ -19,7 +19,8 @@ class Records(KeepsState):
     def evaluated(self, step: int, mean_return: float, num_episodes: int) -> None:
         """Takes note of an evaluation."""
         self.evaluated_at, self.last_return, self.num_eval_episodes = step, mean_return, num_episodes
-        if self.best_return is None or mean_return > self.best_return:
+        # Of equals the later one: where returns have a ceiling, the first to touch it was often lucky.
+        if self.best_return is None or mean_return >= self.best_return:
             self.best_return, self.best_step = mean_return, step
 
     def is_new_best(self, step: int) -> bool:
