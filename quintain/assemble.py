@@ -67,6 +67,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         num_lanes=env.num_lanes,
         num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
         noise_size=policy.noise.size,
+        state_size=policy.state_size,
         device=policy.device,
     )
     return Parts(

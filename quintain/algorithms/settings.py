@@ -68,7 +68,7 @@ class PPOSettings(AlgorithmSettings):
     """Stop the epochs of an update once the policy moved this far; none runs all of them."""
 
     normalize_advantage: bool = True
-    """Scale the advantages of each minibatch to mean 0 and deviation 1."""
+    """Scale the advantages of each batch to mean 0 and deviation 1."""
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""

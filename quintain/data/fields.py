@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 OBS: Final = "obs"
-"""[N, T+1, ...] what the policy sees at each step. Collector."""
+"""[N, T+1, ...] what the policy sees at each step; one field per leaf, `obs.<name>`, where it is structured. Collector."""
 ACTION: Final = "action"
-"""[N, T+1, ...] what the policy chose, before any clipping for the environment. Policy, before the env steps."""
+"""[N, T+1, ...] what the policy chose, before clipping or squashing for the environment; also by leaf. Policy, before
+the env steps."""
+ACTION_MASK: Final = "action_mask"
+"""[N, T+1, choices] bool, which choices are allowed at obs; only where the environment has masks. Collector."""
 LOG_PROB: Final = "sample_log_prob"
 """[N, T+1] log-probability of the action when it was chosen. Policy."""
 VALUE: Final = "value"
@@ -34,6 +37,8 @@ FINAL_VALUE: Final = "final_value"
 """[N, T+1] value of final_obs where truncated and not terminated, else 0. Collector."""
 NOISE: Final = "noise"
 """[N, T+1, K] random numbers for the policy's heads; acting is a pure function of them. Collector."""
+POLICY_STATE: Final = "policy_state"
+"""[N, S] the policy's memory before slot 0; only for policies that have one. Collector."""
 POLICY_VERSION: Final = "policy_version"
 """[N, T+1] int, the published version that acted. Collector."""
 ADVANTAGE: Final = "advantage"

@@ -6,7 +6,7 @@ that steps environments. A step's slot is contiguous, and the first T steps flat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, DiscreteSpec
+from quintain.data.final_rows import FinalRows
+from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.state import as_tensor
 
 if TYPE_CHECKING:
@@ -22,16 +23,21 @@ if TYPE_CHECKING:
 
     from quintain.typing import Array, State
 
+TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
+
 
 @dataclass(slots=True)
 class Slot:
     """One step of all lanes: views that were made with the block, so that acting builds no objects."""
 
-    obs: torch.Tensor
-    action: torch.Tensor
+    obs: Any
+    """In the spec's own shape: a tensor, or dicts and tuples of tensors."""
+    action: Any
     log_prob: torch.Tensor
     value: torch.Tensor
     noise: torch.Tensor
+    leaves: dict[str, torch.Tensor]
+    """The leaves of obs and action, `first`, and the mask if there is one, by field name, as in a minibatch."""
 
 
 class Rollout:
@@ -44,6 +50,7 @@ class Rollout:
         num_lanes: int,
         num_steps: int,
         noise_size: int,
+        state_size: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.spec = spec
@@ -51,17 +58,29 @@ class Rollout:
         self.num_steps = num_steps
         self.device = torch.device(device)
         self.sequence = 0
-        self.num_final = 0
+        self.obs_names = tuple(leaves(spec.obs, f.OBS))
         self.storage = _allocate(spec, num_lanes, num_steps, noise_size, self.device)
-        self.final_obs = self._final_rows(max(num_lanes, num_lanes * num_steps // 8))
+        self.policy_state = torch.zeros((num_lanes, state_size), device=self.device)
+        self.final = FinalRows(
+            {name: self.storage[name] for name in self.obs_names}, state_size, max(num_lanes, num_lanes * num_steps // 8)
+        )
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
         )
-        self.slots = [
-            Slot(*(self.storage[name][t] for name in (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.NOISE)))
-            for t in range(num_steps + 1)
-        ]
+        self.slots = [self._slot(t) for t in range(num_steps + 1)]
+
+    def _slot(self, t: int) -> Slot:
+        step = {name: tensor[t] for name, tensor in self.storage.items()}
+        seen = [*self.obs_names, *leaves(self.spec.action, f.ACTION), f.FIRST]
+        return Slot(
+            obs=build(self.spec.obs, step, f.OBS),
+            action=build(self.spec.action, step, f.ACTION),
+            log_prob=step[f.LOG_PROB],
+            value=step[f.VALUE],
+            noise=step[f.NOISE],
+            leaves={name: step[name] for name in seen + ([f.ACTION_MASK] if self.spec.mask_size else [])},
+        )
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Returns the field as [N, T+1, ...], a view."""
@@ -83,22 +102,23 @@ class Rollout:
         else:
             self.storage[name][t].copy_(torch.as_tensor(value))
 
-    def add_final_obs(self, t: int, lanes: Array, rows: Any) -> None:
-        """Keeps the true last observation of the episodes that ended at step t in `lanes`."""
-        end = self.num_final + len(lanes)
-        if end > len(self.final_obs):
-            grown = self._final_rows(max(end, 2 * len(self.final_obs)))
-            grown[: self.num_final] = self.final_obs[: self.num_final]
-            self.final_obs = grown
-        self.final_obs[self.num_final : end].copy_(torch.as_tensor(rows))
-        index = torch.arange(self.num_final, end, dtype=torch.int32, device=self.device)
-        self.storage[f.FINAL_INDEX][t, torch.as_tensor(lanes, device=self.device)] = index
-        self.num_final = end
+    def write_obs(self, t: int, obs: Any) -> None:
+        """Copies the observation of one step, given in the spec's own shape."""
+        if len(self.obs_names) == 1 and not isinstance(obs, Mapping | tuple):
+            self.write(self.obs_names[0], t, obs)
+            return
+        for name, value in flatten(self.spec.obs, obs, f.OBS).items():
+            self.write(name, t, value)
+
+    def add_final_obs(self, t: int, lanes: Array, rows: Mapping[str, Any], state: torch.Tensor) -> None:
+        """Keeps the true last observations of the episodes that ended at step t: rows of `lanes`, by field name."""
+        where = torch.as_tensor(lanes, device=self.device)
+        self.storage[f.FINAL_INDEX][t, where] = self.final.add(rows, state[where])
 
     def begin(self, sequence: int, version: int) -> None:
         """Clears what the last use of this memory left behind."""
         self.sequence = sequence
-        self.num_final = 0
+        self.final.clear()
         for name in (f.FINAL_INDEX, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD):
             self.storage[name].fill_(-1 if name == f.FINAL_INDEX else 0)
         self.storage[f.VALID].fill_(True)
@@ -108,23 +128,24 @@ class Rollout:
         """Returns the rollout as a TensorDict of batch [N, T+1] that shares this memory."""
         from tensordict import TensorDict
 
-        return TensorDict({name: self[name] for name in self.storage}, batch_size=[self.num_lanes, self.num_steps + 1])
+        return TensorDict(
+            {tuple(name.split(".")): self[name] for name in self.storage}, batch_size=[self.num_lanes, self.num_steps + 1]
+        )
 
     def state_dict(self) -> State:
-        saved: State = {name: tensor.clone() for name, tensor in self.storage.items()}
-        return {"fields": saved, "final_obs": self.final_obs[: self.num_final].clone(), "sequence": self.sequence}
+        return {
+            "fields": {name: tensor.clone() for name, tensor in self.storage.items()},
+            "policy_state": self.policy_state.clone(),
+            "final": self.final.state_dict(),
+            "sequence": self.sequence,
+        }
 
     def load_state_dict(self, state: State) -> None:
         for name, tensor in self.storage.items():
             tensor.copy_(as_tensor(state["fields"][name]))
-        rows = as_tensor(state["final_obs"])
-        self.num_final, self.sequence = len(rows), state["sequence"]
-        self.final_obs = self._final_rows(max(len(self.final_obs), len(rows)))
-        self.final_obs[: len(rows)] = rows
-
-    def _final_rows(self, capacity: int) -> torch.Tensor:
-        obs = self.spec.obs
-        return torch.zeros((capacity, *obs.shape), dtype=_torch_dtype(obs.dtype), device=self.device)
+        self.policy_state.copy_(as_tensor(state["policy_state"]))
+        self.final.load_state_dict(state["final"])
+        self.sequence = state["sequence"]
 
 
 class Batch:
@@ -140,6 +161,10 @@ class Batch:
     def __iter__(self) -> Iterator[Rollout]:
         yield self.rollout
 
+    def valid_obs(self) -> dict[str, Array]:
+        """Returns the observations that count, by field name, in time-major order."""
+        return {name: self.rollout.flat(name)[self.valid_rows].cpu().numpy() for name in self.rollout.obs_names}
+
 
 def _allocate(
     spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, device: torch.device
@@ -147,10 +172,10 @@ def _allocate(
     def field(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.zeros((num_steps + 1, num_lanes, *shape), dtype=dtype, device=device)
 
-    is_discrete = isinstance(spec.action, DiscreteSpec)
+    structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
     return {
-        f.OBS: field(*spec.obs.shape, dtype=_torch_dtype(spec.obs.dtype)),
-        f.ACTION: field(dtype=torch.int64) if is_discrete else field(*spec.action.shape),  # type: ignore[union-attr]  # a BoxSpec
+        **{name: field(*leaf.shape, dtype=TORCH_DTYPES[leaf.dtype]) for name, leaf in structured.items()},
+        **({f.ACTION_MASK: field(spec.mask_size, dtype=torch.bool)} if spec.mask_size else {}),
         f.LOG_PROB: field(),
         f.VALUE: field(),
         f.REWARD: field(),
@@ -166,7 +191,3 @@ def _allocate(
         f.ADVANTAGE: field(),
         f.RETURN: field(),
     }
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    return {"float32": torch.float32, "uint8": torch.uint8}[name]

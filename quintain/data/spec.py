@@ -1,9 +1,14 @@
-"""The names, shapes and dtypes of one step of one behaviour. No torch, so that settings can be checked against it."""
+"""The names, shapes and dtypes of one step of one behaviour. No torch, so that settings can be checked against it.
+
+A spec is a leaf (Box, Discrete, MultiDiscrete) or a Dict or Tuple of specs. A rollout stores each leaf as one field, named by
+its path: `obs`, or `obs.camera.left`. What users see keeps the spec's own shape: an array, a dict, a tuple.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +33,11 @@ class BoxSpec:
     def is_bounded(self) -> bool:
         return bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
+    @property
+    def is_image(self) -> bool:
+        """Whether the numbers have height, width and channels."""
+        return len(self.shape) == 3 and sorted(self.shape)[1] >= 7
+
     def bounds(self) -> tuple[Array, Array]:
         """Returns low and high in this shape."""
         return (
@@ -46,28 +56,123 @@ class DiscreteSpec:
     n: int
     start: int = 0
 
+    shape: tuple[int, ...] = ()
+    dtype: str = "int64"
+
     def __str__(self) -> str:
         return f"Discrete({self.n})"
+
+
+@dataclass(frozen=True)
+class MultiDiscreteSpec:
+    """Several choices at once, each numbered from zero."""
+
+    nvec: tuple[int, ...]
+    dtype: str = "int64"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nvec),)
+
+    def __str__(self) -> str:
+        return f"MultiDiscrete{list(self.nvec)}"
+
+
+@dataclass(frozen=True)
+class DictSpec:
+    """Specs by name, in a fixed order."""
+
+    entries: tuple[tuple[str, Spec], ...]
+
+    def __str__(self) -> str:
+        return f"Dict({', '.join(f'{name}: {spec}' for name, spec in self.entries)})"
+
+
+@dataclass(frozen=True)
+class TupleSpec:
+    """Specs by position."""
+
+    entries: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        return f"Tuple({', '.join(map(str, self.entries))})"
+
+
+LeafSpec: TypeAlias = BoxSpec | DiscreteSpec | MultiDiscreteSpec
+Spec: TypeAlias = LeafSpec | DictSpec | TupleSpec
 
 
 @dataclass(frozen=True)
 class BehaviorSpec:
     """What a policy of this behaviour sees and chooses at each step."""
 
-    obs: BoxSpec
-    action: BoxSpec | DiscreteSpec
+    obs: Spec
+    action: Spec
+    mask_size: int = 0
+    """Choices that a mask covers: all of the action's, in the order of its leaves; 0 when there is no mask."""
 
     def __str__(self) -> str:
         return f"obs {self.obs}, action {self.action}"
 
     def to_dict(self) -> dict[str, object]:
         """Describes the spec as JSON, for manifests and for comparing a checkpoint with an environment."""
-        return {"obs": _to_dict(self.obs), "action": _to_dict(self.action)}
+        return {"obs": _to_dict(self.obs), "action": _to_dict(self.action), "mask_size": self.mask_size}
 
 
-def _to_dict(spec: BoxSpec | DiscreteSpec) -> dict[str, object]:
+def leaves(spec: Spec, name: str) -> dict[str, LeafSpec]:
+    """Returns the spec's leaves by field name.
+
+    Example:
+        >>> list(leaves(DictSpec((("a", box(2)), ("b", discrete(3)))), "obs"))
+        ['obs.a', 'obs.b']
+    """
+    if isinstance(spec, DictSpec | TupleSpec):
+        return {path: leaf for key, below in _entries(spec) for path, leaf in leaves(below, f"{name}.{key}").items()}
+    return {name: spec}
+
+
+def flatten(spec: Spec, value: Any, name: str) -> dict[str, Any]:
+    """Returns the values at the spec's leaves by field name; `value` has the spec's own shape."""
+    if isinstance(spec, DictSpec):
+        return {p: v for key, below in spec.entries for p, v in flatten(below, value[key], f"{name}.{key}").items()}
+    if isinstance(spec, TupleSpec):
+        return {p: v for i, below in enumerate(spec.entries) for p, v in flatten(below, value[i], f"{name}.{i}").items()}
+    return {name: value}
+
+
+def build(spec: Spec, values: Mapping[str, Any], name: str) -> Any:
+    """Returns values given by field name in the spec's own shape."""
+    if isinstance(spec, DictSpec):
+        return {key: build(below, values, f"{name}.{key}") for key, below in spec.entries}
+    if isinstance(spec, TupleSpec):
+        return tuple(build(below, values, f"{name}.{i}") for i, below in enumerate(spec.entries))
+    return values[name]
+
+
+def num_choices(spec: Spec) -> int:
+    """Returns how many choices all discrete leaves of an action have together."""
+    total = 0
+    for leaf in leaves(spec, "action").values():
+        if isinstance(leaf, DiscreteSpec):
+            total += leaf.n
+        elif isinstance(leaf, MultiDiscreteSpec):
+            total += sum(leaf.nvec)
+    return total
+
+
+def _entries(spec: DictSpec | TupleSpec) -> list[tuple[str, Spec]]:
+    return list(spec.entries) if isinstance(spec, DictSpec) else [(str(i), s) for i, s in enumerate(spec.entries)]
+
+
+def _to_dict(spec: Spec) -> dict[str, object]:
     if isinstance(spec, DiscreteSpec):
         return {"type": "discrete", "n": spec.n, "start": spec.start}
+    if isinstance(spec, MultiDiscreteSpec):
+        return {"type": "multi_discrete", "nvec": list(spec.nvec)}
+    if isinstance(spec, DictSpec):
+        return {"type": "dict", "entries": {name: _to_dict(below) for name, below in spec.entries}}
+    if isinstance(spec, TupleSpec):
+        return {"type": "tuple", "entries": [_to_dict(below) for below in spec.entries]}
     # JSON has no infinity: a missing bound is null.
     low, high = ([float(x) if np.isfinite(x) else None for x in bound] for bound in (spec.low, spec.high))
     return {"type": "box", "shape": list(spec.shape), "dtype": spec.dtype, "low": low, "high": high}
@@ -86,3 +191,7 @@ def box(*shape: int, low: float = -np.inf, high: float = np.inf, dtype: str = "f
 
 def discrete(n: int, start: int = 0) -> DiscreteSpec:
     return DiscreteSpec(n=n, start=start)
+
+
+def multi_discrete(*nvec: int) -> MultiDiscreteSpec:
+    return MultiDiscreteSpec(nvec=nvec)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from quintain.data.spec import LeafSpec
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -13,41 +16,50 @@ if TYPE_CHECKING:
 class ActionLog:
     """Keeps one row per step for all lanes; rows before every lane's reset are dropped when room is needed."""
 
-    def __init__(self, num_lanes: int, action_shape: tuple[int, ...], dtype: str) -> None:
-        self.rows: Array = np.zeros((1024, num_lanes, *action_shape), dtype=dtype)
+    def __init__(self, num_lanes: int, leaves: Mapping[str, LeafSpec]) -> None:
+        self.rows: dict[str, Array] = {
+            name: np.zeros((1024, num_lanes, *leaf.shape), dtype=leaf.dtype) for name, leaf in leaves.items()
+        }
+        self.capacity = 1024
         self.length = 0
         self.start: Array = np.zeros(num_lanes, dtype=np.int64)
 
     def start_episode(self, lane: int) -> None:
         self.start[lane] = self.length
 
-    def append(self, action: Array) -> None:
-        if self.length == len(self.rows):
+    def append(self, action: Mapping[str, Array]) -> None:
+        if self.length == self.capacity:
             self._make_room()
-        self.rows[self.length] = action
+        for name, value in action.items():
+            self.rows[name][self.length] = value
         self.length += 1
 
-    def since_reset(self, lane: int) -> Array:
-        return self.rows[self.start[lane] : self.length, lane]
+    def since_reset(self, lane: int) -> list[dict[str, Any]]:
+        """Returns the lane's actions, one mapping of leaves per step."""
+        steps = range(self.start[lane], self.length)
+        return [{name: rows[t, lane] for name, rows in self.rows.items()} for t in steps]
 
     def _make_room(self) -> None:
         oldest = int(self.start.min())
-        kept = self.rows[oldest : self.length]
         # Doubling keeps the cost per step constant when one lane never ends its episode.
-        if oldest <= len(self.rows) // 2:
-            self.rows = np.zeros((2 * len(self.rows), *self.rows.shape[1:]), self.rows.dtype)
-        self.rows[: len(kept)] = kept.copy()
-        self.length = len(kept)
+        if oldest <= self.capacity // 2:
+            self.capacity *= 2
+        for name, rows in self.rows.items():
+            room = np.zeros((self.capacity, *rows.shape[1:]), rows.dtype)
+            room[: self.length - oldest] = rows[oldest : self.length]
+            self.rows[name] = room
+        self.length -= oldest
         self.start -= oldest
 
     def state_dict(self) -> State:
         oldest = int(self.start.min())
-        return {"rows": self.rows[oldest : self.length].copy(), "start": self.start - oldest}
+        rows = {name: rows[oldest : self.length].copy() for name, rows in self.rows.items()}
+        return {"rows": rows, "length": self.length - oldest, "start": self.start - oldest}
 
     def load_state_dict(self, state: State) -> None:
-        rows: Any = np.asarray(state["rows"])
-        self.length = len(rows)
-        if self.length > len(self.rows):
-            self.rows = np.zeros((2 * self.length, *self.rows.shape[1:]), self.rows.dtype)
-        self.rows[: self.length] = rows
+        self.length = state["length"]
+        self.capacity = max(self.capacity, 2 * self.length)
+        for name, rows in self.rows.items():
+            self.rows[name] = np.zeros((self.capacity, *rows.shape[1:]), rows.dtype)
+            self.rows[name][: self.length] = state["rows"][name]
         np.copyto(self.start, state["start"])

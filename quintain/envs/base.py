@@ -13,27 +13,28 @@ from quintain.data.spec import BehaviorSpec
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    import torch
-
     from quintain.typing import Values
 
 
 class StepResult(NamedTuple):
     """What one step of all lanes gave; arrays may be reused by the environment at its next step."""
 
-    obs: Values
-    """[N, ...] what to act on next: after an episode's end, the first observation of the next one."""
+    obs: Any
+    """What to act on next, in the spec's own shape with [N, ...] leaves: after an episode's end, the first observation
+    of the next one."""
     reward: Values
     """[N]"""
     terminated: Values
     """[N] bool"""
     truncated: Values
     """[N] bool"""
-    final_obs: Values
-    """[N, ...] the true last observation, meaningful in rows where the episode ended."""
+    final_obs: Any
+    """The true last observation, like `obs`; meaningful in rows where the episode ended."""
     valid: Values | None = None
     """[N] bool, False where this step only reset the lane; None when all count."""
     info: dict[str, Any] | None = None
+    action_mask: Values | None = None
+    """[N, choices] bool, what may be chosen in `obs`; None where the environment has no masks."""
 
 
 class Env(KeepsState, ABC):
@@ -43,11 +44,16 @@ class Env(KeepsState, ABC):
     num_lanes: int
 
     @abstractmethod
-    def reset(self, lanes: Any = None) -> Values:
+    def reset(self, lanes: Any = None) -> Any:
         """Starts a new episode in the masked lanes, or in all, and returns the observations of all lanes."""
 
     @abstractmethod
-    def step(self, action: torch.Tensor) -> StepResult: ...
+    def step(self, action: Any) -> StepResult:
+        """Takes one step in all lanes; the action is a tensor, or dicts and tuples of tensors where it is structured."""
+
+    def action_mask(self) -> Values | None:
+        """Returns what may be chosen in the observations that `reset` returned; None without masks."""
+        return None
 
     def close(self) -> None:
         """Frees what the environment holds outside of memory."""

@@ -6,20 +6,20 @@ neighbours, and a resumed run can rebuild the middle of an episode by replaying 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.data.spec import DiscreteSpec
+from quintain.data import fields as f
+from quintain.data.spec import BoxSpec, DiscreteSpec, build, flatten, leaves, num_choices
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
-from quintain.envs.spaces import behavior_spec
+from quintain.envs.masks import MaskSource, find_mask_source
+from quintain.envs.spaces import as_array, as_mask, behavior_spec, leaf_spaces
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
-    import torch
-
     from quintain.rng import Rng
     from quintain.typing import Array, State
 
@@ -30,42 +30,58 @@ EnvFactory = Callable[[], Any]
 class LaneEnv(Env):
     """Steps N Gymnasium environments, one per lane."""
 
-    def __init__(self, name: str, factories: Sequence[EnvFactory], rng: Rng) -> None:
+    def __init__(self, name: str, factories: Sequence[EnvFactory], rng: Rng, *, encode_text: bool = False) -> None:
         self.name = name
         self.num_lanes = len(factories)
         self.rng = rng
         self.envs = [_create(name, factory) for factory in factories]
-        self.spec = behavior_spec(name, self.envs[0].observation_space, self.envs[0].action_space)
-        lanes, obs = self.num_lanes, self.spec.obs
-        self.obs: Array = np.zeros((lanes, *obs.shape), dtype=obs.dtype)
-        self.final_obs: Array = np.zeros_like(self.obs)
+        first = self.envs[0]
+        self.mask_source: MaskSource | None = find_mask_source(first, rng.seed_for("probe"))
+        mask_size = 0 if self.mask_source is None else num_choices(
+            behavior_spec(name, first.observation_space, first.action_space, encode_text=encode_text).action
+        )
+        self.spec = behavior_spec(
+            name, first.observation_space, first.action_space, encode_text=encode_text, mask_size=mask_size
+        )
+        self._allocate()
+        self.drift = ""
+
+    def _allocate(self) -> None:
+        lanes = self.num_lanes
+        self.obs_leaves = leaves(self.spec.obs, f.OBS)
+        self.action_leaves = leaves(self.spec.action, f.ACTION)
+        self.obs_spaces = leaf_spaces(self.spec.obs, self.envs[0].observation_space, f.OBS)
+        self.has_plain_obs = isinstance(self.spec.obs, BoxSpec)
+        self.obs = {name: np.zeros((lanes, *leaf.shape), leaf.dtype) for name, leaf in self.obs_leaves.items()}
+        self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
+        # Built once: the same nested structure of the same arrays is returned at every step.
+        self.obs_view = build(self.spec.obs, self.obs, f.OBS)
+        self.final_view = build(self.spec.obs, self.final_obs, f.OBS)
+        self.mask: Array | None = np.ones((lanes, self.spec.mask_size), np.bool_) if self.spec.mask_size else None
         self.reward: Array = np.zeros(lanes, dtype=np.float32)
         self.terminated: Array = np.zeros(lanes, dtype=np.bool_)
         self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
         self.episode: Array = np.full(lanes, -1, dtype=np.int64)
-        self.is_discrete = isinstance(self.spec.action, DiscreteSpec)
-        self.first_action = self.spec.action.start if isinstance(self.spec.action, DiscreteSpec) else 0
-        shape, dtype = ((), "int64") if self.is_discrete else (self.envs[0].action_space.shape, "float32")
-        self.action_log = ActionLog(lanes, shape, dtype)
-        self.drift = ""
+        self.action_log = ActionLog(lanes, self.action_leaves)
 
-    def reset(self, lanes: Any = None) -> Array:
+    def reset(self, lanes: Any = None) -> Any:
         for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
             self._reset_lane(int(lane))
-        return self.obs
+        return self.obs_view
 
-    def step(self, action: torch.Tensor) -> StepResult:
-        chosen = action.cpu().numpy()
+    def action_mask(self) -> Array | None:
+        return self.mask
+
+    def step(self, action: Any) -> StepResult:
+        chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
         self.action_log.append(chosen)
-        # Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
-        actions = (chosen + self.first_action).tolist() if self.is_discrete else chosen.copy()
-        for lane, env in enumerate(self.envs):
+        for lane, (env, lane_action) in enumerate(zip(self.envs, self._lane_actions(chosen), strict=True)):
             try:
-                obs, reward, terminated, truncated, _ = env.step(actions[lane])
+                obs, reward, terminated, truncated, info = env.step(lane_action)
             except Exception as error:
                 raise EnvError(
                     f"env {self.name!r} failed in step() on lane {lane}, episode {self.episode[lane]}, action "
-                    f"{actions[lane]}: {type(error).__name__}: {error}",
+                    f"{lane_action}: {type(error).__name__}: {error}",
                     code="E0501",
                 ) from error
             self.reward[lane] = reward
@@ -76,7 +92,10 @@ class LaneEnv(Env):
                 self._reset_lane(lane)
             else:
                 self._store(self.obs, lane, obs, "step")
-        return StepResult(self.obs, self.reward, self.terminated, self.truncated, self.final_obs)
+                self._store_mask(lane, info)
+        return StepResult(
+            self.obs_view, self.reward, self.terminated, self.truncated, self.final_view, action_mask=self.mask
+        )
 
     def close(self) -> None:
         for env in self.envs:
@@ -87,7 +106,8 @@ class LaneEnv(Env):
         return f"statistical: {self.drift}" if self.drift else "exact"
 
     def state_dict(self) -> State:
-        return {"obs": self.obs.copy(), "episode": self.episode.copy(), "action_log": self.action_log.state_dict()}
+        obs = {name: rows.copy() for name, rows in self.obs.items()}
+        return {"obs": obs, "episode": self.episode.copy(), "action_log": self.action_log.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
@@ -96,7 +116,7 @@ class LaneEnv(Env):
         drifted = []
         for lane in np.flatnonzero(self.episode >= 0):
             self._replay(int(lane))
-            if self.obs[lane].tobytes() != np.asarray(state["obs"])[lane].tobytes():
+            if any(rows[lane].tobytes() != np.asarray(state["obs"][k])[lane].tobytes() for k, rows in self.obs.items()):
                 drifted.append(lane)
         if drifted:
             self.drift = (
@@ -105,35 +125,72 @@ class LaneEnv(Env):
             )
 
     def _replay(self, lane: int) -> None:
-        env, actions = self.envs[lane], self.action_log.since_reset(lane)
-        obs, _ = env.reset(seed=self._seed(lane))
-        for chosen in actions:
-            obs = env.step(int(chosen) + self.first_action if self.is_discrete else chosen)[0]
+        env = self.envs[lane]
+        obs, info = env.reset(seed=self._seed(lane))
+        for chosen in self.action_log.since_reset(lane):
+            rows = {name: np.asarray(value)[None] for name, value in chosen.items()}
+            obs, _, _, _, info = env.step(self._lane_actions(rows)[0])
         self._store(self.obs, lane, obs, "step")
+        self._store_mask(lane, info)
+
+    def _lane_actions(self, chosen: Mapping[str, Array]) -> Sequence[Any]:
+        """Returns one action per row as the environment takes it.
+
+        Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
+        """
+        columns = {}
+        for name, leaf in self.action_leaves.items():
+            rows = chosen[name]
+            columns[name] = (rows + leaf.start).tolist() if isinstance(leaf, DiscreteSpec) else rows.copy()
+        if len(columns) == 1 and f.ACTION in columns:
+            single: Sequence[Any] = columns[f.ACTION]
+            return single
+        num_rows = len(next(iter(columns.values())))
+        return [build(self.spec.action, {k: rows[i] for k, rows in columns.items()}, f.ACTION) for i in range(num_rows)]
 
     def _reset_lane(self, lane: int) -> None:
         self.episode[lane] += 1
         self.action_log.start_episode(lane)
         try:
-            obs, _ = self.envs[lane].reset(seed=self._seed(lane))
+            obs, info = self.envs[lane].reset(seed=self._seed(lane))
         except Exception as error:
             raise EnvError(
                 f"env {self.name!r} failed in reset() on lane {lane}: {type(error).__name__}: {error}", code="E0502"
             ) from error
         self._store(self.obs, lane, obs, "reset")
+        self._store_mask(lane, info)
 
     def _seed(self, lane: int) -> int:
         incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
         return self.rng.seed_for("reset", lane, int(self.episode[lane]), incarnation)
 
-    def _store(self, rows: Array, lane: int, obs: Any, call: str) -> None:
-        if np.shape(obs) != self.spec.obs.shape:
+    def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
+        if self.has_plain_obs:
+            self._store_leaf(rows[f.OBS], f.OBS, lane, obs, call)
+            return
+        try:
+            named = flatten(self.spec.obs, obs, f.OBS)
+        except (KeyError, IndexError, TypeError) as error:
             raise EnvError(
-                f"env {self.name!r} {call}() returned observation shape {np.shape(obs)}, declared "
-                f"{self.spec.obs}. Make the observation and observation_space agree",
+                f"env {self.name!r} {call}() returned an observation without {error}, declared {self.spec.obs}",
+                code="E0511",
+            ) from error
+        for name, value in named.items():
+            leaf = as_array(self.obs_leaves[name], self.obs_spaces[name], value)
+            self._store_leaf(rows[name], name, lane, leaf, call)
+
+    def _store_leaf(self, rows: Array, name: str, lane: int, value: Any, call: str) -> None:
+        if np.shape(value) != rows.shape[1:]:
+            raise EnvError(
+                f"env {self.name!r} {call}() returned {name} of shape {np.shape(value)}, declared "
+                f"{self.obs_leaves[name]}. Make the observation and observation_space agree",
                 code="E0511",
             )
-        rows[lane] = obs
+        rows[lane] = value
+
+    def _store_mask(self, lane: int, info: Any) -> None:
+        if self.mask is not None and self.mask_source is not None:
+            self.mask[lane] = as_mask(self.name, self.mask_source(self.envs[lane], info), self.spec.mask_size)
 
 
 def _create(name: str, factory: EnvFactory) -> Any:

@@ -7,19 +7,19 @@ a guess would silently mix the last observation of one episode with the first of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.data.spec import DiscreteSpec
+from quintain.data import fields as f
+from quintain.data.spec import DiscreteSpec, build, flatten, leaves
 from quintain.envs.base import Env, StepResult
-from quintain.envs.spaces import behavior_spec
+from quintain.envs.spaces import as_array, behavior_spec, leaf_spaces
 from quintain.errors import EnvError
 from quintain.state import restore_generator, save_generator
 
 if TYPE_CHECKING:
-    import torch
-
     from quintain.rng import Rng
     from quintain.typing import Array, State
 
@@ -34,42 +34,61 @@ class VectorEnv(Env):
         self.num_lanes = int(env.num_envs)
         self.autoreset = _autoreset_mode(name, env)
         self.spec = behavior_spec(name, env.single_observation_space, env.single_action_space)
-        self.first_action = self.spec.action.start if isinstance(self.spec.action, DiscreteSpec) else 0
-        self.obs: Array = np.zeros((self.num_lanes, *self.spec.obs.shape), dtype=self.spec.obs.dtype)
-        self.final_obs: Array = np.zeros_like(self.obs)
+        self.obs_leaves = leaves(self.spec.obs, f.OBS)
+        self.obs_spaces = leaf_spaces(self.spec.obs, env.single_observation_space, f.OBS)
+        self.obs = {n: np.zeros((self.num_lanes, *s.shape), dtype=s.dtype) for n, s in self.obs_leaves.items()}
+        self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
+        self.obs_view = build(self.spec.obs, self.obs, f.OBS)
+        self.final_view = build(self.spec.obs, self.final_obs, f.OBS)
         self.ended: Array = np.zeros(self.num_lanes, dtype=np.bool_)
         self.has_started = False
         self.why_statistical = _first_unsaved(env)
 
-    def reset(self, lanes: Any = None) -> Array:
+    def reset(self, lanes: Any = None) -> Any:
         if lanes is None:
             obs, _ = self.env.reset(seed=None if self.has_started else self.rng.seed_for("reset"))
             self.has_started = True
         else:
             obs, _ = self.env.reset(options={"reset_mask": np.asarray(lanes, dtype=np.bool_)})
         self.ended.fill(False)
-        np.copyto(self.obs, obs, casting="same_kind")
-        return self.obs
+        self._store(self.obs, obs)
+        return self.obs_view
 
-    def step(self, action: torch.Tensor) -> StepResult:
-        chosen = action.cpu().numpy()
-        actions = chosen + self.first_action if self.first_action else chosen
-        obs, reward, terminated, truncated, info = self.env.step(actions)
+    def step(self, action: Any) -> StepResult:
+        obs, reward, terminated, truncated, info = self.env.step(self._env_action(action))
         done = np.logical_or(terminated, truncated)
         valid = None
         if self.autoreset == "NextStep":
             # The lanes that ended at the last step were only reset now; the action did nothing there.
             valid = ~self.ended
             np.copyto(self.ended, done)
-            np.copyto(self.final_obs, obs, casting="same_kind")
+            self._store(self.final_obs, obs)
         elif self.autoreset == "SameStep":
             for lane in np.flatnonzero(done):
-                self.final_obs[lane] = info["final_obs"][lane]
+                self._store_lane(self.final_obs, lane, info["final_obs"][lane])
         elif done.any():
-            np.copyto(self.final_obs, obs, casting="same_kind")
+            self._store(self.final_obs, obs)
             obs, _ = self.env.reset(options={"reset_mask": done})
-        np.copyto(self.obs, obs, casting="same_kind")
-        return StepResult(self.obs, reward, terminated, truncated, self.final_obs, valid, info)
+        self._store(self.obs, obs)
+        return StepResult(self.obs_view, reward, terminated, truncated, self.final_view, valid, info)
+
+    def _env_action(self, action: Any) -> Any:
+        chosen = {name: leaf.cpu().numpy() for name, leaf in flatten(self.spec.action, action, f.ACTION).items()}
+        for name, spec in leaves(self.spec.action, f.ACTION).items():
+            if isinstance(spec, DiscreteSpec) and spec.start:
+                chosen[name] = chosen[name] + spec.start
+        return build(self.spec.action, chosen, f.ACTION)
+
+    def _store(self, rows: Mapping[str, Array], obs: Any) -> None:
+        for name, value in flatten(self.spec.obs, obs, f.OBS).items():
+            leaf = self.obs_leaves[name]
+            shift = leaf.start if isinstance(leaf, DiscreteSpec) else 0
+            values = np.asarray(value).reshape(rows[name].shape)
+            np.copyto(rows[name], values - shift if shift else values, casting="same_kind")
+
+    def _store_lane(self, rows: Mapping[str, Array], lane: int, obs: Any) -> None:
+        for name, value in flatten(self.spec.obs, obs, f.OBS).items():
+            rows[name][lane] = as_array(self.obs_leaves[name], self.obs_spaces[name], value)
 
     def close(self) -> None:
         self.env.close()
@@ -79,11 +98,13 @@ class VectorEnv(Env):
         return f"statistical: {self.why_statistical}" if self.why_statistical else "exact"
 
     def state_dict(self) -> State:
-        own = {"obs": self.obs.copy(), "ended": self.ended.copy(), "has_started": self.has_started}
+        obs = {name: rows.copy() for name, rows in self.obs.items()}
+        own = {"obs": obs, "ended": self.ended.copy(), "has_started": self.has_started}
         return {**own, "layers": [_save_attributes(layer) for layer in _layers(self.env)]}
 
     def load_state_dict(self, state: State) -> None:
-        np.copyto(self.obs, state["obs"])
+        for name, rows in self.obs.items():
+            np.copyto(rows, state["obs"][name])
         np.copyto(self.ended, state["ended"])
         self.has_started = state["has_started"]
         if not self.why_statistical:

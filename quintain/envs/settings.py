@@ -32,5 +32,8 @@ class GymSettings(EnvSettings):
     max_episode_steps: Count | None = None
     """Time limit of an episode; none keeps the limit the environment was registered with."""
 
+    text_observations: Literal["leave_out", "encode"] = "leave_out"
+    """What becomes of Text entries of a Dict observation: left out, or encoded as one choice per character."""
+
 
 REGISTERED = (Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),)

@@ -1,19 +1,26 @@
-"""A policy of two networks that share nothing: the actor chooses, the critic says what to expect."""
+"""A policy of two networks: the actor chooses, the critic says what to expect.
+
+Each has a trunk (encoder and, if wanted, memory) and a multi-layer perceptron. Where both see the same observations they share
+the trunk; with observation groups of their own each has its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
-from quintain.data.spec import BehaviorSpec, DiscreteSpec
-from quintain.policies.base import Policy, clip_bounds
-from quintain.policies.distributions import CategoricalHead, GaussianHead
+from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten, leaves
+from quintain.errors import SpecMismatch
+from quintain.policies.base import Policy
+from quintain.policies.encoders import Encoder
+from quintain.policies.heads import JointHead
+from quintain.policies.memory import Memory
 from quintain.policies.networks import Mlp, mlp
-from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rng import Rng
 
@@ -21,27 +28,56 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 
-class ActorCritic(Policy):
-    """MLP actor and critic for Discrete and Box actions."""
+class Trunk(nn.Module):
+    """Encodes observations and remembers them if it has a memory."""
 
-    action_low: torch.Tensor
-    action_high: torch.Tensor
+    def __init__(
+        self, specs: Mapping[str, LeafSpec], settings: ActorCriticSettings, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(specs, settings, generator)
+        memory = settings.memory
+        self.memory = None if memory is None else Memory(memory.cell, self.encoder.output_size, memory.size, generator)
+        self.state_size = 0 if self.memory is None else self.memory.state_size
+        self.output_size = self.encoder.output_size if self.memory is None else self.memory.size
+
+    def step(
+        self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the features of one step and the state after it."""
+        features = self.encoder(obs)
+        if self.memory is None:
+            return features, state
+        state = self.memory.step(features, state, first)
+        return self.memory.output(state), state
+
+    def replay(self, batch: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
+        """Returns the features of a minibatch: rows, or whole sequences with the state before them."""
+        features: torch.Tensor = self.encoder(batch)
+        if self.memory is None:
+            return features
+        assert state is not None
+        return self.memory.replay(features, state, batch[f.FIRST])
+
+
+class ActorCritic(Policy):
+    """Actor and critic for any mixture of observations and actions, with or without memory."""
 
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
         super().__init__()
         self.settings = settings
         self.spec = spec
-        self.head = (
-            CategoricalHead(spec.action)
-            if isinstance(spec.action, DiscreteSpec)
-            else GaussianHead(spec.action, settings.initial_log_std)
-        )
+        self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
         generator = rng.torch_generator("init")
+        seen = _groups(spec, settings)
+        self.trunk = Trunk(seen["actor"], settings, generator)
+        self.critic_trunk = None if seen["actor"] == seen["critic"] else Trunk(seen["critic"], settings, generator)
+        value_trunk = self.critic_trunk or self.trunk
 
-        def network(output_size: int, output_gain: float) -> Mlp:
+        def network(trunk: Trunk, output_size: int, output_gain: float) -> Mlp:
             return mlp(
-                spec.obs.size,
+                trunk.output_size,
                 settings.hidden_sizes,
                 output_size,
                 activation=settings.activation,
@@ -49,40 +85,83 @@ class ActorCritic(Policy):
                 generator=generator,
             )
 
-        self.actor = network(self.head.output_size, 0.01)
-        self.critic = network(1, 1.0)
-        self.normalizer = ObsNormalizer(spec.obs.size, settings.obs_clip) if settings.normalize_obs else None
-        bounds = clip_bounds(spec) if settings.clip_actions else None
-        self.has_bounds = bounds is not None
-        if bounds is not None:
-            self.register_buffer("action_low", bounds[0], persistent=False)
-            self.register_buffer("action_high", bounds[1], persistent=False)
+        self.actor = network(self.trunk, self.head.output_size, 0.01)
+        self.critic = network(value_trunk, 1, 1.0)
+        self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 
-    def act(self, slot: Slot, *, deterministic: bool = False) -> None:
-        features = self._features(slot.obs)
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        features, value_features = self._step(slot.leaves, state, keep=True)
         output = self.actor(features)
+        mask = slot.leaves.get(f.ACTION_MASK)
         if deterministic:
-            self.head.mode(output, slot.action, slot.log_prob)
+            slot.log_prob.copy_(self.head.mode(output, slot.leaves, mask))
         else:
-            self.head.sample(output, slot.noise, slot.action, slot.log_prob)
-        slot.value.copy_(self.critic(features).squeeze(-1))
+            slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, mask))
+        slot.value.copy_(self.critic(value_features).squeeze(-1))
 
-    def value_of(self, obs: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = self.critic(self._features(obs)).squeeze(-1)
+    def value_of(
+        self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        named = flatten(self.spec.obs, obs, f.OBS)
+        rows = next(iter(named.values()))
+        named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
+        _, value_features = self._step(named, state, keep=False)
+        value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        features = self._features(batch[f.OBS])
-        log_prob, entropy = self.head.evaluate(self.actor(features), batch[f.ACTION])
-        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: self.critic(features).squeeze(-1)}
+        states = self._states(batch.get(f.POLICY_STATE))
+        features = self.trunk.replay(batch, states[0])
+        value_features = features if self.critic_trunk is None else self.critic_trunk.replay(batch, states[1])
+        log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: self.critic(value_features).squeeze(-1)}
 
-    def env_action(self, action: torch.Tensor) -> torch.Tensor:
-        return torch.clamp(action, self.action_low, self.action_high) if self.has_bounds else action
+    def env_action(self, slot: Slot) -> Any:
+        return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
-    def observe(self, obs: Array) -> None:
-        if self.normalizer is not None:
-            self.normalizer.update(obs.reshape(len(obs), -1))
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        for trunk in (self.trunk, self.critic_trunk):
+            if trunk is not None:
+                trunk.encoder.observe(obs)
 
-    def _features(self, obs: torch.Tensor) -> torch.Tensor:
-        features = obs.reshape(obs.shape[0], -1).float()
-        return features if self.normalizer is None else self.normalizer(features)
+    def _step(
+        self, step: Mapping[str, torch.Tensor], state: torch.Tensor | None, *, keep: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the features of actor and critic; with `keep` the state moves on in place."""
+        if self.state_size == 0:
+            features = self.trunk.encoder(step)
+            return features, features if self.critic_trunk is None else self.critic_trunk.encoder(step)
+        assert state is not None, "a policy with memory needs its state"
+        before = self._states(state)
+        features, after = self.trunk.step(step, before[0], step[f.FIRST])
+        value_features, value_after = (
+            (features, after[:, :0])
+            if self.critic_trunk is None
+            else self.critic_trunk.step(step, before[1], step[f.FIRST])
+        )
+        if keep:
+            state.copy_(torch.cat((after, value_after), dim=1))
+        return features, value_features
+
+    def _states(self, state: torch.Tensor | None) -> tuple[Any, Any]:
+        if state is None:
+            return None, None
+        return state[:, : self.trunk.state_size], state[:, self.trunk.state_size :]
+
+
+def _groups(spec: BehaviorSpec, settings: ActorCriticSettings) -> dict[str, dict[str, LeafSpec]]:
+    """Returns the leaves that the actor and the critic see."""
+    every = leaves(spec.obs, f.OBS)
+    groups = {}
+    for group, wanted in (("actor", settings.actor_obs), ("critic", settings.critic_obs)):
+        names = list(every) if wanted is None else [_find(every, name, group) for name in wanted]
+        groups[group] = {name: every[name] for name in every if name in names}
+    return groups
+
+
+def _find(every: Mapping[str, LeafSpec], name: str, group: str) -> str:
+    path = f"{f.OBS}.{name}"
+    if path not in every:
+        have = ", ".join(p.removeprefix(f"{f.OBS}.") for p in every)
+        raise SpecMismatch(f"policy.{group}_obs names {name!r}, which the observation does not have; it has {have}")
+    return path

@@ -12,9 +12,9 @@ from torch import nn
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout, Slot
-from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec
+from quintain.data.spec import BehaviorSpec, DiscreteSpec, build, flatten, leaves
 from quintain.errors import SpecMismatch
-from quintain.policies.distributions import NoiseSpec
+from quintain.policies.heads import NoiseSpec
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
@@ -28,25 +28,36 @@ class Policy(nn.Module, ABC):
 
     spec: BehaviorSpec
     noise: NoiseSpec
+    state_size: int = 0
+    """Numbers of memory per lane; 0 for a policy without memory."""
 
     @abstractmethod
-    def act(self, slot: Slot, *, deterministic: bool = False) -> None:
-        """Reads obs and noise of one step and writes action, log-probability and value into the same slot."""
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        """Reads obs and noise of one step and writes action, log-probability and value into the same slot.
+
+        `state [N, state_size]` is the memory before the step; it moves on in place.
+        """
 
     @abstractmethod
-    def value_of(self, obs: torch.Tensor) -> torch.Tensor:
-        """Returns the critic's value [B] of observations [B, ...]."""
+    def value_of(
+        self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the critic's value [B] of observations in the spec's own shape; the memory does not move."""
 
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns sample_log_prob, entropy and value of a batch's actions, with gradients."""
 
-    def env_action(self, action: torch.Tensor) -> torch.Tensor:
-        """Turns an action as it was sampled into one that the environment takes."""
-        return action
+    def env_action(self, slot: Slot) -> Any:
+        """Returns the step's action as the environment takes it, in the spec's own shape."""
+        return slot.action
 
-    def observe(self, obs: Array) -> None:
-        """Learns the observations' scale from a batch [B, ...]; called once per cycle, after the update."""
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+
+    def initial_state(self, num_lanes: int) -> torch.Tensor:
+        """Returns the memory of lanes that have seen nothing."""
+        return torch.zeros((num_lanes, self.state_size), device=self.device)
 
     @property
     def device(self) -> torch.device:
@@ -54,61 +65,74 @@ class Policy(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(
-        self, obs: Any, state: None = None, *, deterministic: bool = True, rng: Rng | None = None
-    ) -> tuple[Any, None]:
+        self, obs: Any, state: Any = None, *, deterministic: bool = True, rng: Rng | None = None
+    ) -> tuple[Any, Any]:
         """Returns what to do in one observation or in a batch of them, ready for `env.step`, and the next state.
 
-        The state is None because this policy has no memory. With `deterministic=False` the draw is that of `rng`
-        (a fresh `Rng(0)` unless given), so a caller who wants different draws passes different streams.
+        A policy with memory takes the state it returned last, or None at the start of an episode; without memory the
+        state stays None. With `deterministic=False` the draw is that of `rng` (a fresh `Rng(0)` unless given), so a
+        caller who wants different draws passes different streams.
         """
-        rows = np.asarray(obs)
-        is_single = rows.shape == self.spec.obs.shape
-        if not is_single and rows.shape[1:] != self.spec.obs.shape:
-            raise SpecMismatch(f"predict() got an observation of shape {rows.shape}; the policy takes {self.spec.obs}")
-        rollout = self._one_step(rows[None] if is_single else rows)
-        if not deterministic:
-            draw_noise(rollout, self.noise, rng or Rng(0), first_step=0)
-        self.act(rollout.slots[0], deterministic=deterministic)
-        action = self.env_action(rollout.slots[0].action).cpu().numpy()
-        if isinstance(self.spec.action, DiscreteSpec):
-            action = action + self.spec.action.start
-        return (action[0] if is_single else action), None
+        rows = {name: np.asarray(value) for name, value in flatten(self.spec.obs, obs, f.OBS).items()}
+        specs = leaves(self.spec.obs, f.OBS)
+        is_single = all(rows[name].shape == leaf.shape for name, leaf in specs.items())
+        for name, leaf in specs.items():
+            if not is_single and rows[name].shape[1:] != leaf.shape:
+                raise SpecMismatch(f"predict() got {name} of shape {rows[name].shape}; the policy takes {leaf}")
+        slot, memory = self._one_step({k: v[None] for k, v in rows.items()} if is_single else rows, state, rng)
+        self.act(slot, memory, deterministic=deterministic)
+        named = flatten(self.spec.action, self.env_action(slot), f.ACTION)
+        for name, leaf in leaves(self.spec.action, f.ACTION).items():
+            action = named[name].cpu().numpy()
+            named[name] = (action + leaf.start if isinstance(leaf, DiscreteSpec) else action)[0 if is_single else ...]
+        return build(self.spec.action, named, f.ACTION), memory if self.state_size else None
 
     def get_action(self, step: TensorDict, *, deterministic: bool = False, rng: Rng | None = None) -> TensorDict:
         """Writes action, sample_log_prob and value into a TensorDict that has `obs`."""
-        obs = step[f.OBS].reshape(-1, *self.spec.obs.shape)
-        rollout = self._one_step(obs.cpu().numpy())
+        rows = {
+            name: step[tuple(name.split("."))].reshape(-1, *leaf.shape).cpu().numpy()
+            for name, leaf in leaves(self.spec.obs, f.OBS).items()
+        }
+        slot, memory = self._one_step(rows, None, rng)
         with torch.no_grad():
-            draw_noise(rollout, self.noise, rng or Rng(0), first_step=0)
-            self.act(rollout.slots[0], deterministic=deterministic)
-        for name in (f.ACTION, f.LOG_PROB, f.VALUE):
-            step[name] = rollout.storage[name][0].reshape(*step.batch_size, *rollout.storage[name].shape[2:])
+            self.act(slot, memory, deterministic=deterministic)
+        results = {name: slot.leaves[name] for name in leaves(self.spec.action, f.ACTION)}
+        for name, value in {**results, f.LOG_PROB: slot.log_prob, f.VALUE: slot.value}.items():
+            step[tuple(name.split("."))] = value.reshape(*step.batch_size, *value.shape[1:])
         return step
 
     def get_value(self, step: TensorDict) -> TensorDict:
         """Writes value into a TensorDict that has `obs`."""
-        obs = step[f.OBS].reshape(-1, *self.spec.obs.shape)
-        step[f.VALUE] = self.value_of(obs).reshape(step.batch_size)
+        rows = {
+            name: step[tuple(name.split("."))].reshape(-1, *leaf.shape)
+            for name, leaf in leaves(self.spec.obs, f.OBS).items()
+        }
+        num_rows = len(next(iter(rows.values())))
+        value = self.value_of(build(self.spec.obs, rows, f.OBS), self.initial_state(num_rows))
+        step[f.VALUE] = value.reshape(step.batch_size)
         return step
 
-    def _one_step(self, obs: Array) -> Rollout:
-        rollout = Rollout(self.spec, num_lanes=len(obs), num_steps=1, noise_size=self.noise.size, device=self.device)
-        rollout.write(f.OBS, 0, obs.astype(self.spec.obs.dtype))
-        return rollout
+    def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
+        """Makes a block of one step that holds these observations, its noise, and the memory to act with."""
+        num_rows = len(next(iter(obs.values())))
+        rollout = Rollout(
+            self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.noise.size, device=self.device
+        )
+        for name, value in obs.items():
+            rollout.write(name, 0, value.astype(leaves(self.spec.obs, f.OBS)[name].dtype))
+        if self.spec.mask_size:
+            rollout.storage[f.ACTION_MASK].fill_(True)
+        draw_noise(rollout, self.noise, rng or Rng(0), first_step=0)
+        memory = self.initial_state(num_rows) if state is None else torch.as_tensor(state).clone()
+        return rollout.slots[0], memory
 
 
 def draw_noise(rollout: Rollout, noise: NoiseSpec, rng: Rng, *, first_step: int) -> None:
-    """Fills the rollout's noise from (seed, stream, lane, lane step)."""
+    """Fills the rollout's noise from (seed, stream, lane, lane step), each kind of number from a stream of its own."""
     out = rollout.arrays[f.NOISE] if rollout.arrays else np.zeros(rollout.storage[f.NOISE].shape, np.float32)
-    fill = rng.fill_uniform if noise.kind == "uniform" else rng.fill_normal
-    fill(out, "action", first_step)
+    if noise.num_uniform:
+        rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step)
+    if noise.num_normal:
+        rng.fill_normal(out[..., noise.num_uniform :], "normal", first_step)
     if not rollout.arrays:
         rollout.storage[f.NOISE].copy_(torch.from_numpy(out))
-
-
-def clip_bounds(spec: BehaviorSpec) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Returns the action bounds to clip to, or nothing where actions are choices or unbounded."""
-    if isinstance(spec.action, BoxSpec) and spec.action.is_bounded:
-        low, high = spec.action.bounds()
-        return torch.from_numpy(low), torch.from_numpy(high)
-    return None

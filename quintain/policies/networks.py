@@ -50,12 +50,12 @@ def mlp(
     """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases."""
     layers: list[nn.Module] = []
     for size in hidden_sizes:
-        layers += [_linear(input_size, size, math.sqrt(2.0), generator), _ACTIVATIONS[activation]()]
+        layers += [linear(input_size, size, math.sqrt(2.0), generator), _ACTIVATIONS[activation]()]
         input_size = size
-    return Mlp([*layers, _linear(input_size, output_size, output_gain, generator)], activation)
+    return Mlp([*layers, linear(input_size, output_size, output_gain, generator)], activation)
 
 
-def _linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
+def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
     # skip_init: the default initialisation would draw from torch's global generator.
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, input_size, output_size)  # type: ignore[no-untyped-call]  # torch's
     nn.init.orthogonal_(layer.weight, gain, generator=generator)

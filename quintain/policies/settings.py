@@ -7,11 +7,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from quintain.registry import Registration
-from quintain.settings.base import Count, PartSettings
+from quintain.settings.base import Count, PartSettings, Settings
 
 
 class PolicySettings(PartSettings):
     """Configures a policy of your own that needs no settings."""
+
+
+class MemorySettings(Settings):
+    """Lets a policy remember what it saw earlier in the episode."""
+
+    cell: Literal["lstm", "gru"] = "lstm"
+    """Kind of recurrent layer."""
+
+    size: Count = 64
+    """Numbers that the layer passes on."""
 
 
 class ActorCriticSettings(PolicySettings):
@@ -34,6 +44,27 @@ class ActorCriticSettings(PolicySettings):
 
     clip_actions: bool = True
     """Clip continuous actions to the bounds of their space before they reach the environment."""
+
+    squash_actions: bool = False
+    """Squash continuous actions into their bounds by tanh instead of clipping them."""
+
+    state_dependent_std: bool = False
+    """Let the network choose the deviation of continuous actions in each state."""
+
+    image_encoder: Literal["convolution", "flatten"] = "convolution"
+    """How observations with height, width and channels are read."""
+
+    image_features: Count = 256
+    """Features that an image is reduced to."""
+
+    memory: MemorySettings | None = None
+    """Recurrent memory; none acts on the present observation alone."""
+
+    actor_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the actor sees; none means all."""
+
+    critic_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; none means all."""
 
 
 REGISTERED = (

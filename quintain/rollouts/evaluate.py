@@ -64,7 +64,8 @@ class Evaluator:
             env.spec, num_lanes=lanes, num_steps=_NOISE_BLOCK, noise_size=policy.noise.size, device=policy.device
         )
         env.load_state_dict(self.untouched)
-        obs, step = env.reset(), 0
+        obs, mask, step, ended = env.reset(), env.action_mask(), 0, np.ones(lanes, dtype=np.bool_)
+        state = policy.initial_state(lanes)
         with torch.inference_mode():
             while any(len(done) < share for done, share in zip(returns, quota, strict=True)):
                 if should_stop():
@@ -72,14 +73,19 @@ class Evaluator:
                 t = step % _NOISE_BLOCK
                 if t == 0 and not deterministic:
                     draw_noise(scratch, policy.noise, self.rng, first_step=step)
-                scratch.write(f.OBS, t, obs)
-                policy.act(scratch.slots[t], deterministic=deterministic)
-                result = env.step(policy.env_action(scratch.slots[t].action))
-                obs, step = result.obs, step + 1
+                scratch.write_obs(t, obs)
+                scratch.write(f.FIRST, t, ended)
+                if mask is not None:
+                    scratch.write(f.ACTION_MASK, t, mask)
+                policy.act(scratch.slots[t], state, deterministic=deterministic)
+                result = env.step(policy.env_action(scratch.slots[t]))
+                obs, mask, step = result.obs, result.action_mask, step + 1
+                done = np.asarray(result.terminated) | np.asarray(result.truncated)
                 valid = True if result.valid is None else np.asarray(result.valid)
+                ended = done if result.valid is None else ~np.asarray(result.valid)
                 running_return += np.where(valid, np.asarray(result.reward), 0.0)
                 running_length += valid
-                for lane in np.flatnonzero(np.asarray(result.terminated) | np.asarray(result.truncated)):
+                for lane in np.flatnonzero(done):
                     if len(returns[lane]) < quota[lane]:
                         returns[lane].append(float(running_return[lane]))
                         lengths[lane].append(int(running_length[lane]))

@@ -16,6 +16,7 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
+from quintain.data.spec import build, flatten
 from quintain.envs.base import Env, StepResult
 from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy, draw_noise
@@ -40,7 +41,13 @@ class SyncCollector(KeepsState):
         self.policy = policy
         self.rng = rng
         self.on_episodes = on_episodes
-        self.obs: Array = np.array(torch.as_tensor(env.reset()).cpu().numpy())
+        self.obs = {
+            name: np.array(torch.as_tensor(rows).cpu().numpy())
+            for name, rows in flatten(env.spec.obs, env.reset(), f.OBS).items()
+        }
+        mask = env.action_mask()
+        self.mask: Array | None = None if mask is None else np.array(_array(mask))
+        self.policy_state = policy.initial_state(env.num_lanes)
         self.first: Array = np.ones(env.num_lanes, dtype=np.bool_)
         self.episode_return: Array = np.zeros(env.num_lanes, dtype=np.float64)
         self.episode_length: Array = np.zeros(env.num_lanes, dtype=np.int64)
@@ -53,8 +60,12 @@ class SyncCollector(KeepsState):
         if self.cursor == 0:
             rollout.begin(rollout.sequence + 1, version)
             draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
-            rollout.write(f.OBS, 0, self.obs)
+            for name, rows in self.obs.items():
+                rollout.write(name, 0, rows)
             rollout.write(f.FIRST, 0, self.first)
+            rollout.policy_state.copy_(self.policy_state)
+            if self.mask is not None:
+                rollout.write(f.ACTION_MASK, 0, self.mask)
         with torch.inference_mode():
             while self.cursor < rollout.num_steps:
                 if should_stop():
@@ -67,8 +78,8 @@ class SyncCollector(KeepsState):
     def _step(self, rollout: Rollout, t: int) -> None:
         slot = rollout.slots[t]
         started = perf_counter()
-        self.policy.act(slot)
-        action = self.policy.env_action(slot.action)
+        self.policy.act(slot, self.policy_state)
+        action = self.policy.env_action(slot)
         acted = perf_counter()
         result = self.env.step(action)
         stepped = perf_counter()
@@ -77,7 +88,9 @@ class SyncCollector(KeepsState):
         rollout.write(f.REWARD, t, result.reward)
         rollout.write(f.TERMINATED, t, result.terminated)
         rollout.write(f.TRUNCATED, t, result.truncated)
-        rollout.write(f.OBS, t + 1, result.obs)
+        rollout.write_obs(t + 1, result.obs)
+        if result.action_mask is not None:
+            rollout.write(f.ACTION_MASK, t + 1, result.action_mask)
         self._follow_episodes(rollout, t, result)
 
     def _follow_episodes(self, rollout: Rollout, t: int, result: StepResult) -> None:
@@ -90,7 +103,8 @@ class SyncCollector(KeepsState):
         if done.any():
             rollout.write(f.DONE, t, done)
             lanes = np.flatnonzero(done)
-            rollout.add_final_obs(t, lanes, _array(result.final_obs)[lanes])
+            rows = {k: _array(v)[lanes] for k, v in flatten(self.env.spec.obs, result.final_obs, f.OBS).items()}
+            rollout.add_final_obs(t, lanes, rows, self.policy_state)
             self.on_episodes(self.episode_return[lanes], self.episode_length[lanes])
             self.episode_return[lanes] = 0.0
             self.episode_length[lanes] = 0
@@ -106,10 +120,13 @@ class SyncCollector(KeepsState):
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
         last = rollout.num_steps
         slot = rollout.slots[last]
-        slot.value.copy_(self.policy.value_of(slot.obs))
+        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
         _refuse_nonfinite(rollout)
-        np.copyto(self.obs, rollout.array(f.OBS)[last])
+        for name, rows in self.obs.items():
+            np.copyto(rows, rollout.array(name)[last])
+        if self.mask is not None:
+            np.copyto(self.mask, rollout.array(f.ACTION_MASK)[last])
         np.copyto(self.first, rollout.array(f.FIRST)[last])
         self.lane_step += last
         self.cursor = 0
@@ -117,8 +134,9 @@ class SyncCollector(KeepsState):
     def _value_truncated(self, rollout: Rollout) -> None:
         cut = rollout.storage[f.TRUNCATED] & ~rollout.storage[f.TERMINATED]
         if cut.any():
-            rows = rollout.storage[f.FINAL_INDEX][cut].long()
-            rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(rollout.final_obs[rows])
+            rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
+            obs = build(self.env.spec.obs, rows, f.OBS)
+            rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(obs, rows[f.POLICY_STATE])
 
 
 def _array(values: object) -> Array:
@@ -126,7 +144,8 @@ def _array(values: object) -> Array:
 
 
 def _refuse_nonfinite(rollout: Rollout) -> None:
-    for name, where in ((f.OBS, "an observation"), (f.REWARD, "a reward")):
+    seen = [(name, f"an observation ({name})") for name in rollout.obs_names]
+    for name, where in [*seen, (f.REWARD, "a reward")]:
         field = rollout.array(name)
         if field.dtype.kind == "f" and not np.isfinite(field).all():
             t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])

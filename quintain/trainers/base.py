@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from quintain.algorithms.base import Algorithm
-from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -173,7 +172,7 @@ class Trainer:
         batch = self._taken
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
-        self.policy.observe(batch.rollout.flat(f.OBS)[batch.valid_rows].cpu().numpy())
+        self.policy.observe(batch.valid_obs())
         self.progress.close_cycle(env_steps=batch.num_valid, episodes=batch.num_episodes)
         self.source.publish(self.progress.version, self.policy)
         return True

@@ -1,0 +1,61 @@
+"""The true last observations of the episodes that ended in a block: few rows, kept apart from the block's own slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quintain.state import as_tensor
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+
+class FinalRows:
+    """Rows that are added as episodes end, with the policy's memory at that moment if it has one."""
+
+    def __init__(self, like: Mapping[str, torch.Tensor], state_size: int, capacity: int) -> None:
+        """Makes room for rows of the fields `like` [T+1, N, ...]; the room doubles when it is too small."""
+        self.count = 0
+        self.rows = {name: field.new_zeros((capacity, *field.shape[2:])) for name, field in like.items()}
+        device = next(iter(like.values())).device
+        self.rows["policy_state"] = torch.zeros((capacity, state_size), device=device)
+
+    def clear(self) -> None:
+        self.count = 0
+
+    def add(self, rows: Mapping[str, Any], state: torch.Tensor) -> torch.Tensor:
+        """Copies rows in and returns their places."""
+        values = {name: torch.as_tensor(value) for name, value in rows.items()}
+        start, end = self.count, self.count + len(next(iter(values.values())))
+        self._make_room(end)
+        for name, value in values.items():
+            self.rows[name][start:end].copy_(value)
+        self.rows["policy_state"][start:end].copy_(state)
+        self.count = end
+        return torch.arange(start, end, dtype=torch.int32, device=self.rows["policy_state"].device)
+
+    def take(self, places: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns the rows at the given places, by field name; the memory is under `policy_state`."""
+        return {name: rows[places] for name, rows in self.rows.items()}
+
+    def _make_room(self, needed: int) -> None:
+        capacity = len(self.rows["policy_state"])
+        if needed <= capacity:
+            return
+        for name, rows in self.rows.items():
+            grown = rows.new_zeros((max(needed, 2 * capacity), *rows.shape[1:]))
+            grown[: self.count] = rows[: self.count]
+            self.rows[name] = grown
+
+    def state_dict(self) -> State:
+        return {name: rows[: self.count].clone() for name, rows in self.rows.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.count = 0
+        self._make_room(len(state["policy_state"]))
+        for name, rows in self.rows.items():
+            rows[: len(state[name])] = as_tensor(state[name])
+        self.count = len(state["policy_state"])

@@ -1,0 +1,293 @@
+"""Policy heads: from a network's output to actions, log-probabilities and entropies, and nothing else.
+
+Sampling is a pure function of the output and of random numbers that the collector drew, which is what makes acting
+repeatable; there are no distribution objects to build in the loop. A mask is a bool tensor, True where a choice is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
+from quintain.policies.settings import ActorCriticSettings
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+# Finite, because 0 * -inf is NaN in the entropy; small enough that its probability is exactly zero in float32.
+_FORBIDDEN = -1e9
+_LOG_STD_RANGE = (-5.0, 2.0)
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """How many random numbers one action takes of each kind; the uniform ones come first."""
+
+    num_uniform: int = 0
+    num_normal: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.num_uniform + self.num_normal
+
+
+class Head(nn.Module):
+    """Turns `output [B, output_size]` into one leaf of an action."""
+
+    output_size: int
+    noise: NoiseSpec
+    num_choices: int = 0
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Writes an action drawn with the given noise and returns its log-probability [B]."""
+        raise NotImplementedError
+
+    def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Writes the likeliest action and returns its log-probability [B]."""
+        raise NotImplementedError
+
+    def evaluate(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns log-probability [B] and entropy [B] of given actions, with gradients."""
+        raise NotImplementedError
+
+    def env_action(self, action: torch.Tensor) -> torch.Tensor:
+        """Turns an action as it was sampled into one that the environment takes."""
+        return action
+
+
+class CategoricalHead(Head):
+    """Chooses one of n actions with probabilities softmax(output)."""
+
+    def __init__(self, spec: DiscreteSpec) -> None:
+        super().__init__()
+        self.output_size = self.num_choices = spec.n
+        self.noise = NoiseSpec(num_uniform=1)
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        log_probs = _log_softmax(output, mask)
+        below = log_probs.exp().cumsum(dim=-1) <= noise
+        # Rounding may leave the last cumulative value below one: the last possible action takes what is left.
+        torch.sum(below[:, :-1], dim=-1, out=action)
+        if mask is not None:
+            action.clamp_(max=_last_allowed(mask))
+        return _at(log_probs, action)
+
+    def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        log_probs = _log_softmax(output, mask)
+        action.copy_(log_probs.argmax(dim=-1))
+        return _at(log_probs, action)
+
+    def evaluate(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        log_probs = _log_softmax(output, mask)
+        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
+        return _at(log_probs, action), entropy
+
+
+class MultiCategoricalHead(Head):
+    """Makes several independent choices at once."""
+
+    def __init__(self, spec: MultiDiscreteSpec) -> None:
+        super().__init__()
+        self.nvec = list(spec.nvec)
+        self.output_size = self.num_choices = sum(spec.nvec)
+        self.noise = NoiseSpec(num_uniform=len(spec.nvec))
+        self.choices = nn.ModuleList(CategoricalHead(DiscreteSpec(n)) for n in spec.nvec)
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        parts = self._parts(output, mask)
+        chosen = torch.empty_like(action[:, 0])
+        log_prob = torch.zeros_like(output[:, 0])
+        for i, (head, part, allowed) in enumerate(parts):
+            log_prob = log_prob + head.sample(part, noise[:, i : i + 1], chosen, allowed)
+            action[:, i].copy_(chosen)
+        return log_prob
+
+    def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        log_prob = torch.zeros_like(output[:, 0])
+        for i, (head, part, allowed) in enumerate(self._parts(output, mask)):
+            log_prob = log_prob + head.mode(part, action[:, i], allowed)
+        return log_prob
+
+    def evaluate(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        judged = [
+            head.evaluate(part, action[:, i], allowed)
+            for i, (head, part, allowed) in enumerate(self._parts(output, mask))
+        ]
+        log_probs, entropies = zip(*judged, strict=True)
+        return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
+
+    def _parts(
+        self, output: torch.Tensor, mask: torch.Tensor | None
+    ) -> list[tuple[CategoricalHead, torch.Tensor, torch.Tensor | None]]:
+        masks = [None] * len(self.nvec) if mask is None else torch.split(mask, self.nvec, dim=-1)
+        return list(zip(self.choices, torch.split(output, self.nvec, dim=-1), masks, strict=True))  # type: ignore[arg-type]  # the modules are heads
+
+
+class GaussianHead(Head):
+    """Draws each number around the network's output; bounded actions are clipped, or squashed by tanh if asked for.
+
+    The action that is stored is the one before clipping or squashing: that is what the distribution is over, and the
+    inverse of tanh would not be exact.
+    """
+
+    def __init__(self, spec: BoxSpec, settings: ActorCriticSettings) -> None:
+        super().__init__()
+        self.spec = spec
+        self.has_state_std = settings.state_dependent_std
+        self.is_squashed = settings.squash_actions
+        self.output_size = spec.size * (2 if self.has_state_std else 1)
+        self.noise = NoiseSpec(num_normal=spec.size)
+        if not self.has_state_std:
+            self.log_std = nn.Parameter(torch.full((spec.size,), settings.initial_log_std))
+        low, high = (torch.from_numpy(bound) for bound in spec.bounds())
+        self.is_clipped = settings.clip_actions and spec.is_bounded and not self.is_squashed
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("high", high, persistent=False)
+
+    low: torch.Tensor
+    high: torch.Tensor
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        mean, log_std = self._mean_and_log_std(output)
+        drawn = mean + log_std.exp() * noise
+        action.copy_(drawn.view_as(action))
+        return self._log_prob(noise, log_std, drawn)
+
+    def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        mean, log_std = self._mean_and_log_std(output)
+        action.copy_(mean.view_as(action))
+        return self._log_prob(torch.zeros_like(mean), log_std, mean)
+
+    def evaluate(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = self._mean_and_log_std(output)
+        flat = action.reshape(len(action), -1)
+        log_prob = self._log_prob((flat - mean) * (-log_std).exp(), log_std, flat)
+        entropy = (log_std + (_HALF_LOG_2PI + 0.5)).sum(dim=-1).expand_as(log_prob)
+        # A squashed Gaussian has no closed entropy: the Gaussian's plus the squashing at the action taken, whose
+        # gradient is the Gaussian's.
+        return log_prob, entropy + _log_slope(flat) if self.is_squashed else entropy
+
+    def env_action(self, action: torch.Tensor) -> torch.Tensor:
+        if self.is_squashed:
+            return self.low + 0.5 * (torch.tanh(action) + 1.0) * (self.high - self.low)
+        return torch.clamp(action, self.low, self.high) if self.is_clipped else action
+
+    def _mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.has_state_std:
+            return output, self.log_std
+        mean, log_std = output.chunk(2, dim=-1)
+        return mean, log_std.clamp(*_LOG_STD_RANGE)
+
+    def _log_prob(self, noise: torch.Tensor, log_std: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        log_prob = (-0.5 * noise.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)
+        return log_prob - _log_slope(drawn) if self.is_squashed else log_prob
+
+
+class JointHead(nn.Module):
+    """Chooses all leaves of an action at once, independently given the network's output."""
+
+    def __init__(self, spec: Spec, settings: ActorCriticSettings) -> None:
+        super().__init__()
+        self.names = list(leaves(spec, "action"))
+        self.heads = nn.ModuleList(_make_head(leaf, settings) for leaf in leaves(spec, "action").values())
+        parts: list[Head] = list(self.heads)  # type: ignore[arg-type]  # the modules are heads
+        self.parts = parts
+        self.output_size = sum(head.output_size for head in parts)
+        self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
+        self._columns = self._assign_columns()
+
+    def _assign_columns(self) -> list[tuple[slice, slice, slice]]:
+        """Gives each leaf its columns of the output, of the noise and of the mask."""
+        columns, output, mask = [], 0, 0
+        uniform, normal = 0, self.noise.num_uniform
+        for head in self.parts:
+            start = uniform if head.noise.num_uniform else normal
+            columns.append(
+                (
+                    slice(output, output + head.output_size),
+                    slice(start, start + head.noise.size),
+                    slice(mask, mask + head.num_choices),
+                )
+            )
+            output, mask = output + head.output_size, mask + head.num_choices
+            uniform, normal = uniform + head.noise.num_uniform, normal + head.noise.num_normal
+        return columns
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Writes all leaves into `step`, by field name, and returns the joint log-probability [B]."""
+        if len(self.parts) == 1:
+            return self.parts[0].sample(output, noise, step[self.names[0]], mask)
+        total = torch.zeros_like(output[:, 0])
+        for name, head, (out, columns, choices) in zip(self.names, self.parts, self._columns, strict=True):
+            allowed = _choices(mask, head, choices)
+            total = total + head.sample(output[:, out], noise[:, columns], step[name], allowed)
+        return total
+
+    def mode(self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
+        total = torch.zeros_like(output[:, 0])
+        for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True):
+            total = total + head.mode(output[:, out], step[name], _choices(mask, head, choices))
+        return total
+
+    def evaluate(
+        self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(self.parts) == 1:
+            return self.parts[0].evaluate(output, step[self.names[0]], mask)
+        judged = [
+            head.evaluate(output[:, out], step[name], _choices(mask, head, choices))
+            for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True)
+        ]
+        log_probs, entropies = zip(*judged, strict=True)
+        return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
+
+    def env_actions(self, step: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
+
+
+def _make_head(leaf: LeafSpec, settings: ActorCriticSettings) -> Head:
+    if isinstance(leaf, DiscreteSpec):
+        return CategoricalHead(leaf)
+    return MultiCategoricalHead(leaf) if isinstance(leaf, MultiDiscreteSpec) else GaussianHead(leaf, settings)
+
+
+def _choices(mask: torch.Tensor | None, head: Head, columns: slice) -> torch.Tensor | None:
+    return None if mask is None or head.num_choices == 0 else mask[:, columns]
+
+
+def _log_softmax(output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    return torch.log_softmax(output if mask is None else output.masked_fill(~mask, _FORBIDDEN), dim=-1)
+
+
+def _at(log_probs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    return log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
+
+
+def _last_allowed(mask: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(mask.shape[-1], device=mask.device)
+    return torch.where(mask, places, places.new_zeros(())).amax(dim=-1)
+
+
+def _log_slope(drawn: torch.Tensor) -> torch.Tensor:
+    """Returns log |d tanh(u) / du|, in a form that does not lose digits for large u."""
+    return (2.0 * (math.log(2.0) - drawn - nn.functional.softplus(-2.0 * drawn))).sum(dim=-1)

@@ -1,0 +1,62 @@
+"""Recurrent memory with resets. One cell function serves acting and learning, so that a replay repeats the rollout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Memory(nn.Module):
+    """An LSTM or GRU layer whose state is one flat tensor [N, state_size], zero at the start of an episode."""
+
+    def __init__(self, kind: str, input_size: int, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.kind = kind
+        self.size = size
+        self.state_size = 2 * size if kind == "lstm" else size
+        num_gates = 4 if kind == "lstm" else 3
+        self.input_weight = nn.Parameter(torch.empty(num_gates * size, input_size))
+        self.state_weight = nn.Parameter(torch.empty(num_gates * size, size))
+        self.input_bias = nn.Parameter(torch.zeros(num_gates * size))
+        self.state_bias = nn.Parameter(torch.zeros(num_gates * size))
+        for gate in range(num_gates):
+            rows = slice(gate * size, (gate + 1) * size)
+            nn.init.orthogonal_(self.input_weight.data[rows], math.sqrt(2.0), generator=generator)
+            nn.init.orthogonal_(self.state_weight.data[rows], 1.0, generator=generator)
+
+    def step(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """Returns the state after one step; `first [N]` says which lanes begin an episode here."""
+        return self._next(functional.linear(features, self.input_weight, self.input_bias), state, first)
+
+    def replay(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """Runs whole sequences: features [T*n, F] in time-major order, state [n, S] before them; returns [T*n, size]."""
+        lanes = len(state)
+        # The inputs' part of all steps at once: only the recurrent part has to wait for the step before.
+        inputs = functional.linear(features, self.input_weight, self.input_bias).view(-1, lanes, self.input_bias.numel())
+        firsts = first.view(-1, lanes)
+        outputs = []
+        for t in range(len(inputs)):
+            state = self._next(inputs[t], state, firsts[t])
+            outputs.append(self.output(state))
+        return torch.cat(outputs)
+
+    def output(self, state: torch.Tensor) -> torch.Tensor:
+        """Returns the part of the state that the rest of the network sees."""
+        return state[:, : self.size]
+
+    def _next(self, inputs: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        state = state.masked_fill(first.unsqueeze(1), 0.0)
+        hidden = self.output(state)
+        recurrent = functional.linear(hidden, self.state_weight, self.state_bias)
+        if self.kind == "lstm":
+            enter, forget, candidate, leave = (inputs + recurrent).chunk(4, dim=1)
+            cell = torch.sigmoid(forget) * state[:, self.size :] + torch.sigmoid(enter) * torch.tanh(candidate)
+            return torch.cat((torch.sigmoid(leave) * torch.tanh(cell), cell), dim=1)
+        input_reset, input_update, input_new = inputs.chunk(3, dim=1)
+        state_reset, state_update, state_new = recurrent.chunk(3, dim=1)
+        update = torch.sigmoid(input_update + state_update)
+        new = torch.tanh(input_new + torch.sigmoid(input_reset + state_reset) * state_new)
+        return (1.0 - update) * new + update * hidden
