@@ -1,4 +1,4 @@
-"""The package's source as the architecture tests see it: files, modules and syntax trees, without importing anything."""
+"""The source as the architecture tests see it: files, modules and syntax trees, without importing anything."""
 
 from __future__ import annotations
 

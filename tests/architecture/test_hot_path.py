@@ -1,4 +1,4 @@
-"""Nothing in the loops that run for every step or minibatch waits for a device or leaves the one place for gradients."""
+"""Nothing in the loops that run for every step or minibatch waits for a device; gradients come from one place."""
 
 from __future__ import annotations
 

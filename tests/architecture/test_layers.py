@@ -1,8 +1,8 @@
 """Who may import whom: the layers of the architecture as one table, checked by reading the source.
 
 A module may import from lower layers, or from its own where no cycle arises and the pair is not apart. Imports inside
-functions and under TYPE_CHECKING count: knowing a name is knowing the part. They do not count as cycles, because they do
-not run while modules are imported.
+functions and under TYPE_CHECKING count: knowing a name is knowing the part. They do not count as cycles, because they
+do not run while modules are imported.
 """
 
 from __future__ import annotations
