@@ -124,7 +124,9 @@ class Rollout:
 
     def _final_rows(self, capacity: int) -> torch.Tensor:
         obs = self.spec.obs
-        return torch.zeros((capacity, *obs.shape), dtype=_torch_dtype(obs.dtype), device=self.device)
+        # Growing happens while acting; what is made in inference mode could never take part in learning.
+        with torch.inference_mode(False):
+            return torch.zeros((capacity, *obs.shape), dtype=_torch_dtype(obs.dtype), device=self.device)
 
 
 class Batch:

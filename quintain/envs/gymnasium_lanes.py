@@ -108,7 +108,7 @@ class LaneEnv(Env):
         env, actions = self.envs[lane], self.action_log.since_reset(lane)
         obs, _ = env.reset(seed=self._seed(lane))
         for chosen in actions:
-            obs = env.step(int(chosen) + self.first_action if self.is_discrete else chosen)[0]
+            obs = env.step(int(chosen) + self.first_action if self.is_discrete else chosen.copy())[0]
         self._store(self.obs, lane, obs, "step")
 
     def _reset_lane(self, lane: int) -> None:
