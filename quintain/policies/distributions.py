@@ -85,7 +85,7 @@ class GaussianHead(nn.Module):
         log_prob.copy_((-self.log_std - _HALF_LOG_2PI).sum(dim=-1).expand_as(log_prob))
 
     def evaluate(self, output: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        noise = (action.flatten(1) - output) * (-self.log_std).exp()
+        noise = (action.reshape(output.shape) - output) * (-self.log_std).exp()
         log_prob = (-0.5 * noise.square() - self.log_std - _HALF_LOG_2PI).sum(dim=-1)
         entropy = (self.log_std + (_HALF_LOG_2PI + 0.5)).sum().expand_as(log_prob)
         return log_prob, entropy
