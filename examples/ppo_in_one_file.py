@@ -30,7 +30,7 @@ class Args:
     num_steps: int = 128  # steps of each lane in one rollout (T)
     num_epochs: int = 10  # passes over each rollout
     batch_size: int = 256  # steps in one minibatch (B)
-    learning_rate: float = 3e-4  # step size of Adam at the start
+    learning_rate: float = 1e-3  # step size of Adam at the start
     anneal_learning_rate: bool = False  # lower the step size linearly to 0 over the run
     adam_eps: float = 1e-5  # term in Adam's denominator
     max_grad_norm: float = 0.5  # bound on the norm of the whole gradient

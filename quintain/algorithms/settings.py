@@ -46,6 +46,9 @@ class AlgorithmSettings(PartSettings):
 class PPOSettings(AlgorithmSettings):
     """Improves the policy by proximal policy optimisation with generalised advantages."""
 
+    learning_rate: PositiveSchedule = constant(1e-3)
+    """Step size of Adam; lower it, or let it fall to 0, for larger networks and batches."""
+
     clip_coef: PositiveSchedule = constant(0.2)
     """How far the probability ratio may leave 1 before its gradient is cut."""
 
@@ -68,7 +71,7 @@ class PPOSettings(AlgorithmSettings):
     """Stop the epochs of an update once the policy moved this far; none runs all of them."""
 
     normalize_advantage: bool = True
-    """Scale the advantages of each minibatch to mean 0 and deviation 1."""
+    """Scale the advantages of each batch to mean 0 and deviation 1."""
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
