@@ -119,7 +119,8 @@ class ScriptedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, script: Script, mode: str) -> None:
         self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode(mode)}
         self.num_envs = len(script)
-        size = max(len(episodes) for episodes in script)
+        self.num_episodes = np.array([len(episodes) for episodes in script])
+        size = self.num_episodes.max()
         played = [[episodes[i % len(episodes)] for i in range(size)] for episodes in script]
         self.lengths = np.array([[episode.length for episode in lane] for lane in played])
         self.terminates = np.array([[ENDS[episode.end][0] for episode in lane] for lane in played])
@@ -146,7 +147,7 @@ class ScriptedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._next_episode(waiting)
         self.state[~waiting, 2] += 1
         lanes = np.arange(self.num_envs)
-        episode = self.state[:, 1].astype(np.int64) % self.lengths.shape[1]
+        episode = self.state[:, 1].astype(np.int64) % self.num_episodes
         ends = (self.state[:, 2] == self.lengths[lanes, episode]) & ~waiting
         self.terminated[:] = ends & self.terminates[lanes, episode]
         self.truncated[:] = ends & self.truncates[lanes, episode]
