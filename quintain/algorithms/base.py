@@ -1,4 +1,4 @@
-"""What all algorithms share: parts, minibatches and the default update of epochs of gradient steps on a loss."""
+"""What all algorithms share: parts, minibatches, and an update of one gradient step that most override."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from quintain.algorithms.settings import AlgorithmSettings
+from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.errors import NonFiniteError, SettingsError
+from quintain.errors import NonFiniteError, SettingsError, SpecMismatch
 from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -35,7 +36,7 @@ class Algorithm(KeepsState, ABC):
 
     # The policy is the trainer's to save; the minibatch buffers are scratch memory.
     not_state: ClassVar[frozenset[str]] = frozenset({"policy", "scratch", "rng"})
-    minibatch_fields: ClassVar[tuple[str, ...]]
+    minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
@@ -57,7 +58,7 @@ class Algorithm(KeepsState, ABC):
 
     def reward(self, rollout: Rollout) -> Array:
         """Returns the weighted sum of all reward signals, [T, N]."""
-        weighted = [np.float32(s.strength) * s.evaluate(rollout) for s in self.signals.values()]
+        weighted = [np.float32(s.strength) * _evaluate(name, s, rollout) for name, s in self.signals.items()]
         return weighted[0] if len(weighted) == 1 else np.sum(weighted, axis=0)
 
     @abstractmethod
@@ -68,9 +69,13 @@ class Algorithm(KeepsState, ABC):
     def loss(self, minibatch: Mapping[str, torch.Tensor], fraction: float) -> Loss:
         """Returns the loss of one minibatch when `fraction` of the budget is spent."""
 
-    @abstractmethod
     def update(self, batch: Batch, progress: Progress) -> Metrics:
-        """Changes the policy by what the batch shows."""
+        """Changes the policy by what the batch shows: here by one gradient step on all of it."""
+        [everything] = self.minibatches(batch, batch.num_valid, progress.updates)
+        learning_rate = self.settings.learning_rate.at(progress.fraction)
+        loss = self.loss(everything, progress.fraction)
+        loss.parts["train/grad_norm"] = self.optimizer.step(loss.total, learning_rate)
+        return {**report(loss.parts, 1, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[dict[str, torch.Tensor]]:
         """Yields all valid steps in a new random order; the last minibatch keeps the remainder.
@@ -89,6 +94,18 @@ class Algorithm(KeepsState, ABC):
                 name: torch.index_select(field, 0, chosen, out=self.scratch[name][: len(chosen)])
                 for name, field in fields.items()
             }
+
+
+def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
+    reward = signal.evaluate(rollout)
+    expected = (rollout.num_steps, rollout.num_lanes)
+    # Broadcasting would accept other shapes and give every step the reward of another.
+    if reward.shape != expected:
+        raise SpecMismatch(
+            f"reward signal {name!r} returned shape {reward.shape}, expected {expected}: one number for each step and "
+            f"lane, steps first"
+        )
+    return reward
 
 
 def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:

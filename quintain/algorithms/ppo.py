@@ -22,7 +22,6 @@ class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
     settings: PPOSettings
-    minibatch_fields = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:
