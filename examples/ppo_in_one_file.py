@@ -30,7 +30,7 @@ class Args:
     num_steps: int = 128  # steps of each lane in one rollout (T)
     num_epochs: int = 10  # passes over each rollout
     batch_size: int = 256  # steps in one minibatch (B)
-    learning_rate: float = 3e-4  # step size of Adam at the start
+    learning_rate: float = 1e-3  # step size of Adam at the start
     anneal_learning_rate: bool = False  # lower the step size linearly to 0 over the run
     adam_eps: float = 1e-5  # term in Adam's denominator
     max_grad_norm: float = 0.5  # bound on the norm of the whole gradient
@@ -119,7 +119,8 @@ class Agent(nn.Module):
 
     def noise(self, step: int) -> torch.Tensor:
         """Returns the random numbers of one step of all lanes: a uniform to choose by, or a normal per number."""
-        key, num_lanes = stream_key(self.args.seed, "acting/action"), self.args.num_lanes
+        kind = "uniform" if self.is_discrete else "normal"
+        key, num_lanes = stream_key(self.args.seed, f"acting/{kind}"), self.args.num_lanes
         return uniform(key, step, num_lanes) if self.is_discrete else normal(key, step, num_lanes, len(self.log_std))
 
     def act(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
 from quintain.envs.gymnasium import env_from_object
-from quintain.errors import SettingsError
+from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
@@ -36,6 +36,8 @@ class Slots:
     """Ready objects that take the place of what the settings would make."""
 
     env: Any = None
+    evaluation_env: Any = None
+    """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
     make_algorithm: Callable[..., Algorithm] | None = None
 
@@ -54,8 +56,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global"))
     make_env = env_maker(run_file, slots.env)
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
     env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
     policy = slots.policy or make_policy(run_file, env)
+    if policy.spec != env.spec:
+        raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
     policy.to(resolve_device(run_file.run.device))
     signals = {name: _load("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
     make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
@@ -76,7 +81,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         source=LocalSource(collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, EventContext(make_env, rng, experiment.budget.env_steps)),
+        events=_make_events(behavior, EventContext(make_evaluation_env, rng, experiment.budget.env_steps)),
         stats=StatsReporter(writer),
         episodes=episodes,
         session=session,

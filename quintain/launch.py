@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import CheckpointIncompatible, CheckpointNotFound, SettingsError
+from quintain.errors import CheckpointIncompatible, CheckpointNotFound, RunDirectoryError, SettingsError
 from quintain.restore import restore_policy
 from quintain.run import Run
 from quintain.run_output import env_name, make_writers
@@ -59,9 +59,14 @@ def start(
     trainer = assemble(run_file, run, run.writer)
     if initialize_from is not None:
         restore_policy(trainer.policy, load(initialize_from))
-    directory = RunDirectory.create(runs_dir, chosen, force=force)
+    # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of another:
+    # those are committed first.
+    config = run_file.to_yaml() if initialize_from is None else None
+    directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
     run.resources.enter_context(directory.lock())
     run.open_directory(directory)
+    if initialize_from is not None:
+        run.save(trainer)
     run.write_settings()
     if trainer.source.exactness != "exact":
         run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {trainer.source.exactness}")
@@ -92,14 +97,18 @@ def resume(
         run = Run(settings, [] if quiet else make_writers(settings, stream), directory, resources=resources)
         run.open_directory(directory)
         assert run.checkpoints is not None
-        checkpoint = run.checkpoints.find(which or "latest", run.writer.note)
-        run.show_header(start_step=checkpoint.step)
+        is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
+        checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
+        run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
         _show_notes(run, settings)
         from quintain.assemble import assemble
 
         trainer = assemble(settings, run, run.writer)
-        run.restore(trainer, checkpoint)
-        _report_other_software(run, checkpoint.path)
+        if checkpoint is None:
+            run.begin_again()
+        else:
+            run.restore(trainer, checkpoint)
+            _report_other_software(run, checkpoint.path)
         if changes := changed_keys(stored, settings):
             run.log("settings_changed", trainer, detail=[list(change) for change in changes])
         run.write_settings()
@@ -159,6 +168,8 @@ def _find_or_best(catalog: CheckpointCatalog, which: str | None) -> Checkpoint:
 def _settings_to_resume(
     directory: RunDirectory, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
 ) -> tuple[RunFile, RunFile]:
+    if not directory.config.is_file():
+        raise RunDirectoryError(f"nothing to resume in {directory.path}: it has no config.yaml", code="E0303")
     named = [*allow, *(_code_names(run_file.to_dict()) if run_file is not None else ())]
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:

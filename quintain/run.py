@@ -90,12 +90,19 @@ class Run:
         restore_trainer(trainer, loaded)
         trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
         self.last = checkpoint
-        self.metrics.truncate_after(checkpoint.step)
+        # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
+        self.metrics.truncate_after(trainer.stats.last_step)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", trainer, detail={"checkpoint": checkpoint.name})
         if trainer.source.exactness != "exact":
             self.writer.note(f"warning[W0402]: this resume is not exact; {trainer.source.exactness}")
+
+    def begin_again(self) -> None:
+        """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
+        assert self.metrics is not None
+        self.metrics.truncate_after(0)
+        self.writer.note("note: the run ended before its first checkpoint; starting at step 0")
 
     # -- while training (the trainer's Session) -------------------------------------------------------------------
 

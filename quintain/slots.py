@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import gymnasium
 
 from quintain import registry
 from quintain.algorithms.base import Algorithm
@@ -17,27 +20,40 @@ from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Parts
 
+_STEPS_PER_BATCH = 1024
+_EVENTS = "experiment.behaviors.default.events"
+
 
 def parts_from_slots(policy: Any, env: Any, algorithm: Any, settings: dict[str, Any]) -> Parts:
     """Builds the parts of `Trainer(policy, env, algorithm, **settings)`; without an algorithm the first slot is it."""
     if algorithm is None:
         policy, algorithm = None, policy
-    experiment: dict[str, Any] = {
-        "env": _env_settings(env),
-        "behaviors": {"default": {"algorithm": _settings("algorithm", algorithm)}},
-    }
+    if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
+        raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
+    behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
     if policy is not None and not isinstance(policy, Policy):
-        experiment["behaviors"]["default"]["policy"] = _settings("policy", policy)
-    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON)
-    for name, value in settings.items():
-        run_file = run_file.replace(name, value)
+        behavior["policy"] = _settings("policy", policy)
+    if _is_instance(env):
+        # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
+        behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
+    run_file = RunFile.from_mapping(
+        {"experiment": {"env": _env_settings(env), "behaviors": {"default": behavior}}}, origin=PYTHON, changes=settings
+    )
+    evaluation_env = _maker_of_more(env) if _is_instance(env) else None
+    note = ""
+    if _is_instance(env) and evaluation_env is None:
+        run_file, note = _without_evaluation(run_file)
     slots = Slots(
         env=None if isinstance(env, str | PartSettings) else env,
+        evaluation_env=evaluation_env,
         policy=policy if isinstance(policy, Policy) else _policy_of(algorithm),
         make_algorithm=(lambda *_: algorithm) if isinstance(algorithm, Algorithm) else None,
     )
     run = Run(run_file, make_writers(run_file))
-    return assemble_parts(run_file, run, run.writer, slots)
+    parts = assemble_parts(run_file, run, run.writer, slots)
+    if note:
+        run.writer.note(note)
+    return parts
 
 
 def _policy_of(algorithm: Any) -> Policy | None:
@@ -62,9 +78,48 @@ def _env_settings(slot: Any) -> Any:
     if isinstance(slot, str):
         is_registered = slot != "gym" and slot in registry.names("env")
         return {"type": slot} if is_registered else {"type": "gym", "id": slot}
-    lanes = getattr(slot, "num_lanes", None) or getattr(slot, "num_envs", None)
-    if isinstance(slot, Env) or lanes is not None:
-        return {"type": "gym", "id": type(slot).__name__, "num_lanes": lanes}
-    is_instance = hasattr(slot, "step") and not isinstance(slot, type)
-    name = getattr(slot, "__name__", type(slot).__name__)
-    return {"type": "gym", "id": name, **({"num_lanes": 1} if is_instance else {})}
+    if _is_instance(slot):
+        spec = _gym_spec(slot)
+        return {
+            "type": "gym",
+            "id": type(slot).__name__ if spec is None else spec.id,
+            "num_lanes": _num_lanes(slot),
+        }
+    return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
+
+
+def _is_instance(slot: Any) -> bool:
+    return hasattr(slot, "step") and not isinstance(slot, type)
+
+
+def _num_lanes(env: Any) -> int:
+    return int(getattr(env, "num_lanes", None) or getattr(env, "num_envs", None) or 1)
+
+
+def _gym_spec(env: Any) -> Any:
+    """Returns how Gymnasium made this object, if it did; our own environments have a spec of another kind."""
+    spec = None if isinstance(env, Env) else getattr(env, "spec", None)
+    return spec if isinstance(spec, gymnasium.envs.registration.EnvSpec) else None
+
+
+def _maker_of_more(env: Any) -> Any:
+    """Returns what makes environments like this object, or None where nobody knows how it came about.
+
+    Wrappers around a vector environment leave no trace in its spec, so what is wrapped cannot be made again.
+    """
+    spec = _gym_spec(env)
+    if spec is None or isinstance(env, gymnasium.vector.VectorWrapper):
+        return None
+    return partial(gymnasium.make, spec, disable_env_checker=True)
+
+
+def _without_evaluation(run_file: RunFile) -> tuple[RunFile, str]:
+    """Leaves evaluation out: stepping the training environment would disturb it, and there is no other."""
+    events = next(iter(run_file.experiment.behaviors.values())).events
+    kept = [event for event in events if event.type != "evaluate"]
+    if len(kept) == len(events):
+        return run_file, ""
+    return run_file.replace(_EVENTS, kept), (
+        "note: no evaluation, because the environment given cannot be made a second time. Pass its Gymnasium id, its "
+        "class or a factory to have it"
+    )

@@ -1,4 +1,4 @@
-"""What all algorithms share: parts, minibatches and the default update of epochs of gradient steps on a loss."""
+"""What all algorithms share: parts, minibatches, and an update of one gradient step that most override."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid
 from quintain.algorithms.settings import AlgorithmSettings
+from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.errors import NonFiniteError, SettingsError
+from quintain.errors import NonFiniteError, SettingsError, SpecMismatch
 from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -33,9 +35,9 @@ class Loss(NamedTuple):
 class Algorithm(KeepsState, ABC):
     """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
 
-    # The policy is the trainer's to save; the minibatch buffers are scratch memory.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "scratch", "rng"})
-    minibatch_fields: ClassVar[tuple[str, ...]]
+    # The policy is the trainer's to save; the sampler has only scratch memory.
+    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng"})
+    minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
@@ -48,7 +50,7 @@ class Algorithm(KeepsState, ABC):
         self.optimizer = Optimizer(
             policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
-        self.scratch: dict[str, torch.Tensor] = {}
+        self.sampler = MinibatchSampler(rng)
 
     @property
     def gamma(self) -> float:
@@ -57,7 +59,7 @@ class Algorithm(KeepsState, ABC):
 
     def reward(self, rollout: Rollout) -> Array:
         """Returns the weighted sum of all reward signals, [T, N]."""
-        weighted = [np.float32(s.strength) * s.evaluate(rollout) for s in self.signals.values()]
+        weighted = [np.float32(s.strength) * _evaluate(name, s, rollout) for name, s in self.signals.items()]
         return weighted[0] if len(weighted) == 1 else np.sum(weighted, axis=0)
 
     @abstractmethod
@@ -65,30 +67,37 @@ class Algorithm(KeepsState, ABC):
         """Writes advantages and returns into the batch's rollouts."""
 
     @abstractmethod
-    def loss(self, minibatch: Mapping[str, torch.Tensor], fraction: float) -> Loss:
+    def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         """Returns the loss of one minibatch when `fraction` of the budget is spent."""
 
-    @abstractmethod
     def update(self, batch: Batch, progress: Progress) -> Metrics:
-        """Changes the policy by what the batch shows."""
+        """Changes the policy by what the batch shows: here by one gradient step on all of it."""
+        [everything] = self.minibatches(batch, batch.num_valid, progress.updates)
+        learning_rate = self.settings.learning_rate.at(progress.fraction)
+        loss = self.loss(everything, progress.fraction)
+        loss.parts["train/grad_norm"] = self.optimizer.step(loss.total, learning_rate)
+        return {**report(loss.parts, 1, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
 
-    def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Yields all valid steps in a new random order; the last minibatch keeps the remainder.
+    def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
+        """Yields everything that counts once, in an order that depends on the counters only."""
+        draw = self.sampler.lanes if self.policy.state_size else self.sampler.rows
+        return draw(batch, self.minibatch_fields, batch_size, *counters)
 
-        Rows are gathered into memory that the next minibatch reuses.
-        """
-        order = torch.from_numpy(self.rng.generator("minibatches", *counters).permutation(batch.num_valid))
-        rows = batch.valid_rows[order.to(batch.valid_rows.device)]
-        fields = {name: batch.rollout.flat(name) for name in self.minibatch_fields}
-        for name, field in fields.items():
-            wanted = (min(batch_size, len(rows)), *field.shape[1:])
-            if name not in self.scratch or self.scratch[name].shape[0] < wanted[0]:
-                self.scratch[name] = torch.empty(wanted, dtype=field.dtype, device=field.device)
-        for chosen in torch.split(rows, batch_size):
-            yield {
-                name: torch.index_select(field, 0, chosen, out=self.scratch[name][: len(chosen)])
-                for name, field in fields.items()
-            }
+    def judge(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
+        """Returns the steps that count, and what the policy now says of their actions."""
+        return only_valid(minibatch, self.policy.evaluate_actions(minibatch))
+
+
+def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
+    reward = signal.evaluate(rollout)
+    expected = (rollout.num_steps, rollout.num_lanes)
+    # Broadcasting would accept other shapes and give every step the reward of another.
+    if reward.shape != expected:
+        raise SpecMismatch(
+            f"reward signal {name!r} returned shape {reward.shape}, expected {expected}: one number for each step and "
+            f"lane, steps first"
+        )
+    return reward
 
 
 def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from quintain.algorithms.base import Algorithm, Loss, report
+from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields as f
@@ -22,7 +22,6 @@ class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
     settings: PPOSettings
-    minibatch_fields = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:
@@ -76,12 +75,12 @@ class PPO(Algorithm):
             "train/num_epochs": epoch + 1,
         }
 
-    def loss(self, minibatch: Mapping[str, torch.Tensor], fraction: float) -> Loss:
+    def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
-        advantage, target, old_value = minibatch[f.ADVANTAGE], minibatch[f.RETURN], minibatch[f.VALUE]
-        now = self.policy.evaluate_actions(minibatch)
+        then, now = self.judge(minibatch)
+        advantage, target, old_value = then[f.ADVANTAGE], then[f.RETURN], then[f.VALUE]
 
-        log_ratio = now[f.LOG_PROB] - minibatch[f.LOG_PROB]
+        log_ratio = now[f.LOG_PROB] - then[f.LOG_PROB]
         ratio = log_ratio.exp()
         policy_loss = -torch.min(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip)).mean()
 

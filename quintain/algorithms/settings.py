@@ -46,6 +46,9 @@ class AlgorithmSettings(PartSettings):
 class PPOSettings(AlgorithmSettings):
     """Improves the policy by proximal policy optimisation with generalised advantages."""
 
+    learning_rate: PositiveSchedule = constant(1e-3)
+    """Step size of Adam; lower it, or let it fall to 0, for larger networks and batches."""
+
     clip_coef: PositiveSchedule = constant(0.2)
     """How far the probability ratio may leave 1 before its gradient is cut."""
 

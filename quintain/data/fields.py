@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 OBS: Final = "obs"
-"""[N, T+1, ...] what the policy sees at each step; one field per leaf, `obs.<name>`, where it is structured. Collector."""
+"""[N, T+1, ...] what the policy sees; one field per leaf, `obs.<name>`, where it is structured. Collector."""
 ACTION: Final = "action"
 """[N, T+1, ...] what the policy chose, before clipping or squashing for the environment; also by leaf. Policy, before
 the env steps."""

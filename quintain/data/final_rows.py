@@ -45,10 +45,12 @@ class FinalRows:
         capacity = len(self.rows["policy_state"])
         if needed <= capacity:
             return
-        for name, rows in self.rows.items():
-            grown = rows.new_zeros((max(needed, 2 * capacity), *rows.shape[1:]))
-            grown[: self.count] = rows[: self.count]
-            self.rows[name] = grown
+        # Growing happens while acting; what is made in inference mode could never take part in learning.
+        with torch.inference_mode(False):
+            for name, rows in self.rows.items():
+                grown = rows.new_zeros((max(needed, 2 * capacity), *rows.shape[1:]))
+                grown[: self.count] = rows[: self.count]
+                self.rows[name] = grown
 
     def state_dict(self) -> State:
         return {name: rows[: self.count].clone() for name, rows in self.rows.items()}

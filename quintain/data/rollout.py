@@ -61,9 +61,8 @@ class Rollout:
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
         self.storage = _allocate(spec, num_lanes, num_steps, noise_size, self.device)
         self.policy_state = torch.zeros((num_lanes, state_size), device=self.device)
-        self.final = FinalRows(
-            {name: self.storage[name] for name in self.obs_names}, state_size, max(num_lanes, num_lanes * num_steps // 8)
-        )
+        obs = {name: self.storage[name] for name in self.obs_names}
+        self.final = FinalRows(obs, state_size, capacity=max(num_lanes, num_lanes * num_steps // 8))
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
@@ -128,9 +127,8 @@ class Rollout:
         """Returns the rollout as a TensorDict of batch [N, T+1] that shares this memory."""
         from tensordict import TensorDict
 
-        return TensorDict(
-            {tuple(name.split(".")): self[name] for name in self.storage}, batch_size=[self.num_lanes, self.num_steps + 1]
-        )
+        fields = {tuple(name.split(".")): self[name] for name in self.storage}
+        return TensorDict(fields, batch_size=[self.num_lanes, self.num_steps + 1])
 
     def state_dict(self) -> State:
         return {

@@ -1,7 +1,7 @@
 """The names, shapes and dtypes of one step of one behaviour. No torch, so that settings can be checked against it.
 
-A spec is a leaf (Box, Discrete, MultiDiscrete) or a Dict or Tuple of specs. A rollout stores each leaf as one field, named by
-its path: `obs`, or `obs.camera.left`. What users see keeps the spec's own shape: an array, a dict, a tuple.
+A spec is a leaf (Box, Discrete, MultiDiscrete) or a Dict or Tuple of specs. A rollout stores each leaf as one field,
+named by its path: `obs`, or `obs.camera.left`. What users see keeps the spec's own shape: an array, a dict, a tuple.
 """
 
 from __future__ import annotations
@@ -134,10 +134,12 @@ def leaves(spec: Spec, name: str) -> dict[str, LeafSpec]:
 def flatten(spec: Spec, value: Any, name: str) -> dict[str, Any]:
     """Returns the values at the spec's leaves by field name; `value` has the spec's own shape."""
     if isinstance(spec, DictSpec):
-        return {p: v for key, below in spec.entries for p, v in flatten(below, value[key], f"{name}.{key}").items()}
-    if isinstance(spec, TupleSpec):
-        return {p: v for i, below in enumerate(spec.entries) for p, v in flatten(below, value[i], f"{name}.{i}").items()}
-    return {name: value}
+        parts = [flatten(below, value[key], f"{name}.{key}") for key, below in spec.entries]
+    elif isinstance(spec, TupleSpec):
+        parts = [flatten(below, value[i], f"{name}.{i}") for i, below in enumerate(spec.entries)]
+    else:
+        return {name: value}
+    return {path: leaf for part in parts for path, leaf in part.items()}
 
 
 def build(spec: Spec, values: Mapping[str, Any], name: str) -> Any:

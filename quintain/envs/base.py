@@ -49,7 +49,7 @@ class Env(KeepsState, ABC):
 
     @abstractmethod
     def step(self, action: Any) -> StepResult:
-        """Takes one step in all lanes; the action is a tensor, or dicts and tuples of tensors where it is structured."""
+        """Takes one step in all lanes; the action is a tensor, or dicts and tuples of tensors."""
 
     def action_mask(self) -> Values | None:
         """Returns what may be chosen in the observations that `reset` returned; None without masks."""

@@ -36,13 +36,20 @@ def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:
     if isinstance(slot, gymnasium.Env):
         return LaneEnv(name, [lambda: slot], rng)
     if callable(slot):
-        made = slot() if num_lanes == 1 else None
-        if isinstance(made, gymnasium.vector.VectorEnv):
-            return VectorEnv(name, made, rng)
-        return LaneEnv(name, [slot] * num_lanes, rng)
+        return LaneEnv(name, [partial(_made_alone, name, slot)] * num_lanes, rng)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )
+
+
+def _made_alone(name: str, factory: EnvFactory) -> Any:
+    env = factory()
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        env.close()
+        raise SettingsError(
+            f"env factory {name!r} made a vector environment; a factory makes one lane. Pass what it makes"
+        )
+    return env
 
 
 def _factory(settings: GymSettings) -> EnvFactory:

@@ -37,8 +37,12 @@ class LaneEnv(Env):
         self.envs = [_create(name, factory) for factory in factories]
         first = self.envs[0]
         self.mask_source: MaskSource | None = find_mask_source(first, rng.seed_for("probe"))
-        mask_size = 0 if self.mask_source is None else num_choices(
-            behavior_spec(name, first.observation_space, first.action_space, encode_text=encode_text).action
+        mask_size = (
+            0
+            if self.mask_source is None
+            else num_choices(
+                behavior_spec(name, first.observation_space, first.action_space, encode_text=encode_text).action
+            )
         )
         self.spec = behavior_spec(
             name, first.observation_space, first.action_space, encode_text=encode_text, mask_size=mask_size
@@ -138,7 +142,7 @@ class LaneEnv(Env):
 
         Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
         """
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, leaf in self.action_leaves.items():
             rows = chosen[name]
             columns[name] = (rows + leaf.start).tolist() if isinstance(leaf, DiscreteSpec) else rows.copy()

@@ -7,9 +7,12 @@ a guess would silently mix the last observation of one episode with the first of
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 
 from quintain.data import fields as f
@@ -48,9 +51,11 @@ class VectorEnv(Env):
         if lanes is None:
             obs, _ = self.env.reset(seed=None if self.has_started else self.rng.seed_for("reset"))
             self.has_started = True
+            self.ended.fill(False)
         else:
-            obs, _ = self.env.reset(options={"reset_mask": np.asarray(lanes, dtype=np.bool_)})
-        self.ended.fill(False)
+            mask = np.asarray(lanes, dtype=np.bool_)
+            obs, _ = self.env.reset(options={"reset_mask": mask})
+            self.ended[mask] = False
         self._store(self.obs, obs)
         return self.obs_view
 
@@ -65,8 +70,10 @@ class VectorEnv(Env):
             self._store(self.final_obs, obs)
         elif self.autoreset == "SameStep":
             for lane in np.flatnonzero(done):
-                self._store_lane(self.final_obs, lane, info["final_obs"][lane])
+                self._store_lane(self.final_obs, int(lane), info["final_obs"][lane])
         elif done.any():
+            # Copies, because the reset may clear the very arrays that say how the step went.
+            reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
             self._store(self.final_obs, obs)
             obs, _ = self.env.reset(options={"reset_mask": done})
         self._store(self.obs, obs)
@@ -137,9 +144,9 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _is_saved(value: Any) -> bool:
-    return isinstance(value, np.random.Generator | bool | int | float | type(None)) or (
-        isinstance(value, np.ndarray) and value.dtype != object
-    )
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype != object)
+    return isinstance(value, np.random.Generator | np.generic | bool | int | float | type(None))
 
 
 def _save_attributes(layer: Any) -> State:
@@ -158,19 +165,28 @@ def _restore_attributes(layer: Any, saved: State) -> None:
     for name, value in saved.items():
         if isinstance(value, dict):
             setattr(layer, name, restore_generator(value))
+        elif isinstance(value, np.ndarray):
+            setattr(layer, name, np.array(value))
         else:
-            setattr(layer, name, np.array(value) if isinstance(value, np.ndarray) else value)
+            now = getattr(layer, name, None)
+            # A file makes Python numbers of numpy's, which would round differently.
+            setattr(layer, name, type(now)(value) if isinstance(now, np.generic) else value)
 
 
 def _first_unsaved(env: Any) -> str:
     """Names the first attribute that may hold state this adapter cannot save, or nothing."""
     for layer in _layers(env):
         for name, value in vars(layer).items():
-            may_hold_state = isinstance(value, list | dict | tuple | set) and name not in {"metadata", "spec"}
-            if may_hold_state and not all(isinstance(item, int | float | str | bool) for item in _items(value)):
+            if name not in _DESCRIPTIONS and not _is_saved(value) and not _is_constant(value):
                 return f"{type(layer).__name__}.{name} cannot be saved"
     return ""
 
 
-def _items(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
+_DESCRIPTIONS = frozenset({"env", "metadata", "spec"})
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_constant(item) or isinstance(item, int | float) for item in value)
+    # Spaces draw numbers only for those who sample from them, which is not how policies act.
+    return isinstance(value, str | bytes | type | enum.Enum | FunctionType | gymnasium.Space)

@@ -18,7 +18,8 @@ def find_mask_source(env: Any, seed: int) -> MaskSource | None:
     try:
         _, info = env.reset(seed=seed)
     except Exception as error:
-        raise EnvError(f"the environment failed in its first reset(): {type(error).__name__}: {error}", code="E0502") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvError(f"the environment failed in its first reset(): {reason}", code="E0502") from error
     return (lambda env, info: info["action_mask"]) if "action_mask" in (info or {}) else None
 
 

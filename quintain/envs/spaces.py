@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.data.spec import BehaviorSpec, BoxSpec, DictSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, TupleSpec
+from quintain.data.spec import (
+    BehaviorSpec,
+    BoxSpec,
+    DictSpec,
+    DiscreteSpec,
+    LeafSpec,
+    MultiDiscreteSpec,
+    Spec,
+    TupleSpec,
+)
 from quintain.errors import EnvError, SpecMismatch
 
 if TYPE_CHECKING:
@@ -59,12 +68,14 @@ def as_mask(name: str, value: Any, mask_size: int) -> Array:
     row = (parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(np.bool_)
     if row.shape != (mask_size,):
         raise EnvError(
-            f"env {name!r} gave an action mask of {row.size} choices, expected {mask_size}: one for each choice of each "
-            f"discrete action, in order",
+            f"env {name!r} gave an action mask of {row.size} choices, expected {mask_size}: one for each choice of "
+            f"each discrete action, in order",
             code="E0515",
         )
     if not row.any():
-        raise EnvError(f"env {name!r} gave an action mask that allows nothing; at least one must be allowed", code="E0515")
+        raise EnvError(
+            f"env {name!r} gave an action mask that allows nothing; at least one must be allowed", code="E0515"
+        )
     return row
 
 
@@ -102,8 +113,8 @@ def _obs_spec(name: str, space: Any, encode_text: bool) -> Spec | None:
     if kind == "MultiDiscrete":
         return MultiDiscreteSpec(tuple(int(n) for n in np.ravel(space.nvec)))
     raise SpecMismatch(
-        f"env {name!r} has a {_describe(space)} observation space, which is not supported; Box, Discrete, MultiDiscrete, "
-        f"MultiBinary, Text and Dict or Tuple of these are. Wrap it to turn it into one of them"
+        f"env {name!r} has a {_describe(space)} observation space, which is not supported; Box, Discrete, "
+        f"MultiDiscrete, MultiBinary, Text and Dict or Tuple of these are. Wrap it to turn it into one of them"
     )
 
 

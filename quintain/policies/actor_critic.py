@@ -1,7 +1,7 @@
 """A policy of two networks: the actor chooses, the critic says what to expect.
 
-Each has a trunk (encoder and, if wanted, memory) and a multi-layer perceptron. Where both see the same observations they share
-the trunk; with observation groups of their own each has its own.
+Each has a trunk (encoder and, if wanted, memory) and a multi-layer perceptron. Where both see the same observations
+they share the trunk; with observation groups of their own each has its own.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class ActorCritic(Policy):
             slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, mask))
         slot.value.copy_(self.critic(value_features).squeeze(-1))
 
-    def value_of(
-        self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)
         rows = next(iter(named.values()))
         named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first

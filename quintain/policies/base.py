@@ -39,9 +39,7 @@ class Policy(nn.Module, ABC):
         """
 
     @abstractmethod
-    def value_of(
-        self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the critic's value [B] of observations in the spec's own shape; the memory does not move."""
 
     @abstractmethod
@@ -115,9 +113,7 @@ class Policy(nn.Module, ABC):
     def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
         """Makes a block of one step that holds these observations, its noise, and the memory to act with."""
         num_rows = len(next(iter(obs.values())))
-        rollout = Rollout(
-            self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.noise.size, device=self.device
-        )
+        rollout = Rollout(self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.noise.size, device=self.device)
         for name, value in obs.items():
             rollout.write(name, 0, value.astype(leaves(self.spec.obs, f.OBS)[name].dtype))
         if self.spec.mask_size:

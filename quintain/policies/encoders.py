@@ -1,4 +1,4 @@
-"""From observations to features: one-hot choices, flat numbers, convolutions over images, joined in the leaves' order."""
+"""From observations to features: flat numbers, one-hot choices and convolved images, side by side."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -51,7 +52,8 @@ class Encoder(nn.Module):
             return self._scaled(obs[name].reshape(obs[name].shape[0], -1).float())
         parts = []
         if self.numbers:
-            parts.append(self._scaled(torch.cat([obs[n].reshape(obs[n].shape[0], -1).float() for n in self.numbers], 1)))
+            numbers = [obs[name].reshape(obs[name].shape[0], -1).float() for name in self.numbers]
+            parts.append(self._scaled(torch.cat(numbers, dim=1)))
         parts += [_one_hot(obs[name], spec) for name, spec in self.choices.items()]
         parts += [encode(obs[name]) for name, encode in zip(self.image_names, self.images, strict=True)]
         return torch.cat(parts, dim=1)
@@ -59,8 +61,6 @@ class Encoder(nn.Module):
     def observe(self, obs: Mapping[str, Array]) -> None:
         """Learns the scale of the numbers from a batch."""
         if self.normalizer is not None:
-            import numpy as np
-
             self.normalizer.update(np.concatenate([obs[n].reshape(len(obs[n]), -1) for n in self.numbers], axis=1))
 
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Policy heads: from a network's output to actions, log-probabilities and entropies, and nothing else.
 
 Sampling is a pure function of the output and of random numbers that the collector drew, which is what makes acting
-repeatable; there are no distribution objects to build in the loop. A mask is a bool tensor, True where a choice is allowed.
+repeatable; there are no distribution objects to build in the loop. A mask is a bool tensor, True where a choice is
+allowed.
 """
 
 from __future__ import annotations

@@ -32,10 +32,11 @@ class Memory(nn.Module):
         return self._next(functional.linear(features, self.input_weight, self.input_bias), state, first)
 
     def replay(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        """Runs whole sequences: features [T*n, F] in time-major order, state [n, S] before them; returns [T*n, size]."""
+        """Runs whole sequences: features [T*n, F], time-major, and the state [n, S] before them; returns [T*n, size]."""
         lanes = len(state)
         # The inputs' part of all steps at once: only the recurrent part has to wait for the step before.
-        inputs = functional.linear(features, self.input_weight, self.input_bias).view(-1, lanes, self.input_bias.numel())
+        inputs = functional.linear(features, self.input_weight, self.input_bias)
+        inputs = inputs.view(-1, lanes, inputs.shape[1])
         firsts = first.view(-1, lanes)
         outputs = []
         for t in range(len(inputs)):

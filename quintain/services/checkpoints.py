@@ -57,9 +57,7 @@ class CheckpointManager(CheckpointCatalog):
     def __init__(self, directory: Path, *, keep: int) -> None:
         super().__init__(directory)
         if keep < FEWEST_KEPT:
-            raise SettingsError(
-                f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0216"
-            )
+            raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0216")
         self._keep = keep
         self._reserve = disk_reserve.DiskReserve(directory)
 
@@ -102,6 +100,11 @@ class CheckpointManager(CheckpointCatalog):
         self._reserve.hold(size)
         return checkpoint
 
+    @property
+    def has_ever_committed(self) -> bool:
+        """Says whether there is, or was and left a trace, any checkpoint, sound or not."""
+        return self._next_commit() > 1
+
     def sweep(self) -> list[str]:
         """Removes what a killed process left and moves damaged checkpoints aside; returns the warnings."""
         atomic.make_directory(self.directory)
@@ -117,9 +120,7 @@ class CheckpointManager(CheckpointCatalog):
                     damaged.append((path, flaw))
                 continue
             usable = usable or path
-        return [
-            damage_warning(path, flaw, using=usable, kept_as=self._set_aside(path)) for path, flaw in damaged
-        ]
+        return [damage_warning(path, flaw, using=usable, kept_as=self._set_aside(path)) for path, flaw in damaged]
 
     def admit(self, num_bytes: int) -> list[str]:
         """Checks at start that a checkpoint of that size can be written; warns if space is short."""
@@ -128,9 +129,7 @@ class CheckpointManager(CheckpointCatalog):
             disk_reserve.probe(self.directory, num_bytes)
         except OSError as error:
             doing = "write a first checkpoint"
-            raise atomic.write_error(
-                error, doing=doing, directory=self.directory, needed=num_bytes
-            ) from error
+            raise atomic.write_error(error, doing=doing, directory=self.directory, needed=num_bytes) from error
         needed, free = (self._keep + 1) * num_bytes, atomic.free_bytes(self.directory)
         if free >= needed:
             return []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,16 +74,18 @@ class RunDirectory:
         return run
 
     @classmethod
-    def create(cls, runs_dir: Path, run_id: str, *, force: bool = False) -> RunDirectory:
-        """Makes the directory of a new run; `force` first moves a run of that name to `<run>.old-<utc>`."""
+    def create(cls, runs_dir: Path, run_id: str, *, force: bool = False, config: str | None = None) -> RunDirectory:
+        """Makes the directory of a new run; `force` first moves a run of that name to `<run>.old-<utc>`.
+
+        With `config` the directory appears with its settings in it: a kill leaves a run to resume, or nothing.
+        """
         run = cls(runs_dir / check_run_id(run_id))
         try:
             atomic.make_directory(runs_dir)
             disk_reserve.probe(runs_dir, 1)
             if force and run.path.exists():
                 run._move_away()
-            os.mkdir(run.path, atomic.DIRECTORY_MODE)
-            os.mkdir(run.checkpoints, atomic.DIRECTORY_MODE)
+            run._appear(config)
         except FileExistsError as error:
             if not run.path.is_dir():
                 raise atomic.write_error(error, doing="create the run", directory=run.path) from error
@@ -121,6 +125,12 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, RecursionError):
             return None
         return status if status.state in get_args(RunState) and type(status.step) is int else None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Says whether the run's status knows of a checkpoint, whatever became of it."""
+        status = self.read_status()
+        return status is not None and status.checkpoint is not None
 
     def describe_unclosed(self, resume_step: int) -> str | None:
         """Returns a note if the previous process died without saying so; call it under the lock."""
@@ -186,6 +196,25 @@ class RunDirectory:
             disk_reserve.probe(self.path, 1)
         except OSError as error:
             raise atomic.write_error(error, doing="lock the run", directory=self.path) from error
+
+    def _appear(self, config: str | None) -> None:
+        if os.path.lexists(self.path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        suffix = f"{self.run_id}-{os.getpid()}-{secrets.token_hex(4)}"
+        temporary = RunDirectory(self.path.with_name(f"{atomic.TEMPORARY_PREFIX}{suffix}"))
+        try:
+            os.mkdir(temporary.path, atomic.DIRECTORY_MODE)
+            os.mkdir(temporary.checkpoints, atomic.DIRECTORY_MODE)
+            if config is not None:
+                atomic.create_file(temporary.config, config.encode())
+            os.rename(temporary.path, self.path)
+        except OSError as error:
+            with suppress(OSError):
+                atomic.remove_tree(temporary.path)
+            if error.errno == errno.ENOTEMPTY:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error
+            raise
+        atomic.sync_directory(self.path.parent)
 
     def _move_away(self) -> None:
         with self.lock():

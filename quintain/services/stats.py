@@ -30,9 +30,7 @@ TIMED_SHARES: Mapping[str, tuple[str, ...]] = {
 class StatsReporter:
     """Averages what is added, keeps the last of what is set, and writes both as one row per report."""
 
-    def __init__(
-        self, writer: Writer, *, start_step: int = 0, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, writer: Writer, *, start_step: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
         self._writer = writer
         self._clock = clock
         self._sums: dict[str, float] = {}
@@ -82,6 +80,11 @@ class StatsReporter:
     def total_seconds(self) -> float:
         """The seconds that this run has taken, over all its processes."""
         return self._clock() - self._run_start
+
+    @property
+    def last_step(self) -> int:
+        """The step of the newest row."""
+        return self._last_step
 
     def write_stats(self, step: int) -> Metrics:
         """Writes the row of this interval, returns it, and starts the next interval."""

@@ -38,9 +38,7 @@ class RunFile:
     _draft: Draft = field(compare=False, repr=False)
 
     @classmethod
-    def load(
-        cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
-    ) -> RunFile:
+    def load(cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = ()) -> RunFile:
         """Reads a settings file; one that came with a run may name only code that `allow` lists."""
         return cls._resolve(Draft.from_file(path), overrides, trusted, allow)
 
@@ -66,17 +64,27 @@ class RunFile:
         origin: str = PYTHON,
         trusted: bool = True,
         allow: Collection[str] = (),
+        changes: Mapping[str, object] | None = None,
     ) -> RunFile:
-        """Makes the tree of a mapping, which may contain settings objects."""
-        return cls._resolve(Draft.from_mapping(mapping, Origin(origin)), overrides, trusted, allow)
+        """Makes the tree of a mapping, which may contain settings objects; `changes` are as in `replace`."""
+        draft = Draft.from_mapping(mapping, Origin(origin))
+        return cls._resolve(draft, overrides, trusted, allow, changes or {})
 
     @classmethod
     def _resolve(
-        cls, draft: Draft, overrides: Collection[str], trusted: bool, allow: Collection[str]
+        cls,
+        draft: Draft,
+        overrides: Collection[str],
+        trusted: bool,
+        allow: Collection[str],
+        changes: Mapping[str, object] | None = None,
     ) -> RunFile:
         normalize(draft, trusted=trusted, allow=allow)
         for override in types_first(overrides):
             apply_override(draft, override)
+            normalize(draft, trusted=trusted, allow=allow)
+        for key in types_first(changes or {}):
+            draft.set(resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
             normalize(draft, trusted=trusted, allow=allow)
         return cls._validate(draft)
 
@@ -104,10 +112,7 @@ class RunFile:
             for block, defaults in algorithm_defaults(self._draft.values).items()
             for path, _ in leaves(defaults, ".".join(map(str, block)))
         }
-        unset = {
-            path: ALGORITHM_DEFAULT if path in from_algorithm else DEFAULT
-            for path, _ in leaves(self.to_dict())
-        }
+        unset = {path: ALGORITHM_DEFAULT if path in from_algorithm else DEFAULT for path, _ in leaves(self.to_dict())}
         return {path: labels.get(path, label) for path, label in unset.items()}
 
     def replace(self, key: str, value: object) -> RunFile:

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "entropy": ({"env_id": "CartPole-v1", "entropy_coef": 0.02}, {"entropy_coef": 0.02}),
     "annealed": (
         {"env_id": "CartPole-v1", "anneal_learning_rate": True},
-        {"learning_rate": {"start": 3e-4, "end": 0.0}},
+        {"learning_rate": {"start": 1e-3, "end": 0.0}},
     ),
     "continuous": ({"env_id": "Pendulum-v1"}, {}),
     "normalized": ({"env_id": "Pendulum-v1", "normalize_obs": True}, {"normalize_obs": True}),

@@ -166,9 +166,9 @@ def test_settings_objects_are_accepted_in_python():
 
 def test_replace_leaves_the_original_alone():
     before = RunFile.from_names("ppo", "A-v1")
-    after = before.replace(f"{DEFAULT}.algorithm.learning_rate", {"start": 1e-3, "end": 0})
-    assert after.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 5e-4
-    assert before.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 3e-4
+    after = before.replace(f"{DEFAULT}.algorithm.learning_rate", {"start": 4e-4, "end": 0})
+    assert after.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 2e-4
+    assert before.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 1e-3
 
 
 def test_an_algorithm_brings_defaults_below_file_and_override(clean_registry):

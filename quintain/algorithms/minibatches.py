@@ -1,0 +1,86 @@
+"""Minibatches: rows in random order, or whole lanes in random order for a policy with memory.
+
+Rows are gathered into memory that the next minibatch reuses, so a minibatch is valid until the next one is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Batch
+from quintain.data.spec import leaves
+from quintain.rng import Rng
+
+Minibatch = Mapping[str, torch.Tensor]
+"""Fields by name, [B, ...]; with memory B = T * n in time-major order, and `policy_state [n, S]` before step 0."""
+
+
+class MinibatchSampler:
+    """Draws minibatches from a batch."""
+
+    def __init__(self, rng: Rng) -> None:
+        self.rng = rng
+        self.scratch: dict[str, torch.Tensor] = {}
+
+    def rows(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
+        """Yields all valid steps in a new random order; the last minibatch keeps the remainder."""
+        order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
+        fields = {name: batch.rollout.flat(name) for name in _with_leaves(batch, names)}
+        for chosen in torch.split(batch.valid_rows[order], batch_size):
+            yield {name: self._gather(name, field, 0, chosen) for name, field in fields.items()}
+
+    def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
+        """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
+        rollout = batch.rollout
+        order = self._permutation(rollout.num_lanes, counters).to(rollout.device)
+        fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
+        for chosen in torch.split(order, max(1, batch_size // rollout.num_steps)):
+            minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
+            yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
+
+    def _permutation(self, size: int, counters: tuple[int, ...]) -> torch.Tensor:
+        return torch.from_numpy(self.rng.generator("minibatches", *counters).permutation(size))
+
+    def _gather(self, name: str, field: torch.Tensor, dim: int, chosen: torch.Tensor) -> torch.Tensor:
+        shape = (*field.shape[:dim], len(chosen), *field.shape[dim + 1 :])
+        memory = self.scratch.get(name)
+        if memory is None or memory.numel() < _size(shape):
+            memory = self.scratch[name] = torch.empty(_size(shape), dtype=field.dtype, device=field.device)
+        return torch.index_select(field, dim, chosen, out=memory[: _size(shape)].view(shape))
+
+
+def only_valid(minibatch: Minibatch, judged: Minibatch) -> tuple[Minibatch, Minibatch]:
+    """Drops the steps that do not count, which sequences have to carry for the memory's sake."""
+    if f.VALID not in minibatch:
+        return minibatch, judged
+    valid = minibatch[f.VALID]
+    kept = {name: field[valid] for name, field in minibatch.items() if len(field) == len(valid)}
+    return kept, {name: field[valid] for name, field in judged.items()}
+
+
+def split(minibatch: Minibatch, size: int | None) -> Iterator[Minibatch]:
+    """Yields parts of at most `size` rows, for gradients that are added up before one step."""
+    if size is None or f.POLICY_STATE in minibatch:
+        yield minibatch
+        return
+    num_rows = len(next(iter(minibatch.values())))
+    for start in range(0, num_rows, size):
+        yield {name: field[start : start + size] for name, field in minibatch.items()}
+
+
+def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
+    """Replaces `obs` and `action` by their leaves, and adds the mask where there is one."""
+    spec = batch.rollout.spec
+    structured = {f.OBS: list(leaves(spec.obs, f.OBS)), f.ACTION: list(leaves(spec.action, f.ACTION))}
+    expanded = [leaf for name in names for leaf in structured.get(name, [name])]
+    return expanded + ([f.ACTION_MASK] if spec.mask_size else [])
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

@@ -1,0 +1,16 @@
+"""Doubles and assertions for testing parts of your own: a scripted environment, and two checks of saved state."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Episode": "quintain.testing.scripted_env",
+        "ScriptedEnv": "quintain.testing.scripted_env",
+        "assert_all_state_saved": "quintain.testing.saved_state",
+        "assert_resumes_exactly": "quintain.testing.exact_resume",
+        "differences": "quintain.testing.differences",
+    },
+)

@@ -1,0 +1,87 @@
+"""Where two objects hold different numbers, down to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+from quintain.state import KeepsState, save_generator
+from quintain.typing import Stateful
+
+Seen = dict[tuple[int, int], tuple[Any, Any]]
+"""Pairs that were compared, by their ids; kept alive, because a freed object's id is given to the next."""
+
+
+def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
+    """Yields the path of everything that differs, with both values.
+
+    An object that collects its own state is compared by all its attributes, except those it calls `not_state`; one
+    with a `state_dict` of its own by that; anything else by value, or by its attributes.
+
+    >>> list(differences({"a": [1, 2.0]}, {"a": [1, 2.5]}))
+    ['a[1]: 2.0 and 2.5']
+    """
+    return _differences(left, right, path, {})
+
+
+def _differences(left: Any, right: Any, path: str, seen: Seen) -> Iterator[str]:
+    if left is right or (id(left), id(right)) in seen:
+        return
+    seen[id(left), id(right)] = (left, right)
+    if type(left) is not type(right):
+        yield f"{path}: a {type(left).__name__} and a {type(right).__name__}"
+    elif isinstance(left, torch.Tensor | np.ndarray | np.generic):
+        yield from _array_differences(np.asarray(_on_cpu(left)), np.asarray(_on_cpu(right)), path)
+    elif isinstance(left, np.random.Generator):
+        yield from _differences(save_generator(left), save_generator(right), path, seen)
+    elif isinstance(left, Mapping):
+        yield from _mapping_differences(left, right, path, seen)
+    elif isinstance(left, list | tuple):
+        if len(left) != len(right):
+            yield f"{path}: {len(left)} and {len(right)} items"
+        for i, (one, other) in enumerate(zip(left, right, strict=False)):
+            yield from _differences(one, other, f"{path}[{i}]", seen)
+    elif isinstance(left, FunctionType | MethodType | type):
+        return
+    elif isinstance(left, KeepsState) and type(left).state_dict is KeepsState.state_dict:
+        yield from _mapping_differences(_attributes(left), _attributes(right), path, seen)
+    elif isinstance(left, Stateful):
+        yield from _differences(left.state_dict(), right.state_dict(), path, seen)
+    elif _has_equality(left):
+        # NaN is equal to itself here: both sides hold the same thing.
+        if left != right and not (left != left and right != right):
+            yield f"{path}: {left!r} and {right!r}"
+    elif hasattr(left, "__dict__"):
+        yield from _mapping_differences(vars(left), vars(right), path, seen)
+
+
+def _has_equality(value: Any) -> bool:
+    return any("__eq__" in vars(base) for base in type(value).__mro__[:-1])
+
+
+def _attributes(instance: KeepsState) -> dict[str, Any]:
+    return {name: value for name, value in vars(instance).items() if name not in instance.not_state}
+
+
+def _mapping_differences(left: Mapping[Any, Any], right: Mapping[Any, Any], path: str, seen: Seen) -> Iterator[str]:
+    for key in [*left, *(key for key in right if key not in left)]:
+        below = f"{path}.{key}" if path else str(key)
+        if key not in left or key not in right:
+            yield f"{below}: only on one side"
+        else:
+            yield from _differences(left[key], right[key], below, seen)
+
+
+def _array_differences(left: Any, right: Any, path: str) -> Iterator[str]:
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        yield f"{path}: {left.dtype}{list(left.shape)} and {right.dtype}{list(right.shape)}"
+    elif left.tobytes() != right.tobytes():
+        yield f"{path}: {left.ravel()[:4]} and {right.ravel()[:4]} (the first numbers)"
+
+
+def _on_cpu(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values

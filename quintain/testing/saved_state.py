@@ -1,0 +1,53 @@
+"""Shows that a trainer's saved state is complete: a fresh trainer that loads it is the same and continues the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quintain.assemble import assemble
+from quintain.run import Run
+from quintain.testing.differences import differences
+
+if TYPE_CHECKING:
+    from quintain.trainers.base import Trainer
+
+_NOT_COMPARED = frozenset({"session", "stats", "batch", "stop_reason"})
+"""What surrounds the trainer, measures time, or is taken from the store again."""
+
+
+def assert_all_state_saved(trainer: Trainer, fresh: Trainer | None = None, *, num_cycles: int = 2) -> None:
+    """Trains a little, loads the saved state into a fresh trainer, and compares every attribute of both.
+
+    Then both take one more cycle and are compared again, because what was forgotten may only show in what follows.
+    `fresh` is made from the settings of the trainer's run unless given; give it if parts were passed as objects.
+    """
+    other = fresh or _rebuild(trainer)
+    for _ in range(num_cycles):
+        trainer.advance()
+    saved = trainer.state_dict()
+    other.load_state_dict(saved)
+    _require_equal(trainer, other, "after loading the saved state")
+    trainer.advance()
+    # The process-wide generators belong to both trainers, and the first has just moved them.
+    other.global_streams.load_state_dict(saved["training"]["global_streams"])
+    other.advance()
+    _require_equal(trainer, other, "one cycle after loading the saved state")
+
+
+def _rebuild(trainer: Trainer) -> Trainer:
+    if not isinstance(trainer.session, Run):
+        raise TypeError("this trainer has no run to take settings from; pass a fresh trainer as the second argument")
+    run_file = trainer.session.run_file
+    run = Run(run_file, [])
+    return assemble(run_file, run, run.writer)
+
+
+def _require_equal(trainer: Trainer, other: Trainer, when: str) -> None:
+    found = list(differences(_attributes(trainer), _attributes(other)))
+    if found:
+        listed = "\n  ".join(found[:10])
+        raise AssertionError(f"{len(found)} attributes differ {when}:\n  {listed}")
+
+
+def _attributes(trainer: Trainer) -> dict[str, Any]:
+    return {name: value for name, value in vars(trainer).items() if name not in _NOT_COMPARED}

@@ -1,0 +1,74 @@
+"""Nothing in the loops that run for every step or minibatch waits for a device; gradients come from one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import PACKAGE, called_name, files, functions, place, tree_of
+
+SYNCHRONISING = frozenset({"item", "cpu", "tolist"})
+
+PER_STEP = {
+    "rollouts/sync_collector.py": {"_step", "_follow_episodes", "_skip_resets", "_array"},
+    "algorithms/ppo.py": {"loss"},
+    "algorithms/base.py": {"minibatches"},
+    "optimizer.py": {"step"},
+    "policies/actor_critic.py": {"act", "value_of", "evaluate_actions", "env_action", "_features"},
+    "policies/distributions.py": {"sample", "mode", "evaluate"},
+}
+"""Functions that run once per step or per minibatch."""
+
+ALLOWED = {("rollouts/sync_collector.py", "_array", "values.cpu")}
+"""An environment may answer in tensors; following its episodes on the CPU takes one transfer of a few bits."""
+
+
+def synchronising_calls(node: ast.AST) -> list[ast.Call]:
+    return [
+        call
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in SYNCHRONISING
+    ]
+
+
+@pytest.mark.parametrize("name", PER_STEP)
+def test_steps_and_minibatches_do_not_wait_for_a_device(name: str) -> None:
+    path = PACKAGE / name
+    hot = {function.name: function for function in functions(tree_of(path)) if function.name in PER_STEP[name]}
+    assert hot.keys() == PER_STEP[name], "a function of the table was renamed"
+    found = [
+        f"{place(path, call)}: {function}: {called_name(call)}"
+        for function, node in hot.items()
+        for call in synchronising_calls(node)
+        if (name, function, called_name(call)) not in ALLOWED
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_update_waits_only_after_its_minibatches() -> None:
+    path = PACKAGE / "algorithms" / "ppo.py"
+    [update] = [function for function in functions(tree_of(path)) if function.name == "update"]
+    loops = [node for node in ast.walk(update) if isinstance(node, ast.For)]
+    assert loops, "the minibatch loop moved; name its new place here"
+    assert not [place(path, call) for loop in loops for call in synchronising_calls(loop)]
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "rollouts").glob("*_collector.py")), ids=lambda path: path.name)
+def test_collectors_wait_only_where_the_table_says(path: Path) -> None:
+    name = f"rollouts/{path.name}"
+    for function in functions(tree_of(path)):
+        for call in synchronising_calls(function):
+            at_build = function.name == "__init__"
+            assert at_build or (name, function.name, called_name(call)) in ALLOWED, place(path, call)
+
+
+def test_gradients_are_computed_in_one_file() -> None:
+    calling = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in files()
+        for call in ast.walk(tree_of(path))
+        if isinstance(call, ast.Call) and called_name(call).endswith(".backward")
+    ]
+    assert calling == ["optimizer.py"]

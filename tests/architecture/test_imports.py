@@ -1,0 +1,87 @@
+"""What importing and the quick commands pull in, observed in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+
+HEAVY = {"gymnasium", "numpy", "pydantic", "ray", "rich", "safetensors", "tensordict", "torch", "typer", "yaml"}
+
+WATCH = """
+import json, sys
+from pathlib import Path
+{action}
+Path({report!r}).write_text(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+
+
+def imported_by(action: str, tmp_path: Path) -> set[str]:
+    report = tmp_path / "modules.json"
+    program = WATCH.format(action=action, report=str(report))
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=120
+    )
+    assert process.returncode == 0, process.stderr
+    return set(json.loads(report.read_text()))
+
+
+def imported_by_command(words: list[str], tmp_path: Path, exit_code: int = 0) -> set[str]:
+    check = f"assert main({words!r}) == {exit_code}"
+    return imported_by(f"from quintain.cli.app import main; {check}", tmp_path)
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "NO_COLOR": "1"}
+
+
+def test_importing_the_package_costs_nothing(tmp_path: Path) -> None:
+    assert not imported_by("import quintain", tmp_path) & HEAVY
+
+
+def test_the_watch_sees_torch_when_it_is_imported(tmp_path: Path) -> None:
+    """Guards the tests around it: a name that needs torch does bring it in."""
+    assert "torch" in imported_by("from quintain import Policy", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["GymSettings", "PPOSettings", "RunFile", "Rng", "BehaviorSpec", "Every", "register"])
+def test_settings_and_specs_are_torch_free(name: str, tmp_path: Path) -> None:
+    assert not imported_by(f"from quintain import {name}", tmp_path) & {"torch", "tensordict", "gymnasium"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help"],
+        ["resume", "--help"],
+        ["list"],
+        ["list", "algorithm"],
+        ["config", "schema"],
+        ["config", "show", "ppo", "CartPole-v1", "num_lanes=16"],
+    ],
+    ids=" ".join,
+)
+def test_quick_commands_do_not_import_torch(words: list[str], tmp_path: Path) -> None:
+    assert not imported_by_command(words, tmp_path) & {"torch", "tensordict", "gymnasium"}
+
+
+def test_validate_does_not_import_torch(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text("experiment:\n  env: {type: gym, id: CartPole-v1}\n  behaviors: {default: {algorithm: ppo}}\n")
+    assert not imported_by_command(["validate", str(run_file)], tmp_path) & {"torch", "tensordict", "gymnasium"}
+
+
+@pytest.mark.slow
+def test_looking_at_checkpoints_does_not_import_torch(tmp_path: Path) -> None:
+    train = ["train", "ppo", "CartPole-v1", "total_timesteps=64", "num_lanes=2", "num_steps=16", "batch_size=16"]
+    assert "torch" in imported_by_command([*train, "--run-id", "a", "--quiet"], tmp_path)
+    [checkpoint] = (tmp_path / "runs" / "a" / "checkpoints").glob("*-step-64")
+    for words in (["list", "a"], ["list", "a", "--json"], ["verify", str(checkpoint)], ["digest", str(checkpoint)]):
+        assert not imported_by_command(["checkpoints", *words], tmp_path) & {"torch", "tensordict", "gymnasium"}

@@ -1,0 +1,183 @@
+"""No kill, wherever it strikes, changes a number: the checkpoints are sound, and the resumed run ends as if alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quintain.cli import app
+from tests.resume.fates import WRITING, Fate
+from tests.resume.nursery import Nursery
+from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
+
+KILLS_PER_SETTING = 13  # four settings: 52 kills
+KILLS_PER_RUN = 5
+
+SETTINGS = ("num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "budget.env_steps=3k")
+EVALUATION = 'experiment.behaviors.default.events=[{"type": "evaluate", "num_episodes": 3}]'
+NO_EVALUATION = "experiment.behaviors.default.events=[]"
+
+# 3000 steps are 24 updates of 128 steps. Upper bounds reach a few updates far (and beyond one commit of about 30 system
+# calls), so that a run dies several times before its end.
+REACH = {
+    "collect": 120,
+    "update": 14,
+    "between stages": 14,
+    "evaluation": 60,
+    "start": 6,
+    "restore": 2,
+    "write checkpoint": 60,
+    "before rename": 4,
+    "after rename": 4,
+    "retention": 40,
+    "metrics": 4,
+    "status": 20,
+}
+ELSEWHERE = tuple(place for place in REACH if place not in WRITING)
+
+
+def words_of(run: str, evaluation: str, every_updates: int) -> tuple[str, ...]:
+    interval = (f"checkpoint.every_updates={every_updates}", "checkpoint.every_seconds=null", "checkpoint.keep=2")
+    return ("train", "ppo", "CartPole-v1", *SETTINGS, evaluation, *interval, "--run-id", run, "--quiet")
+
+
+@pytest.fixture(scope="module")
+def references(nursery: Nursery) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+    """Runs each setting undisturbed in a fresh interpreter; evaluation adds columns to rows, and nothing else."""
+    found = {}
+    for evaluation, run in ((EVALUATION, "alone-on"), (NO_EVALUATION, "alone-off")):
+        assert nursery.start_alone(*words_of(run, evaluation, 10)).wait(timeout=200) == 0
+        directory = nursery.folder / "runs" / run
+        found[evaluation] = (digest_of(directory), rows_of(directory))
+    return found
+
+
+@pytest.mark.slow
+def test_evaluation_changes_no_number(references: dict[str, tuple[str, list[dict[str, Any]]]]) -> None:
+    (digest_on, rows_on), (digest_off, rows_off) = references[EVALUATION], references[NO_EVALUATION]
+    assert digest_on == digest_off
+    assert len(rows_on) == 24
+    assert any("eval/mean_reward" in row for row in rows_on)
+    assert [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in rows_on] == rows_off
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every_updates", [1, 10])
+@pytest.mark.parametrize("evaluation", [EVALUATION, NO_EVALUATION], ids=["evaluating", "not evaluating"])
+def test_kills_at_chosen_calls(nursery: Nursery, references, evaluation: str, every_updates: int) -> None:
+    chance = random.Random(f"{evaluation}/{every_updates}")
+    num_kills, num_runs, struck = 0, 0, set()
+    while num_kills < KILLS_PER_SETTING:
+        num_runs += 1
+        run = f"{'on' if evaluation == EVALUATION else 'off'}-{every_updates}-{num_runs}"
+        words = words_of(run, evaluation, every_updates)
+        directory = nursery.folder / "runs" / run
+        for kill in range(KILLS_PER_RUN):
+            place = chance.choice(WRITING if kill % 2 == 0 else ELSEWHERE)
+            fate = Fate(place, chance.randint(1, REACH[place] * (1 if every_updates == 1 else 3)))
+            status, printed = nursery.run(*words, fates=[fate])
+            assert_every_checkpoint_is_sound(directory)
+            words = ("resume", run, "--quiet")
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL, printed
+            num_kills += 1
+            struck.add(place)
+        else:
+            status, printed = nursery.run(*words)
+            assert status == 0, printed
+        assert (digest_of(directory), rows_of(directory)) == references[evaluation], fate
+        assert num_runs < 20, "the fates strike too rarely"
+    assert struck & set(WRITING)
+    assert struck - set(WRITING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", REACH)
+def test_a_kill_at_each_place(nursery: Nursery, references, place: str) -> None:
+    run = f"each-{place.replace(' ', '-')}"
+    directory = nursery.folder / "runs" / run
+    # A run must be there before `restore` can be struck; then the resumed process is struck, and the last one is not.
+    first = Fate("collect", 200)
+    for words, fates in (
+        (words_of(run, EVALUATION, 2), [first]),
+        (("resume", run, "--quiet"), [Fate(place, 3 if place != "restore" else 1)]),
+    ):
+        status, printed = nursery.run(*words, fates=fates)
+        assert status == -signal.SIGKILL, printed
+        assert_every_checkpoint_is_sound(directory)
+    status, printed = nursery.run("resume", run, "--quiet")
+    assert status == 0, printed
+    assert (digest_of(directory), rows_of(directory)) == references[EVALUATION]
+
+
+@pytest.mark.slow
+def test_a_kill_before_the_first_checkpoint_costs_nothing(nursery: Nursery, references) -> None:
+    words = words_of("unborn", NO_EVALUATION, 10)
+    for fate in (Fate("start", 2), Fate("write checkpoint", 5), Fate("before rename", 1)):
+        status, _ = nursery.run(*words, fates=[fate])
+        assert status == -signal.SIGKILL
+        words = ("resume", "unborn")
+    status, printed = nursery.run(*words)
+    assert status == 0
+    assert "before its first checkpoint" in printed
+    directory = nursery.folder / "runs" / "unborn"
+    assert (digest_of(directory), rows_of(directory)) == references[NO_EVALUATION]
+
+
+@pytest.mark.slow
+def test_a_kill_between_a_resumed_row_and_its_commit_does_not_repeat_the_row(nursery: Nursery, references) -> None:
+    # Stopped inside the evaluation that closes a cycle: the counters have moved, the row is not written yet.
+    status, _ = nursery.run(*words_of("row", EVALUATION, 10), fates=[Fate("evaluation", 30, "SIGTERM")])
+    assert status == 143
+    # The resumed process writes that row, and dies before the next commit.
+    status, _ = nursery.run("resume", "row", "--quiet", fates=[Fate("collect", 10)])
+    assert status == -signal.SIGKILL
+    assert nursery.run("resume", "row", "--quiet")[0] == 0
+    directory = nursery.folder / "runs" / "row"
+    assert rows_of(directory) == references[EVALUATION][1]
+    assert digest_of(directory) == references[EVALUATION][0]
+
+
+@pytest.mark.slow
+def test_kills_of_fresh_interpreters_by_the_clock(
+    nursery: Nursery, references, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(5)
+    directory = nursery.folder / "runs" / "clock"
+    words = words_of("clock", NO_EVALUATION, 1)
+    num_kills = 0
+    for _ in range(4):
+        process = nursery.start_alone(*words)
+        is_over = _wait_until_training(directory, process)
+        time.sleep(chance.uniform(0.0, 0.3))
+        process.kill()
+        num_kills += process.wait(timeout=60) == -signal.SIGKILL
+        words = ("resume", "clock", "--quiet")
+        assert app.main(["checkpoints", "list", "--json", str(directory)]) == 0
+        for entry in json.loads(capsys.readouterr().out):
+            assert entry["valid"]
+            assert app.main(["checkpoints", "verify", entry["path"]]) == 0
+        capsys.readouterr()
+        if is_over:
+            break
+    assert num_kills
+    assert nursery.start_alone(*words).wait(timeout=200) == 0
+    assert (digest_of(directory), rows_of(directory)) == references[NO_EVALUATION]
+
+
+def _wait_until_training(directory: Path, process: subprocess.Popen[str]) -> bool:
+    """Waits for the process's own status; says whether it ended meanwhile."""
+    status = directory / "status.json"
+    while process.poll() is None:
+        if status.is_file() and json.loads(status.read_text())["pid"] == process.pid:
+            return False
+        time.sleep(0.005)
+    return True
