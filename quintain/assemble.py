@@ -66,13 +66,15 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     episodes = EpisodeWindow()
-    collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend)
+    _connect_symmetry(behavior.algorithm, algorithm, env, policy)
+    collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend, starts_fresh=algorithm.starts_fresh)
     block = Rollout(
         env.spec,
         num_lanes=env.num_lanes,
         num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
         noise_size=policy.noise.size,
         state_size=policy.state_size,
+        group_size=env.group_size,
         device=policy.device,
     )
     return Parts(
@@ -114,6 +116,19 @@ def resolve_device(name: str) -> torch.device:
         found = f"torch sees {torch.cuda.device_count()} CUDA devices" if has_cuda else "torch sees no CUDA device"
         raise SettingsError(f"run.device: found {name}, but {found}. Use cpu or auto", code="E0218")
     return device
+
+
+def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Policy) -> None:
+    if not getattr(settings, "use_symmetry", False):
+        return
+    if env.mirror is None:
+        raise SettingsError(
+            "algorithm.use_symmetry needs an environment with a method mirror(obs, action); this one has none",
+            code="E0220",
+        )
+    if policy.state_size:
+        raise SettingsError("algorithm.use_symmetry and policy.memory exclude each other. Leave one out", code="E0220")
+    algorithm.mirror = env.mirror
 
 
 def _behavior(run_file: RunFile) -> Behavior:

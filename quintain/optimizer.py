@@ -35,9 +35,10 @@ class Optimizer:
         self.world = world or Alone()
         values = list(self.parameters.values())
         self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in values]))
-        self.flat.grad = torch.zeros_like(self.flat)
+        self.grad = torch.zeros_like(self.flat)
+        self.flat.grad = self.grad
         with torch.no_grad():
-            for parameter, data, grad in zip(values, self._split(self.flat), self._split(self.flat.grad), strict=True):
+            for parameter, data, grad in zip(values, self._split(self.flat), self._split(self.grad), strict=True):
                 parameter.data = data.view_as(parameter)
                 parameter.grad = grad.view_as(parameter)
         self.adam = torch.optim.Adam([self.flat], eps=eps, fused=True)
@@ -50,10 +51,21 @@ class Optimizer:
 
     def step(self, loss: torch.Tensor, learning_rate: float) -> torch.Tensor:
         """Takes one step down the gradient of `loss` and returns the gradient's norm before clipping."""
-        grad = self.flat.grad
-        assert grad is not None
-        grad.zero_()
+        self.clear()
+        self.add(loss)
+        return self.apply(learning_rate)
+
+    def clear(self) -> None:
+        """Forgets the gradient."""
+        self.grad.zero_()
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Adds the gradient of a loss, or of a part of one."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+
+    def apply(self, learning_rate: float) -> torch.Tensor:
+        """Takes one step down the gradient that was added up and returns its norm before clipping."""
+        grad = self.grad
         self.world.average(grad)
         norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid, split
+from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
+from quintain.algorithms.symmetry import Mirror, with_mirrors
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.errors import NonFiniteError, SettingsError, SpecMismatch
@@ -36,13 +38,17 @@ class Algorithm(KeepsState, ABC):
     """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
 
     # The policy is the trainer's to save; the sampler has only scratch memory.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng", "mirror"})
     minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
+
+    starts_fresh: ClassVar[bool] = False
+    """Whether every rollout begins new episodes in all lanes and counts only those."""
 
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
     ) -> None:
         self.settings = settings
+        self.mirror: Mirror | None = None
         self.policy = policy
         self.signals = dict(signals)
         _refuse_mixed_discounts(self.signals)
@@ -72,11 +78,56 @@ class Algorithm(KeepsState, ABC):
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         """Changes the policy by what the batch shows: here by one gradient step on all of it."""
-        [everything] = self.minibatches(batch, batch.num_valid, progress.updates)
+        size = batch.rollout.num_steps * batch.rollout.num_lanes
+        [everything] = self.minibatches(batch, size, progress.updates)
         learning_rate = self.settings.learning_rate.at(progress.fraction)
-        loss = self.loss(everything, progress.fraction)
-        loss.parts["train/grad_norm"] = self.optimizer.step(loss.total, learning_rate)
-        return {**report(loss.parts, 1, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
+        parts = self.descend(everything, progress.fraction, learning_rate)
+        return {**report(parts, 1, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
+
+    def descend(
+        self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
+        if micro_batch_size is None:
+            loss = self.loss(minibatch, fraction)
+            return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate)}
+        parts = list(split(minibatch, micro_batch_size))
+        shares = [len(part[f.LOG_PROB]) / len(minibatch[f.LOG_PROB]) for part in parts]
+        sums: dict[str, torch.Tensor] = {}
+        self.optimizer.clear()
+        for part, share in zip(parts, shares, strict=True):
+            loss = self.loss(part, fraction)
+            self.optimizer.add(loss.total * share)
+            sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}
+        return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate)}
+
+    def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
+        """Writes generalised advantages and the returns they imply."""
+        for rollout in batch:
+            value, final_value, terminated, done, valid = (
+                rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID)
+            )
+            advantage = generalized_advantages(
+                self.reward(rollout),
+                value,
+                final_value[:-1],
+                terminated[:-1],
+                done[:-1],
+                valid[:-1],
+                gamma=self.gamma,
+                gae_lambda=gae_lambda,
+            )
+            rollout.storage[f.ADVANTAGE][:-1].copy_(torch.from_numpy(advantage))
+            rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(advantage + value[:-1]))
+
+    def explained_variance(self, batch: Batch) -> float:
+        """Says how well the critic foresaw the returns of a batch."""
+        value, target = (batch.rollout.flat(name)[batch.valid_rows].cpu().numpy() for name in (f.VALUE, f.RETURN))
+        return explained_variance(value, target)
+
+    def mirrored(self, minibatch: Minibatch) -> Minibatch:
+        """Adds what the environment calls symmetric to each step, if it was asked for."""
+        return minibatch if self.mirror is None else with_mirrors(minibatch, self.policy.spec, self.mirror)
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields everything that counts once, in an order that depends on the counters only."""
@@ -108,6 +159,16 @@ def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:
             f"one critic needs one gamma. Give them the same",
             code="E0216",
         )
+
+
+def normalize_advantages(batch: Batch) -> None:
+    """Scales the advantages of the steps that count to mean 0 and deviation 1.
+
+    Over the whole batch, not per minibatch: ranks can agree on it, and the remainder is not special.
+    """
+    advantage = batch.rollout.flat(f.ADVANTAGE)
+    spread, mean = torch.std_mean(advantage[batch.valid_rows], correction=0)
+    advantage.sub_(mean).div_(spread + 1e-8)
 
 
 def report(sums: Mapping[str, torch.Tensor], count: int, where: str) -> Metrics:

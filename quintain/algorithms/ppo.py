@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
-from quintain.algorithms.base import Algorithm, Loss, report
+from quintain.algorithms.base import Algorithm, Loss, normalize_advantages, report
 from quintain.algorithms.minibatches import Minibatch
-from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields as f
-from quintain.data.rollout import Batch, Rollout
+from quintain.data.rollout import Batch
+from quintain.policies.base import Policy
 from quintain.progress import Progress
+from quintain.rewards.base import RewardSignal
+from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Metrics
@@ -21,59 +24,51 @@ if TYPE_CHECKING:
 class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
-    settings: PPOSettings
+    def __init__(self, settings: PPOSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng) -> None:
+        super().__init__(settings, policy, signals, rng)
+        self.settings: PPOSettings = settings
+        self.adapted_learning_rate = settings.learning_rate.start
 
     def estimate(self, batch: Batch) -> None:
-        for rollout in batch:
-            self._write_advantages(rollout)
+        self.write_advantages(batch, self.settings.gae_lambda)
         if self.settings.normalize_advantage:
-            # Over the whole batch, not per minibatch: ranks can agree on it, and the remainder is not special.
-            advantage = batch.rollout.flat(f.ADVANTAGE)
-            valid = advantage[batch.valid_rows]
-            spread, mean = torch.std_mean(valid, correction=0)
-            advantage.sub_(mean).div_(spread + 1e-8)
-
-    def _write_advantages(self, rollout: Rollout) -> None:
-        value, final_value, terminated, done, valid = (
-            rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID)
-        )
-        advantage = generalized_advantages(
-            self.reward(rollout),
-            value,
-            final_value[:-1],
-            terminated[:-1],
-            done[:-1],
-            valid[:-1],
-            gamma=self.gamma,
-            gae_lambda=self.settings.gae_lambda,
-        )
-        rollout.storage[f.ADVANTAGE][:-1].copy_(torch.from_numpy(advantage))
-        rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(advantage + value[:-1]))
+            normalize_advantages(batch)
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         settings, fraction = self.settings, progress.fraction
-        learning_rate = settings.learning_rate.at(fraction)
+        learning_rate = (
+            settings.learning_rate.at(fraction) if settings.adaptive_kl is None else self.adapted_learning_rate
+        )
         sums: dict[str, torch.Tensor] = {}
         num_minibatches = 0
         for epoch in range(settings.num_epochs):
             kl_before, epoch_start = sums.get("train/approx_kl"), num_minibatches
             for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
-                loss = self.loss(minibatch, fraction)
-                loss.parts["train/grad_norm"] = self.optimizer.step(loss.total, learning_rate)
-                sums = {name: sums[name] + part if sums else part for name, part in loss.parts.items()}
+                parts = self.descend(self.mirrored(minibatch), fraction, learning_rate, settings.micro_batch_size)
+                sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
             if settings.target_kl is not None:
                 moved = sums["train/approx_kl"] - (0.0 if kl_before is None else kl_before)
                 if float(moved) / (num_minibatches - epoch_start) > settings.target_kl:
                     break
-        where = f"step {progress.env_steps}"
-        value, target = (batch.rollout.flat(name)[batch.valid_rows].cpu().numpy() for name in (f.VALUE, f.RETURN))
+        metrics = report(sums, num_minibatches, f"step {progress.env_steps}")
+        self._adapt_learning_rate(metrics["train/approx_kl"])
         return {
-            **report(sums, num_minibatches, where),
-            "train/explained_variance": explained_variance(value, target),
+            **metrics,
+            "train/explained_variance": self.explained_variance(batch),
             "train/learning_rate": learning_rate,
             "train/num_epochs": epoch + 1,
         }
+
+    def _adapt_learning_rate(self, approx_kl: float) -> None:
+        """Keeps the policy's movement per update near what was asked for, within bounds (as rsl_rl does)."""
+        wanted = self.settings.adaptive_kl
+        if wanted is None:
+            return
+        if approx_kl > 2.0 * wanted:
+            self.adapted_learning_rate = max(1e-5, self.adapted_learning_rate / 1.5)
+        elif 0.0 < approx_kl < 0.5 * wanted:
+            self.adapted_learning_rate = min(1e-2, self.adapted_learning_rate * 1.5)
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)

@@ -73,8 +73,63 @@ class PPOSettings(AlgorithmSettings):
     normalize_advantage: bool = True
     """Scale the advantages of each batch to mean 0 and deviation 1."""
 
+    adaptive_kl: Positive | None = None
+    """Movement per update that the learning rate is adapted to, starting from learning_rate; none leaves it alone."""
+
+    micro_batch_size: Count | None = None
+    """Rows that go through the network at once, where a minibatch does not fit; gradients are added up. None: all."""
+
+    use_symmetry: bool = False
+    """Learn from the mirrored steps too that the environment's `mirror(obs, action)` returns."""
+
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
 
 
-REGISTERED = (Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),)
+class A2CSettings(AlgorithmSettings):
+    """Improves the policy by one gradient step on each batch, with generalised advantages."""
+
+    learning_rate: PositiveSchedule = constant(7e-4)
+    """Step size of Adam."""
+
+    entropy_coef: NonNegativeSchedule = constant(0.0)
+    """Weight of the entropy bonus."""
+
+    value_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+
+    normalize_advantage: bool = False
+    """Scale the advantages of each batch to mean 0 and deviation 1."""
+
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
+
+
+class GRPOSettings(AlgorithmSettings):
+    """Improves the policy by comparing episodes that began alike, without a critic."""
+
+    clip_coef: PositiveSchedule = constant(0.2)
+    """How far the probability ratio may leave 1 before its gradient is cut."""
+
+    entropy_coef: NonNegativeSchedule = constant(0.0)
+    """Weight of the entropy bonus."""
+
+    kl_coef: NonNegative = 0.0
+    """Weight of staying near the policy that the run began with; 0 keeps no such policy."""
+
+    num_epochs: Count = 10
+    """Passes over each batch."""
+
+    batch_size: Count = 256
+    """Steps in one minibatch."""
+
+
+_WITHOUT_CRITIC = {"policy": {"type": "actor_only"}}
+
+REGISTERED = (
+    Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
+    Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
+    Registration(
+        "algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", {"policy": {"type": "actor_only"}}
+    ),
+)

@@ -51,11 +51,13 @@ class Rollout:
         num_steps: int,
         noise_size: int,
         state_size: int = 0,
+        group_size: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
         self.spec = spec
         self.num_lanes = num_lanes
         self.num_steps = num_steps
+        self.group_size = group_size
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))

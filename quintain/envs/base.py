@@ -42,6 +42,8 @@ class Env(KeepsState, ABC):
 
     spec: BehaviorSpec
     num_lanes: int
+    group_size: int = 1
+    """Neighbouring lanes whose episodes begin alike."""
 
     @abstractmethod
     def reset(self, lanes: Any = None) -> Any:
@@ -53,6 +55,11 @@ class Env(KeepsState, ABC):
 
     def action_mask(self) -> Values | None:
         """Returns what may be chosen in the observations that `reset` returned; None without masks."""
+        return None
+
+    @property
+    def mirror(self) -> Any:
+        """A function `mirror(obs, action)` that returns symmetric batches, or None."""
         return None
 
     def close(self) -> None:

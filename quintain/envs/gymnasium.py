@@ -25,7 +25,8 @@ def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
     if settings.vectorization == "native":
         return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng)
     encode_text = settings.text_observations == "encode"
-    return LaneEnv(settings.id, [_factory(settings)] * num_lanes, rng, encode_text=encode_text)
+    factories = [_factory(settings)] * num_lanes
+    return LaneEnv(settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text)
 
 
 def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:

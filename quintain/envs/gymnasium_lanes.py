@@ -30,8 +30,17 @@ EnvFactory = Callable[[], Any]
 class LaneEnv(Env):
     """Steps N Gymnasium environments, one per lane."""
 
-    def __init__(self, name: str, factories: Sequence[EnvFactory], rng: Rng, *, encode_text: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        factories: Sequence[EnvFactory],
+        rng: Rng,
+        *,
+        group_size: int = 1,
+        encode_text: bool = False,
+    ) -> None:
         self.name = name
+        self.group_size = group_size
         self.num_lanes = len(factories)
         self.rng = rng
         self.envs = [_create(name, factory) for factory in factories]
@@ -101,6 +110,10 @@ class LaneEnv(Env):
             self.obs_view, self.reward, self.terminated, self.truncated, self.final_view, action_mask=self.mask
         )
 
+    @property
+    def mirror(self) -> Any:
+        return getattr(getattr(self.envs[0], "unwrapped", self.envs[0]), "mirror", None)
+
     def close(self) -> None:
         for env in self.envs:
             env.close()
@@ -166,7 +179,7 @@ class LaneEnv(Env):
 
     def _seed(self, lane: int) -> int:
         incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
-        return self.rng.seed_for("reset", lane, int(self.episode[lane]), incarnation)
+        return self.rng.seed_for("reset", lane // self.group_size, int(self.episode[lane]), incarnation)
 
     def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
         if self.has_plain_obs:

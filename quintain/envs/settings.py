@@ -16,6 +16,9 @@ class EnvSettings(PartSettings):
     num_lanes: Count = 8
     """Streams of steps that advance together."""
 
+    group_size: Count = 1
+    """Neighbouring lanes that begin their episodes alike, for algorithms that compare them."""
+
 
 class GymSettings(EnvSettings):
     """Runs any Gymnasium environment by its id, or one of yours by module:Name."""

@@ -90,6 +90,10 @@ class ActorCritic(Policy):
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))
+
+    def choose(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> torch.Tensor:
+        """Writes the action and its log-probability and returns the features that the critic sees."""
         features, value_features = self._step(slot.leaves, state, keep=True)
         output = self.actor(features)
         mask = slot.leaves.get(f.ACTION_MASK)
@@ -97,22 +101,26 @@ class ActorCritic(Policy):
             slot.log_prob.copy_(self.head.mode(output, slot.leaves, mask))
         else:
             slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, mask))
-        slot.value.copy_(self.critic(value_features).squeeze(-1))
+        return value_features
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        named = flatten(self.spec.obs, obs, f.OBS)
-        rows = next(iter(named.values()))
+        named, rows = flatten(self.spec.obs, obs, f.OBS), self.obs_rows(obs)
         named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        log_prob, entropy, value_features = self.judge_actions(batch)
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: self.critic(value_features).squeeze(-1)}
+
+    def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns log-probability and entropy of given actions, and the features that the critic sees."""
         states = self._states(batch.get(f.POLICY_STATE))
         features = self.trunk.replay(batch, states[0])
         value_features = features if self.critic_trunk is None else self.critic_trunk.replay(batch, states[1])
         log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
-        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: self.critic(value_features).squeeze(-1)}
+        return log_prob, entropy, value_features
 
     def env_action(self, slot: Slot) -> Any:
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)

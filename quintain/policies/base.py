@@ -53,6 +53,11 @@ class Policy(nn.Module, ABC):
     def observe(self, obs: Mapping[str, Array]) -> None:
         """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
 
+    def obs_rows(self, obs: Any) -> torch.Tensor:
+        """Returns one leaf of an observation, for its number of rows and its device."""
+        rows: torch.Tensor = next(iter(flatten(self.spec.obs, obs, f.OBS).values()))
+        return rows
+
     def initial_state(self, num_lanes: int) -> torch.Tensor:
         """Returns the memory of lanes that have seen nothing."""
         return torch.zeros((num_lanes, self.state_size), device=self.device)

@@ -32,7 +32,7 @@ class Memory(nn.Module):
         return self._next(functional.linear(features, self.input_weight, self.input_bias), state, first)
 
     def replay(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        """Runs whole sequences: features [T*n, F], time-major, and the state [n, S] before them; returns [T*n, size]."""
+        """Runs sequences: features [T*n, F], time-major, and the state [n, S] before them; returns [T*n, size]."""
         lanes = len(state)
         # The inputs' part of all steps at once: only the recurrent part has to wait for the step before.
         inputs = functional.linear(features, self.input_weight, self.input_bias)

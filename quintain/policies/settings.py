@@ -67,6 +67,11 @@ class ActorCriticSettings(PolicySettings):
     """Entries of a Dict observation that the critic sees, such as what only a simulator knows; none means all."""
 
 
+class ActorOnlySettings(ActorCriticSettings):
+    """Acts with one network and has no critic."""
+
+
 REGISTERED = (
+    Registration("policy", "actor_only", ActorOnlySettings, "quintain.policies.actor_only:ActorOnly"),
     Registration("policy", "actor_critic", ActorCriticSettings, "quintain.policies.actor_critic:ActorCritic"),
 )

@@ -36,7 +36,9 @@ class SyncCollector(KeepsState):
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset({"policy", "rng", "on_episodes", "seconds"})
 
-    def __init__(self, env: Env, policy: Policy, rng: Rng, on_episodes: EpisodeListener) -> None:
+    def __init__(
+        self, env: Env, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, starts_fresh: bool = False
+    ) -> None:
         self.env = env
         self.policy = policy
         self.rng = rng
@@ -51,6 +53,8 @@ class SyncCollector(KeepsState):
         self.first: Array = np.ones(env.num_lanes, dtype=np.bool_)
         self.episode_return: Array = np.zeros(env.num_lanes, dtype=np.float64)
         self.episode_length: Array = np.zeros(env.num_lanes, dtype=np.int64)
+        self.starts_fresh = starts_fresh
+        self.playing: Array = np.ones(env.num_lanes, dtype=np.bool_)
         self.lane_step = 0
         self.cursor = 0
         self.seconds = {"act": 0.0, "env": 0.0}
@@ -58,6 +62,8 @@ class SyncCollector(KeepsState):
     def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
         if self.cursor == 0:
+            if self.starts_fresh:
+                self._start_fresh()
             rollout.begin(rollout.sequence + 1, version)
             draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
             for name, rows in self.obs.items():
@@ -72,6 +78,8 @@ class SyncCollector(KeepsState):
                     return False
                 self._step(rollout, self.cursor)
                 self.cursor += 1
+                if not self.playing.any():
+                    self._leave_rest_out(rollout)
             self._finish(rollout)
         return True
 
@@ -100,6 +108,10 @@ class SyncCollector(KeepsState):
         rollout.write(f.FIRST, t + 1, done)
         if result.valid is not None:
             self._skip_resets(rollout, t, _array(result.valid), done)
+        if self.starts_fresh:
+            rollout.write(f.VALID, t, self.playing)
+            done = done & self.playing
+            self.playing &= ~done
         if done.any():
             rollout.write(f.DONE, t, done)
             lanes = np.flatnonzero(done)
@@ -115,6 +127,28 @@ class SyncCollector(KeepsState):
         rollout.write(f.FIRST, t + 1, ~valid)
         self.episode_return[~valid] = 0.0
         self.episode_length[~valid] = 0
+
+    def _start_fresh(self) -> None:
+        """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
+        for name, rows in flatten(self.env.spec.obs, self.env.reset(), f.OBS).items():
+            np.copyto(self.obs[name], _array(rows))
+        mask = self.env.action_mask()
+        if self.mask is not None and mask is not None:
+            np.copyto(self.mask, _array(mask))
+        for array, value in (
+            (self.first, True),
+            (self.playing, True),
+            (self.episode_return, 0),
+            (self.episode_length, 0),
+        ):
+            array.fill(value)
+
+    def _leave_rest_out(self, rollout: Rollout) -> None:
+        """Ends a rollout in which every lane has played its one episode."""
+        rollout.storage[f.VALID][self.cursor :].fill_(False)
+        for name in rollout.obs_names:
+            rollout.storage[name][rollout.num_steps].copy_(rollout.storage[name][self.cursor])
+        self.cursor = rollout.num_steps
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""

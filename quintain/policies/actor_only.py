@@ -1,0 +1,35 @@
+"""A policy without a critic, for algorithms that compare returns with each other instead of with an expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Slot
+from quintain.data.spec import BehaviorSpec
+from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.settings import ActorOnlySettings
+from quintain.rng import Rng
+
+
+class ActorOnly(ActorCritic):
+    """Acts like an actor-critic; every value is zero."""
+
+    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng) -> None:
+        super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
+        # Nothing is to be learned, saved or averaged for a network that is never asked.
+        del self.critic
+
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        self.choose(slot, state, deterministic=deterministic)
+        slot.value.zero_()
+
+    def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.zeros(len(self.obs_rows(obs)), device=self.device)
+
+    def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        log_prob, entropy, _ = self.judge_actions(batch)
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
