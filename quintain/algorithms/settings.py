@@ -129,7 +129,5 @@ _WITHOUT_CRITIC = {"policy": {"type": "actor_only"}}
 REGISTERED = (
     Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
     Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
-    Registration(
-        "algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", {"policy": {"type": "actor_only"}}
-    ),
+    Registration("algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", _WITHOUT_CRITIC),
 )
