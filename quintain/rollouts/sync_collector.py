@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -130,8 +130,17 @@ def _refuse_nonfinite(rollout: Rollout) -> None:
         field = rollout.array(name)
         if field.dtype.kind == "f" and not np.isfinite(field).all():
             t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])
-            raise NonFiniteError(
-                f"the environment returned {where} that is not finite in lane {lane}, step {t} of the rollout: "
-                f"{field[t, lane]}. Mend the environment, or wrap it to replace such values",
-                code="E0601",
-            )
+            raise _nonfinite(where, lane, t, field[t, lane])
+    last = rollout.final_obs[: rollout.num_final].cpu().numpy()
+    if last.dtype.kind == "f" and not np.isfinite(last).all():
+        row = int(np.argwhere(~np.isfinite(last))[0][0])
+        t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == row)[0])
+        raise _nonfinite("a last observation", lane, t, last[row])
+
+
+def _nonfinite(what: str, lane: int, t: int, found: Any) -> NonFiniteError:
+    return NonFiniteError(
+        f"the environment returned {what} that is not finite in lane {lane}, step {t} of the rollout: {found}. "
+        f"Mend the environment, or wrap it to replace such values",
+        code="E0601",
+    )
