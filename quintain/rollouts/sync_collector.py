@@ -50,19 +50,23 @@ class SyncCollector(KeepsState):
 
     def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
-        if self.cursor == 0:
-            rollout.begin(rollout.sequence + 1, version)
-            draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
-            rollout.write(f.OBS, 0, self.obs)
-            rollout.write(f.FIRST, 0, self.first)
         with torch.inference_mode():
             while self.cursor < rollout.num_steps:
                 if should_stop():
                     return False
+                # After the question: a rollout that was stopped before its first step has not begun.
+                if self.cursor == 0:
+                    self._begin(rollout, version)
                 self._step(rollout, self.cursor)
                 self.cursor += 1
             self._finish(rollout)
         return True
+
+    def _begin(self, rollout: Rollout, version: int) -> None:
+        rollout.begin(rollout.sequence + 1, version)
+        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
+        rollout.write(f.OBS, 0, self.obs)
+        rollout.write(f.FIRST, 0, self.first)
 
     def _step(self, rollout: Rollout, t: int) -> None:
         slot = rollout.slots[t]

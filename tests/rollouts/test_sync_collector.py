@@ -152,6 +152,7 @@ def test_a_rollout_left_after_any_step_and_continued_is_the_same(stop_after: int
     np.testing.assert_array_equal(collector.episode_return, finished.episode_return)
     np.testing.assert_array_equal(collector.episode_length, finished.episode_length)
     assert collector.lane_step == finished.lane_step == 20
+    assert rollout.sequence == 2
 
 
 def test_the_next_rollout_begins_where_the_last_one_ended() -> None:
