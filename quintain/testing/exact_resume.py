@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from quintain.launch import Launched, resume, start
-from quintain.testing.differences import differences
+from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
