@@ -1,4 +1,4 @@
-"""What every source of rollouts promises: it fills, it stops when asked and continues there, and it knows its version."""
+"""What every source of rollouts promises: it fills, stops when asked, continues there, and knows its version."""
 
 from __future__ import annotations
 
