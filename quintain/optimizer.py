@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.optim.adam import adam
 
 from quintain.state import as_tensor
 from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.typing import State
+
+_BETAS = (0.9, 0.999)
 
 
 class Optimizer:
@@ -41,13 +44,10 @@ class Optimizer:
             for parameter, data, grad in zip(values, self._split(self.flat), self._split(self.grad), strict=True):
                 parameter.data = data.view_as(parameter)
                 parameter.grad = grad.view_as(parameter)
-        self.adam = torch.optim.Adam([self.flat], eps=eps, fused=True)
+        self.eps = eps
         # Adam's moments exist from the start, so that a checkpoint at step 0 has the same tree as a later one.
-        self.adam.state[self.flat] = {
-            "step": torch.zeros((), dtype=torch.float32, device=self.flat.device),
-            "exp_avg": torch.zeros_like(self.flat),
-            "exp_avg_sq": torch.zeros_like(self.flat),
-        }
+        self.num_steps = torch.zeros((), dtype=torch.float32, device=self.flat.device)
+        self.moments = {moment: torch.zeros_like(self.flat.data) for moment in ("exp_avg", "exp_avg_sq")}
 
     def step(self, loss: torch.Tensor, learning_rate: float) -> torch.Tensor:
         """Takes one step down the gradient of `loss` and returns the gradient's norm before clipping."""
@@ -70,30 +70,47 @@ class Optimizer:
         norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self.adam.param_groups[0]["lr"] = learning_rate
-        self.adam.step()
+        self._descend(grad, learning_rate)
         return norm
 
+    @torch.no_grad()
+    def _descend(self, grad: torch.Tensor, learning_rate: float) -> None:
+        # The function behind torch.optim.Adam: the bookkeeping of the class costs more than this kernel.
+        adam(
+            [self.flat],
+            [grad],
+            [self.moments["exp_avg"]],
+            [self.moments["exp_avg_sq"]],
+            [],
+            [self.num_steps],
+            fused=True,
+            amsgrad=False,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=self.eps,
+            maximize=False,
+        )
+
     def state_dict(self) -> State:
-        moments = self.adam.state[self.flat]
         return {
-            "step": moments["step"].clone(),
+            "step": self.num_steps.clone(),
             **{
                 moment: {
                     name: part.view_as(self.parameters[name]).clone()
-                    for name, part in zip(self.parameters, self._split(moments[moment]), strict=True)
+                    for name, part in zip(self.parameters, self._split(flat), strict=True)
                 }
-                for moment in ("exp_avg", "exp_avg_sq")
+                for moment, flat in self.moments.items()
             },
         }
 
     def load_state_dict(self, state: State) -> None:
-        moments = self.adam.state[self.flat]
-        moments["step"].copy_(as_tensor(state["step"]))
-        for moment in ("exp_avg", "exp_avg_sq"):
+        self.num_steps.copy_(as_tensor(state["step"]))
+        for moment, flat in self.moments.items():
             if set(state[moment]) != set(self.parameters):
                 raise KeyError(f"optimizer state is for {sorted(state[moment])}, not for {sorted(self.parameters)}")
-            for name, part in zip(self.parameters, self._split(moments[moment]), strict=True):
+            for name, part in zip(self.parameters, self._split(flat), strict=True):
                 part.copy_(as_tensor(state[moment][name]).reshape(-1))
 
     def _split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import ResourceError
+from quintain.errors import QuintainError, ResourceError
 from quintain.restore import require_same_spec, restore_trainer
 from quintain.run_output import CommandHints, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
@@ -111,17 +111,19 @@ class Run:
         """Opens the run, and closes it whatever happens."""
         self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
-        self._write_status(trainer)
-        if self.checkpoints is not None and self.last is None:
-            self._commit(trainer)
         try:
             with self.signals.watching(trainer.stop, lambda: self.last.name if self.last else "none"):
+                # Inside: whoever reads that the run is going on may send a signal at once.
+                self._write_status(trainer)
+                if self.checkpoints is not None and self.last is None:
+                    self._commit(trainer)
                 yield
                 self.state = "stopped" if trainer.stop_reason else "finished"
                 self._commit_last(trainer)
         except BaseException as error:
             self.state = "failed"
-            self._write_status(trainer, exit_code=getattr(error, "exit_code", 1), reason=str(error))
+            with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
+                self._write_status(trainer, exit_code=getattr(error, "exit_code", 1), reason=str(error))
             self.log("failed", trainer, code=getattr(error, "code", None), detail=str(error))
             raise
         finally:

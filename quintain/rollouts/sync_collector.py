@@ -18,9 +18,9 @@ from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import build, flatten
 from quintain.envs.base import Env, StepResult
-from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy, draw_noise
 from quintain.rng import Rng
+from quintain.rollouts.finite import refuse_nonfinite
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -61,27 +61,31 @@ class SyncCollector(KeepsState):
 
     def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
-        if self.cursor == 0:
-            if self.starts_fresh:
-                self._start_fresh()
-            rollout.begin(rollout.sequence + 1, version)
-            draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
-            for name, rows in self.obs.items():
-                rollout.write(name, 0, rows)
-            rollout.write(f.FIRST, 0, self.first)
-            rollout.policy_state.copy_(self.policy_state)
-            if self.mask is not None:
-                rollout.write(f.ACTION_MASK, 0, self.mask)
         with torch.inference_mode():
             while self.cursor < rollout.num_steps:
                 if should_stop():
                     return False
+                # After the question: a rollout that was stopped before its first step has not begun.
+                if self.cursor == 0:
+                    self._begin(rollout, version)
                 self._step(rollout, self.cursor)
                 self.cursor += 1
                 if not self.playing.any():
                     self._leave_rest_out(rollout)
             self._finish(rollout)
         return True
+
+    def _begin(self, rollout: Rollout, version: int) -> None:
+        if self.starts_fresh:
+            self._start_fresh()
+        rollout.begin(rollout.sequence + 1, version)
+        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
+        for name, rows in self.obs.items():
+            rollout.write(name, 0, rows)
+        rollout.write(f.FIRST, 0, self.first)
+        rollout.policy_state.copy_(self.policy_state)
+        if self.mask is not None:
+            rollout.write(f.ACTION_MASK, 0, self.mask)
 
     def _step(self, rollout: Rollout, t: int) -> None:
         slot = rollout.slots[t]
@@ -135,13 +139,10 @@ class SyncCollector(KeepsState):
         mask = self.env.action_mask()
         if self.mask is not None and mask is not None:
             np.copyto(self.mask, _array(mask))
-        for array, value in (
-            (self.first, True),
-            (self.playing, True),
-            (self.episode_return, 0),
-            (self.episode_length, 0),
-        ):
-            array.fill(value)
+        self.first.fill(True)
+        self.playing.fill(True)
+        self.episode_return.fill(0.0)
+        self.episode_length.fill(0)
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
         """Ends a rollout in which every lane has played its one episode."""
@@ -156,7 +157,7 @@ class SyncCollector(KeepsState):
         slot = rollout.slots[last]
         slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
-        _refuse_nonfinite(rollout)
+        refuse_nonfinite(rollout)
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:
@@ -166,7 +167,7 @@ class SyncCollector(KeepsState):
         self.cursor = 0
 
     def _value_truncated(self, rollout: Rollout) -> None:
-        cut = rollout.storage[f.TRUNCATED] & ~rollout.storage[f.TERMINATED]
+        cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
         if cut.any():
             rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
             obs = build(self.env.spec.obs, rows, f.OBS)
@@ -175,16 +176,3 @@ class SyncCollector(KeepsState):
 
 def _array(values: object) -> Array:
     return values if isinstance(values, np.ndarray) else values.cpu().numpy()  # type: ignore[attr-defined]  # a tensor
-
-
-def _refuse_nonfinite(rollout: Rollout) -> None:
-    seen = [(name, f"an observation ({name})") for name in rollout.obs_names]
-    for name, where in [*seen, (f.REWARD, "a reward")]:
-        field = rollout.array(name)
-        if field.dtype.kind == "f" and not np.isfinite(field).all():
-            t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])
-            raise NonFiniteError(
-                f"the environment returned {where} that is not finite in lane {lane}, step {t} of the rollout: "
-                f"{field[t, lane]}. Mend the environment, or wrap it to replace such values",
-                code="E0601",
-            )

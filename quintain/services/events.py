@@ -61,8 +61,9 @@ class On:
 class EventManager:
     """Calls events in the order in which they were added.
 
-    An event that returns False was interrupted: the round stops there, and the next `fire` continues with that same
-    event, so that a stop in the middle of a long evaluation neither skips nor repeats anything.
+    An event that returns False was interrupted: the round at the end of a cycle stops there, and the next one
+    continues with that same event, so that a stop in the middle of a long evaluation neither skips nor repeats
+    anything. At other points the trainer does not wait, so the rest of the round is called all the same.
     """
 
     def __init__(self) -> None:
@@ -74,9 +75,15 @@ class EventManager:
 
     def fire(self, point: str, trainer: Any) -> bool:
         """Calls what is due; returns False if an event was interrupted."""
+        if point == CYCLE_END:
+            return self._end_cycle(trainer)
+        answers = [function(trainer) for when, function in self.events if when.is_due(point, trainer.progress)]
+        return not any(answer is False for answer in answers)
+
+    def _end_cycle(self, trainer: Any) -> bool:
         for position in range(self.next_event, len(self.events)):
             when, function = self.events[position]
-            if when.is_due(point, trainer.progress) and function(trainer) is False:
+            if when.is_due(CYCLE_END, trainer.progress) and function(trainer) is False:
                 self.next_event = position
                 return False
         self.next_event = 0

@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ScriptedEnv": "quintain.testing.scripted_env",
         "assert_all_state_saved": "quintain.testing.saved_state",
         "assert_resumes_exactly": "quintain.testing.exact_resume",
-        "differences": "quintain.testing.differences",
+        "differences": "quintain.testing.compare",
     },
 )

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from quintain.launch import Launched, resume, start
-from quintain.testing.differences import differences
+from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def assert_resumes_exactly(run_file: RunFile, *, stop_after_steps: Sequence[int] | None = None) -> None:
     """Trains once without and once with interruptions, through checkpoints on disk, and compares all that was learned.
 
-    `stop_after_steps` lists after how many steps of all lanes to stop, each counted from the last resume; unless
-    given, the run stops once, a little after the middle and inside a rollout.
+    `stop_after_steps` lists after how many steps of all lanes to stop, those of evaluations included, each counted
+    from the last resume; unless given, the run stops once, about in the middle.
     """
     stops = _middle(run_file) if stop_after_steps is None else stop_after_steps
     with TemporaryDirectory() as directory:

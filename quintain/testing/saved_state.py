@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.assemble import assemble
 from quintain.run import Run
-from quintain.testing.differences import differences
+from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer

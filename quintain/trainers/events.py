@@ -10,6 +10,7 @@ from quintain.envs.base import Env
 from quintain.rng import Rng
 from quintain.rollouts.evaluate import Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
+from quintain.trainers.global_streams import GlobalStreams
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
@@ -35,7 +36,9 @@ class Evaluate:
         interval = settings.every_env_steps or max(1, context.budget_env_steps // 10)
         self.when: When = Every(env_steps=interval, at_end=True)
         rng = context.rng.child("evaluation")
-        env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
+        # An environment may draw from a global generator when it is made; training must not notice.
+        with GlobalStreams().untouched():
+            env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
         self.evaluator = Evaluator(env, settings.num_episodes, rng)
 
     def __call__(self, trainer: Trainer) -> bool:

@@ -21,6 +21,8 @@ def test_names_are_sorted_unique_and_importable(name: str) -> None:
     exported = list(module.__all__)
     assert exported == sorted(set(exported)), f"{name}.__all__ should be {sorted(set(exported))}"
     for attribute in exported:
+        # A module of the same name would take the name's place as soon as anyone imports it.
+        assert f"{name}.{attribute}" not in modules(), f"{name}.{attribute} is both a name and a module"
         assert getattr(module, attribute) is not None, f"{name}.{attribute}"
 
 

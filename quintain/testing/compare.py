@@ -31,7 +31,8 @@ def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
 def _differences(left: Any, right: Any, path: str, seen: Seen) -> Iterator[str]:
     if left is right or (id(left), id(right)) in seen:
         return
-    seen[id(left), id(right)] = (left, right)
+    if not isinstance(left, int | float | str):
+        seen[id(left), id(right)] = (left, right)
     if type(left) is not type(right):
         yield f"{path}: a {type(left).__name__} and a {type(right).__name__}"
     elif isinstance(left, torch.Tensor | np.ndarray | np.generic):

@@ -1,0 +1,43 @@
+"""Small run files, one for each thing that can be registered; a new name without a case fails its contract's test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quintain.assemble import assemble
+from quintain.run import Run
+from quintain.settings.tree import RunFile
+from quintain.trainers.base import Trainer
+
+ENVS: dict[str, dict[str, Any]] = {
+    "gym lanes, choices": {"type": "gym", "id": "CartPole-v1", "max_episode_steps": 15},
+    "gym lanes, numbers": {"type": "gym", "id": "Pendulum-v1", "max_episode_steps": 15},
+    "gym native": {"type": "gym", "id": "CartPole-v1", "vectorization": "native", "max_episode_steps": 15},
+    "corridor": {"type": "corridor"},
+}
+ALGORITHMS = ("ppo", "my_reinforce")
+NUM_LANES, NUM_STEPS = 4, 32
+
+
+def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: int = 3, **behavior: Any) -> RunFile:
+    chosen: dict[str, Any] = {"type": algorithm}
+    if algorithm == "ppo":
+        chosen |= {"batch_size": 48, "num_epochs": 2}
+    return RunFile.from_mapping(
+        {
+            "experiment": {
+                "seed": 5,
+                "budget": {"env_steps": cycles * NUM_LANES * NUM_STEPS},
+                "env": {"num_lanes": NUM_LANES, **(env or ENVS["gym lanes, choices"])},
+                "behaviors": {
+                    "default": {"algorithm": chosen, "rollout": {"num_steps": NUM_STEPS}, "events": [], **behavior}
+                },
+            },
+            "run": {"writers": []},
+        }
+    )
+
+
+def make_trainer(settings: RunFile) -> Trainer:
+    run = Run(settings, [])
+    return assemble(settings, run, run.writer)

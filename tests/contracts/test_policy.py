@@ -1,0 +1,113 @@
+"""What every policy promises: acting is repeatable, and learning sees what acting did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quintain import registry
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout
+from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.errors import SpecMismatch
+from quintain.policies.base import Policy, draw_noise
+from quintain.rng import Rng
+
+NAMES = [*registry.names("policy"), "wide_actor_critic"]
+SPECS = {
+    "choices": BehaviorSpec(obs=box(4), action=discrete(3)),
+    "choices from one": BehaviorSpec(obs=box(4), action=discrete(3, start=1)),
+    "numbers": BehaviorSpec(obs=box(3), action=box(2, low=-0.5, high=0.5)),
+    "images": BehaviorSpec(obs=box(2, 2, 3, low=0, high=255, dtype="uint8"), action=discrete(2)),
+}
+pytestmark = [pytest.mark.parametrize("name", NAMES), pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)]
+
+
+def make(name: str, spec: BehaviorSpec, seed: int = 0, **settings: object) -> Policy:
+    registration = registry.get("policy", name)
+    policy: Policy = registration.load()(registration.settings_class(**settings), spec, Rng(seed))
+    return policy
+
+
+def observations(spec: BehaviorSpec, how_many: int) -> np.ndarray:
+    numbers = np.random.default_rng(0).uniform(0, 3, (how_many, *spec.obs.shape))
+    return numbers.astype(spec.obs.dtype)
+
+
+def acted(policy: Policy, spec: BehaviorSpec, *, deterministic: bool = False) -> Rollout:
+    rollout = Rollout(spec, num_lanes=6, num_steps=1, noise_size=policy.noise.size)
+    draw_noise(rollout, policy.noise, Rng(1), first_step=0)
+    rollout.write(f.OBS, 0, observations(spec, 6))
+    with torch.inference_mode():
+        policy.act(rollout.slots[0], deterministic=deterministic)
+    return rollout
+
+
+def test_acting_is_a_function_of_the_noise(name: str, spec: BehaviorSpec) -> None:
+    policy = make(name, spec)
+    torch.manual_seed(1)
+    first = acted(policy, spec)
+    torch.manual_seed(2)
+    second = acted(policy, spec)
+    for field in (f.ACTION, f.LOG_PROB, f.VALUE):
+        assert torch.equal(first.storage[field], second.storage[field])
+
+
+def test_learning_judges_actions_as_acting_did(name: str, spec: BehaviorSpec) -> None:
+    policy = make(name, spec)
+    rollout = acted(policy, spec)
+    judged = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
+    # Not bitwise: a Gaussian's noise is recovered from the action, (a - mean) / std, which rounds.
+    torch.testing.assert_close(judged[f.LOG_PROB], rollout.flat(f.LOG_PROB), atol=1e-5, rtol=0)
+    torch.testing.assert_close(judged[f.VALUE], rollout.flat(f.VALUE), atol=1e-6, rtol=0)
+    assert judged[f.ENTROPY].shape == (6,)
+    torch.testing.assert_close(policy.value_of(rollout.flat(f.OBS)), rollout.flat(f.VALUE), atol=1e-6, rtol=0)
+
+
+def test_every_weight_gets_a_gradient(name: str, spec: BehaviorSpec) -> None:
+    policy = make(name, spec)
+    rollout = acted(policy, spec)
+    judged = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
+    (judged[f.LOG_PROB].sum() + judged[f.ENTROPY].sum() + judged[f.VALUE].sum()).backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in policy.parameters())
+
+
+def test_predict_takes_one_observation_or_many_and_answers_for_the_environment(name: str, spec: BehaviorSpec) -> None:
+    policy = make(name, spec)
+    many = observations(spec, 5)
+    actions, state = policy.predict(many)
+    one, _ = policy.predict(many[0])
+    assert state is None
+    assert len(actions) == 5
+    # Not bitwise: a product of one row may be summed in another order than the same row among five.
+    np.testing.assert_allclose(one, actions[0], atol=1e-6, rtol=0)
+    sampled, _ = policy.predict(many, deterministic=False, rng=Rng(9))
+    again, _ = policy.predict(many, deterministic=False, rng=Rng(9))
+    np.testing.assert_array_equal(sampled, again)
+    for chosen in (actions, sampled):
+        if hasattr(spec.action, "n"):
+            assert spec.action.start <= chosen.min() <= chosen.max() < spec.action.start + spec.action.n
+        else:
+            assert np.abs(chosen).max() <= 0.5
+    with pytest.raises(SpecMismatch, match="the policy takes"):
+        policy.predict(np.zeros((2, 3, 5, 7)))
+
+
+def test_a_loaded_state_acts_identically(name: str, spec: BehaviorSpec) -> None:
+    policy, other = make(name, spec, seed=1, normalize_obs=True), make(name, spec, seed=2, normalize_obs=True)
+    policy.observe(observations(spec, 50))
+    assert not torch.equal(acted(policy, spec).storage[f.VALUE], acted(other, spec).storage[f.VALUE])
+    other.load_state_dict({key: value.clone() for key, value in policy.state_dict().items()})
+    for field in (f.ACTION, f.LOG_PROB, f.VALUE):
+        assert torch.equal(acted(policy, spec).storage[field], acted(other, spec).storage[field])
+
+
+def test_the_seed_decides_the_weights_and_global_generators_do_not(name: str, spec: BehaviorSpec) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = make(name, spec, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    for mine, theirs in zip(first.parameters(), make(name, spec, seed=3).parameters(), strict=True):
+        assert torch.equal(mine, theirs)

@@ -1,0 +1,109 @@
+"""What every registered settings class promises: frozen, documented, and the same after saving and loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from quintain import registry
+from quintain.settings.base import PartSettings
+from quintain.settings.outline import RunTree
+from quintain.settings.tree import RunFile
+from tests.contracts.cases import run_file
+from tests.contracts.json_schema import schema_errors
+
+USER_NAMES = [("env", "corridor"), ("algorithm", "my_reinforce"), ("reward_signal", "stillness"), ("writer", "list"),
+              ("event", "anneal_friction"), ("trainer", "dagger"), ("policy", "wide_actor_critic")]  # fmt: skip
+SHIPPED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
+CASES = [*SHIPPED, *USER_NAMES]
+EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" for kind, name in CASES])
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "gym": {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 50},
+    "stop_at_return": {"mean_return": 195.0},
+    "anneal_friction": {"every_env_steps": 128, "low": 0.125},
+}
+"""What a part needs to be told, and some things it may be."""
+
+
+def settings_of(kind: str, name: str) -> PartSettings:
+    return registry.get(kind, name).settings_class.model_validate({"type": name, **REQUIRED.get(name, {})})
+
+
+def run_file_with(kind: str, settings: PartSettings) -> RunFile:
+    """Puts one part into a whole run file."""
+    match kind:
+        case "env":
+            return run_file().replace("experiment.env", settings.model_dump(mode="json"))
+        case "reward_signal":
+            return run_file(reward_signals={"mine": settings})
+        case "event":
+            return run_file(events=["evaluate", settings])
+        case "writer":
+            return run_file().replace("run.writers", [settings])
+        case "placement":
+            return run_file().replace("run.placement", settings)
+        case "rollout":
+            return run_file(rollout=settings)
+        case "algorithm":
+            return run_file(algorithm=settings.type)
+        case _:
+            return run_file(**{kind: settings})
+
+
+@EVERY
+def test_a_dumped_part_loads_as_an_equal_one(kind: str, name: str) -> None:
+    settings = settings_of(kind, name)
+    assert type(settings).model_validate(settings.model_dump(mode="json")) == settings
+
+
+@EVERY
+def test_a_saved_run_file_loads_as_an_equal_one(kind: str, name: str, tmp_path: Path) -> None:
+    original = run_file_with(kind, settings_of(kind, name))
+    original.save(tmp_path / "saved.yaml")
+    loaded = RunFile.load(tmp_path / "saved.yaml")
+    assert loaded == original
+    assert loaded.fingerprint() == original.fingerprint()
+    # Equal and of the same class: `==` alone would not tell two classes with equal fields apart.
+    assert loaded.to_dict() == original.to_dict()
+
+
+@EVERY
+def test_a_dumped_run_file_fits_the_schema(kind: str, name: str) -> None:
+    schema = RunTree.model_json_schema()
+    assert not list(schema_errors(run_file_with(kind, settings_of(kind, name)).to_dict(), schema, schema))
+
+
+@EVERY
+def test_every_field_says_what_it_is_and_no_field_can_be_changed_or_invented(kind: str, name: str) -> None:
+    settings = settings_of(kind, name)
+    for field, about in type(settings).model_fields.items():
+        # The parameters of an event function have types and defaults, but no place for a sentence.
+        if (kind, name) != ("event", "anneal_friction") or field not in {"low"}:
+            assert about.description, f"{name}.{field} has no description"
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.type = "other"  # type: ignore[misc]  # the point
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        type(settings).model_validate({**settings.model_dump(), "invented": 1})
+
+
+def test_the_schema_refuses_what_validation_refuses() -> None:
+    schema = RunTree.model_json_schema()
+    tree = run_file().to_dict()
+    behavior = tree["experiment"]["behaviors"]["default"]
+    for block, key, value in (
+        (tree["experiment"], "sead", 1),
+        (tree["experiment"]["env"], "num_lanes", 0),
+        (behavior["algorithm"], "type", "pppo"),
+        (behavior["algorithm"], "num_epochs", "ten"),
+        (tree["run"], "threads", None),
+    ):
+        before = dict(block)
+        block[key] = value
+        assert list(schema_errors(tree, schema, schema)), f"{key}={value} fits the schema"
+        block.clear()
+        block.update(before)
+    assert not list(schema_errors(tree, schema, schema))

@@ -1,0 +1,77 @@
+"""What every source of rollouts promises: it fills, stops when asked, continues there, and knows its version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quintain import registry
+from quintain.data import fields as f
+from quintain.testing import differences
+from quintain.trainers.base import Trainer
+from tests.contracts.cases import NUM_STEPS, make_trainer, run_file
+
+NAMES = registry.names("placement")
+pytestmark = pytest.mark.parametrize("name", NAMES)
+
+
+def make(name: str) -> Trainer:
+    return make_trainer(run_file().replace("run.placement", name))
+
+
+def never() -> bool:
+    return False
+
+
+def after(num_steps: int) -> Callable[[], bool]:
+    asked = iter(range(num_steps))
+    return lambda: next(asked, None) is None
+
+
+def test_filling_makes_the_store_ready(name: str) -> None:
+    trainer = make(name)
+    assert not trainer.store.ready()
+    assert trainer.source.fill(trainer.store, never)
+    assert trainer.store.ready()
+    trainer.close()
+
+
+def test_a_stop_inside_a_rollout_is_invisible_in_it(name: str) -> None:
+    whole, parted = make(name), make(name)
+    whole.source.fill(whole.store, never)
+    for num_steps in (0, 5, 11):
+        assert not parted.source.fill(parted.store, after(num_steps))
+        assert not parted.store.ready()
+    assert parted.source.fill(parted.store, never)
+    assert not list(differences(whole.store.state_dict(), parted.store.state_dict()))
+
+
+def test_a_loaded_state_continues_inside_a_rollout(name: str) -> None:
+    whole, first, second = make(name), make(name), make(name)
+    whole.source.fill(whole.store, never)
+    assert not first.source.fill(first.store, after(NUM_STEPS // 2))
+    second.source.load_state_dict(first.source.state_dict())
+    second.store.load_state_dict(first.store.state_dict())
+    assert second.source.fill(second.store, never)
+    assert not list(differences(whole.store.state_dict(), second.store.state_dict()))
+
+
+def test_rollouts_carry_the_version_that_acted(name: str) -> None:
+    trainer = make(name)
+    for version in (0, 6):
+        trainer.source.publish(version, trainer.policy)
+        assert trainer.source.fill(trainer.store, never)
+        [rollout] = trainer.store.take()
+        assert rollout[f.POLICY_VERSION].eq(version).all()
+        trainer.store.release()
+
+
+def test_it_says_how_exactly_it_resumes_and_how_long_it_took(name: str) -> None:
+    trainer = make(name)
+    assert trainer.source.exactness == "exact"
+    trainer.source.fill(trainer.store, never)
+    seconds = trainer.source.drain_seconds()
+    assert set(seconds) == {"act", "env"}
+    assert all(value > 0 for value in seconds.values())
+    assert set(trainer.source.drain_seconds().values()) == {0.0}

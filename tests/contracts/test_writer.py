@@ -1,0 +1,52 @@
+"""What every writer promises: it takes a header, rows, notes and a summary, in this order, and never raises."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import math
+
+import pytest
+
+from quintain import registry
+from quintain.run_output import make_writers
+from quintain.services.writers import RunHeader, RunSummary, Writer
+from tests.contracts.cases import run_file
+
+NAMES = [*registry.names("writer"), "list"]
+
+HEADER = RunHeader(
+    version="1", algorithm="ppo", env="CartPole-v1", num_lanes=4, device="cpu", cores=1, seed=0, run_directory=None,
+    budget_env_steps=256,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("state", ["finished", "stopped", "failed"])
+def test_a_run_from_its_header_to_its_summary(name: str, state: str) -> None:
+    registration = registry.get("writer", name)
+    writer: Writer = registration.load()(registration.settings_class(type=name), io.StringIO())
+    writer.open(HEADER)
+    writer.write(128, {"rollout/ep_rew_mean": 21.0, "train/policy_loss": -0.1})
+    writer.write(256, {"rollout/ep_rew_mean": math.inf})
+    writer.note("a note with \x1b[31m control characters\nand two lines")
+    writer.close(RunSummary(state=state, seconds=1.0, env_steps=256))  # type: ignore[arg-type]  # one of the three
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_the_four_methods_of_the_protocol(name: str) -> None:
+    made = registry.get("writer", name).load()
+    for method in ("open", "write", "note", "close"):
+        wanted = list(inspect.signature(getattr(Writer, method)).parameters)
+        assert list(inspect.signature(getattr(made, method)).parameters) == wanted
+
+
+def test_a_writer_of_ones_own_follows_a_run(user_parts) -> None:
+    from quintain.assemble import assemble
+    from quintain.run import Run
+
+    settings = run_file(cycles=2).replace("run.writers", ["list"])
+    run = Run(settings, make_writers(settings))
+    assemble(settings, run, run.writer).train()
+    assert [what for what, _ in user_parts.ListWriter.told] == ["open", "write", "write", "close"]
+    assert [step for what, step in user_parts.ListWriter.told if what == "write"] == [128, 256]

@@ -1,0 +1,119 @@
+"""What is trained to a score, one run of it, and the files in docs/results/ that remember the outcome."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quintain import RunFile, launch
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+EPISODES = 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command that a user would type, and the mean return over 100 episodes that it must reach."""
+
+    name: str
+    command: str
+    target: float
+    num_seeds: int
+
+    def settings(self, seed: int) -> RunFile:
+        what, *rest = self.command.split()[2:]
+        overrides = [word for word in rest if "=" in word] + [f"experiment.seed={seed}"]
+        if what.endswith(".yaml"):
+            return RunFile.load(ROOT / what, *overrides)
+        return RunFile.from_names(what, rest[0], *overrides)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("cartpole-demo", "quintain train examples/cartpole.yaml", target=475.0, num_seeds=10),
+        Task("cartpole-defaults", "quintain train ppo CartPole-v1 total_timesteps=150k", target=475.0, num_seeds=3),
+        Task("acrobot", "quintain train examples/acrobot.yaml", target=-100.0, num_seeds=3),
+        Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one seed fared."""
+
+    seed: int
+    steps: int
+    best_mean: float
+    """Mean return of the best checkpoint, which `quintain eval RUN` plays."""
+    latest_mean: float
+    """Mean return of the last checkpoint."""
+    seconds: float
+    cpu_seconds: float
+    curve: list[tuple[int, float]]
+    """Step and mean return of the last 100 training episodes."""
+
+
+def run(task: Task, seed: int, runs_dir: Path) -> Outcome:
+    """Trains as the command does, and plays 100 episodes with the best and the latest checkpoint."""
+    started, cpu_started = time.perf_counter(), time.process_time()
+    launched = launch.start(task.settings(seed), runs_dir=runs_dir, run_id="trial", quiet=True)
+    summary = launched.trainer.train()
+    launched.trainer.close()
+    launched.run.close()
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    best, latest = (
+        launch.evaluate(runs_dir, f"trial@{which}", num_episodes=EPISODES, deterministic=True, seed=None)[0]
+        for which in ("best", "latest")
+    )
+    return Outcome(
+        seed=seed,
+        steps=summary.env_steps,
+        best_mean=best.mean_return,
+        latest_mean=latest.mean_return,
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        curve=_curve(launched.directory.metrics),
+    )
+
+
+def remember(task: Task, outcome: Outcome) -> None:
+    """Writes the outcome into docs/results/, beside other seeds of the same settings; others are forgotten."""
+    path = RESULTS / f"learning-{task.name}.json"
+    fingerprint = task.settings(0).fingerprint()
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    outcomes = known["outcomes"] if known.get("fingerprint") == fingerprint else []
+    kept = [old for old in outcomes if old["seed"] != outcome.seed]
+    record = {
+        "task": task.name,
+        "command": task.command,
+        "target": task.target,
+        "fingerprint": fingerprint,
+        "outcomes": sorted([*kept, _as_json(outcome)], key=lambda row: row["seed"]),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "seed": outcome.seed,
+        "steps": outcome.steps,
+        "best_mean": round(outcome.best_mean, 1),
+        "latest_mean": round(outcome.latest_mean, 1),
+        "seconds": round(outcome.seconds, 1),
+        "cpu_seconds": round(outcome.cpu_seconds, 1),
+        # One string, so that a curve is one line of the file and not three hundred.
+        "curve": " ".join(f"{step}:{value:.1f}" for step, value in outcome.curve),
+    }
+
+
+def _curve(metrics: Path) -> list[tuple[int, float]]:
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    name = "rollout/ep_rew_mean"
+    return [(row["step"], row[name]) for row in rows if name in row]
