@@ -49,7 +49,9 @@ def start(
 ) -> Launched:
     """Prepares a new run; its directory is created only when everything else could be built."""
     behavior = next(iter(run_file.experiment.behaviors.values()))
-    chosen = run_id or run_file.run.id or default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
+    chosen = run_file.run.id if run_id is None else run_id
+    if chosen is None:
+        chosen = default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
     run = Run(run_file, [] if quiet else make_writers(run_file, stream), planned)
     run.show_header()

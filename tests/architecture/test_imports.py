@@ -44,6 +44,7 @@ def test_importing_the_package_costs_nothing(tmp_path: Path) -> None:
     assert not imported_by("import quintain", tmp_path) & HEAVY
 
 
+@pytest.mark.slow
 def test_the_watch_sees_torch_when_it_is_imported(tmp_path: Path) -> None:
     """Guards the tests around it: a name that needs torch does bring it in."""
     assert "torch" in imported_by("from quintain import Policy", tmp_path)

@@ -1,0 +1,83 @@
+"""Environments that a run cannot use, or that fail while it uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+VECTOR = Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Ends after ten steps, each of reward 1."""
+
+    observation_space: Any = VECTOR
+    action_space: Any = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return self.obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return self.obs(), self.reward(), self.age == 10, False, {}
+
+    def obs(self) -> Any:
+        return np.full(2, self.age / 10, np.float32)
+
+    def reward(self) -> float:
+        return 1.0
+
+
+class DictObs(Plain):
+    observation_space = Dict({"a": VECTOR, "b": VECTOR})
+
+
+class ManyChoices(Plain):
+    action_space = MultiDiscrete([2, 3])
+
+
+class CannotBeMade(Plain):
+    def __init__(self) -> None:
+        raise RuntimeError("no licence\nsecond line of the reason")
+
+
+class FailsInReset(Plain):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        raise OSError("the simulator is gone")
+
+
+class FailsLater(Plain):
+    """Fails at its 100th step unless told otherwise."""
+
+    num_steps = 0
+    is_mended = False
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        type(self).num_steps += 1
+        if type(self).num_steps >= 100 and not self.is_mended:
+            raise ValueError("the gripper fell off")
+        return super().step(action)
+
+
+class NotANumber(Plain):
+    def obs(self) -> Any:
+        return np.array([np.nan if self.age == 5 else 0.0, 0.0], np.float32)
+
+
+class Infinite(Plain):
+    def reward(self) -> float:
+        return float("inf") if self.age == 5 else 1.0
+
+
+class WrongShape(Plain):
+    def obs(self) -> Any:
+        return np.zeros(3, np.float32)
+
+
+class NotAnEnv:
+    """Has nothing of an environment."""
