@@ -61,6 +61,7 @@ def start(
     trainer = assemble(run_file, run, run.writer)
     if initialize_from is not None:
         restore_policy(trainer.policy, load(initialize_from))
+        trainer.algorithm.begin_from_policy()
     # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of another:
     # those are committed first.
     config = run_file.to_yaml() if initialize_from is None else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid, split
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.algorithms.symmetry import Mirror, with_mirrors
@@ -44,6 +44,9 @@ class Algorithm(KeepsState, ABC):
     starts_fresh: ClassVar[bool] = False
     """Whether every rollout begins new episodes in all lanes and counts only those."""
 
+    needs_groups: ClassVar[bool] = False
+    """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
+
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
     ) -> None:
@@ -57,6 +60,9 @@ class Algorithm(KeepsState, ABC):
             policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
         self.sampler = MinibatchSampler(rng)
+
+    def begin_from_policy(self) -> None:
+        """Takes note that the policy was given other weights before the run began."""
 
     @property
     def gamma(self) -> float:
@@ -91,11 +97,11 @@ class Algorithm(KeepsState, ABC):
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
             return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate)}
-        parts = list(split(minibatch, micro_batch_size))
-        shares = [len(part[f.LOG_PROB]) / len(minibatch[f.LOG_PROB]) for part in parts]
+        whole = num_valid(minibatch)
         sums: dict[str, torch.Tensor] = {}
         self.optimizer.clear()
-        for part, share in zip(parts, shares, strict=True):
+        for part in split(minibatch, micro_batch_size):
+            share = num_valid(part) / whole
             loss = self.loss(part, fraction)
             self.optimizer.add(loss.total * share)
             sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}

@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
     """Makes the environment that `{type: gym, id: ...}` names."""
-    if settings.vectorization == "native":
-        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng)
     encode_text = settings.text_observations == "encode"
+    if settings.vectorization == "native":
+        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng, encode_text=encode_text)
     factories = [_factory(settings)] * num_lanes
     return LaneEnv(settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text)
 
 
-def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:
+def env_from_object(slot: Any, num_lanes: int, rng: Rng, *, group_size: int = 1, encode_text: bool = False) -> Env:
     """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):
-        return VectorEnv(name, slot, rng)
+        return VectorEnv(name, slot, rng, encode_text=encode_text)
     if isinstance(slot, gymnasium.Env):
-        return LaneEnv(name, [lambda: slot], rng)
+        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text)
     if callable(slot):
-        return LaneEnv(name, [partial(_made_alone, name, slot)] * num_lanes, rng)
+        factories = [partial(_made_alone, name, slot)] * num_lanes
+        return LaneEnv(name, factories, rng, group_size=group_size, encode_text=encode_text)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from quintain.policies.distributions import CategoricalHead, GaussianHead
 from torch.distributions import Categorical, Independent, Normal
 
 from quintain.data.spec import box, discrete
-from quintain.policies.distributions import CategoricalHead, GaussianHead
 from quintain.rng import Rng
 
 
