@@ -68,9 +68,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks. Allowed after a command too.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks. Allowed after a command too.")] = False,
 ) -> None:
     """Reinforcement learning that is right, fast, exact on resume, and pleasant."""
 

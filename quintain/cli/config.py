@@ -19,13 +19,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 def show(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE|ALGO ENV|KEY=VALUE", help="A run file or two names, and settings to change."
-        ),
+        typer.Argument(metavar="FILE|ALGO ENV|KEY=VALUE", help="A run file or two names, and settings to change."),
     ],
-    json: Annotated[
-        bool, typer.Option("--json", help="Print settings, origins and notes as one object.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print settings, origins and notes as one object.")] = False,
 ) -> None:
     """Shows every setting of a run, and who set it."""
     run_file = run_file_of(words)
@@ -40,9 +36,7 @@ def show(
 
 @app.command()
 def schema(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print an error as JSON too; the schema always is.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print an error as JSON too; the schema always is.")] = False,
 ) -> None:
     """Prints the JSON schema of a run file, for editors that complete and check as you type."""
     typer.echo(json_text.dumps(RunTree.model_json_schema(), indent=None if json else 2))

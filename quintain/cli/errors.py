@@ -95,9 +95,7 @@ def as_quintain_error(error: Exception) -> QuintainError:
 def redact(text: str) -> str:
     """Blanks the values of secret-looking environment variables and what looks like an access key."""
     secrets = {
-        value
-        for name, value in os.environ.items()
-        if len(value) >= _MIN_SECRET_LENGTH and _SECRET_NAME.search(name)
+        value for name, value in os.environ.items() if len(value) >= _MIN_SECRET_LENGTH and _SECRET_NAME.search(name)
     }
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "[redacted]")

@@ -12,9 +12,7 @@ from quintain.services.printable import escape_control_characters
 
 
 def list_registered(
-    kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="One of: " + ", ".join(registry.KINDS))
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="One of: " + ", ".join(registry.KINDS))] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of {kind, name, description}.")] = False,
 ) -> None:
     """Lists everything that a run file can name."""

@@ -20,9 +20,7 @@ def validate(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list of all files.")] = False,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow", metavar="MODULE:NAME", help="Code that files in a folder may load. Repeatable."
-        ),
+        typer.Option("--allow", metavar="MODULE:NAME", help="Code that files in a folder may load. Repeatable."),
     ] = None,
 ) -> None:
     """Checks run files without running them; ends with 2 if any is bad."""

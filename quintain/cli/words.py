@@ -53,8 +53,7 @@ def source_of(names: Sequence[str]) -> FileSource | NamesSource:
         return NamesSource(*names)
     found = " ".join(names) if names else "nothing"
     raise SettingsError(
-        f"expected FILE, or ALGO ENV, and found {found!r}. "
-        f"Write for example: quintain train ppo CartPole-v1 seed=1",
+        f"expected FILE, or ALGO ENV, and found {found!r}. Write for example: quintain train ppo CartPole-v1 seed=1",
         code=USAGE_CODE,
     )
 

@@ -60,13 +60,9 @@ class Flaw(Exception):
         where = f"checkpoint {path.name} in {path.parent}"
         choose = "Choose another from: quintain checkpoints list"
         if self.code == INCOMPATIBLE:
-            return CheckpointIncompatible(
-                f"{where}: {self.reason}. Use the version that wrote it", code=self.code
-            )
+            return CheckpointIncompatible(f"{where}: {self.reason}. Use the version that wrote it", code=self.code)
         if self.code == PICKLED:
-            return CheckpointError(
-                f"{where}: {self.reason}; pickled checkpoints are never loaded", code=self.code
-            )
+            return CheckpointError(f"{where}: {self.reason}; pickled checkpoints are never loaded", code=self.code)
         if self.code == UNREADABLE:
             return CheckpointError(f"{where} cannot be read: {self.reason}", code=self.code)
         return CheckpointError(f"{where} is damaged: {self.reason}. {choose}", code=self.code)
@@ -124,9 +120,7 @@ def parse_manifest(data: bytes) -> Manifest:
         found = f"{MANIFEST}: schema {content.get('schema')!r}, this version reads {SCHEMA}"
         raise Flaw(found, INCOMPATIBLE)
     try:
-        files = {
-            str(name): FileRecord(file["size"], file["sha256"]) for name, file in content["files"].items()
-        }
+        files = {str(name): FileRecord(file["size"], file["sha256"]) for name, file in content["files"].items()}
         manifest = Manifest(
             commit=content["commit"],
             step=content["step"],

@@ -55,9 +55,7 @@ class ConsoleWriter:
         if self._is_live:
             self._display = _LiveDisplay(self._console, RunView(header), self._clock)
         else:
-            self._display = _LogDisplay(
-                self._console, RunView(header), self._clock, self._settings.every_seconds
-            )
+            self._display = _LogDisplay(self._console, RunView(header), self._clock, self._settings.every_seconds)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         self._opened().add(step, row)
@@ -91,9 +89,7 @@ class _StreamConsole(Console):
 class _Display:
     """Draws the view when a row arrives, at most once in so many seconds, and once more at the end."""
 
-    def __init__(
-        self, console: Console, view: RunView, clock: Callable[[], float], every_seconds: float
-    ) -> None:
+    def __init__(self, console: Console, view: RunView, clock: Callable[[], float], every_seconds: float) -> None:
         self.console = console
         self.view = view
         self._clock = clock

@@ -33,18 +33,14 @@ def check_run_id(run_id: str) -> str:
     is_plain = _RUN_ID.fullmatch(run_id) and not _DEVICE_NAMES.fullmatch(run_id)
     if not is_plain or run_id == LATEST:
         expected = "1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit"
-        raise SettingsError(
-            f"--run-id: found {run_id!r}, expected {expected}, and no reserved word", code="E0217"
-        )
+        raise SettingsError(f"--run-id: found {run_id!r}, expected {expected}, and no reserved word", code="E0217")
     return run_id
 
 
 def default_run_id(env: str, algorithm: str, *, runs_dir: Path) -> str:
     """Returns a readable id that is not in use, such as `cartpole-ppo-1115-otter`."""
     task = re.sub(r"-v\d+$", "", env.rpartition("/")[2].rpartition(":")[2])
-    stem = "-".join(
-        filter(None, (_plain(task)[:32], _plain(algorithm)[:16], datetime.now(UTC).strftime("%m%d")))
-    )
+    stem = "-".join(filter(None, (_plain(task)[:32], _plain(algorithm)[:16], datetime.now(UTC).strftime("%m%d"))))
     words = _WORDS.split()
     free = [word for word in words if not (runs_dir / f"{stem}-{word}").exists()]
     if free:

@@ -80,9 +80,7 @@ def encode(state: Mapping[str, object], *, allow_nonfinite: Collection[str] = ()
     """Splits a state into tensors and document; refuses NaN and infinity outside the allowed paths."""
     if DIGESTED not in state or not set(state) <= set(SUBTREES):
         found = ", ".join(sorted(map(str, state))) or "nothing"
-        raise CheckpointError(
-            f'state: found the subtrees {found}, expected "training" and "records"', code="E0408"
-        )
+        raise CheckpointError(f'state: found the subtrees {found}, expected "training" and "records"', code="E0408")
     encoder = _Encoder(allow_nonfinite)
     document: dict[str, Json] = {name: encoder.encode_dict(state[name], name, 1) for name in state}
     return EncodedState(encoder.tensors, document)
@@ -156,9 +154,7 @@ class _Encoder:
             try:
                 value = value.detach().cpu().numpy()
             except TypeError as error:
-                raise CheckpointError(
-                    f"state at {path}: {error}. Store it as float32", code="E0408"
-                ) from error
+                raise CheckpointError(f"state at {path}: {error}. Store it as float32", code="E0408") from error
         if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES:
             raise _unsupported(path, value)
         array = np.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")

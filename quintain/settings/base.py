@@ -142,9 +142,7 @@ class Schedule(Settings):
         return self.start if self.end is None else handler(self)
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{"type": "number"}, handler(schema)]}
 
     def at(self, fraction: float) -> float:

@@ -68,9 +68,7 @@ class Choice:
         try:
             settings_class = registry.get(self.kind, name).settings_class
         except SettingsError as error:
-            raise PydanticCustomError(
-                "choice_name", "{m}", {"m": error.message, "code": error.code}
-            ) from error
+            raise PydanticCustomError("choice_name", "{m}", {"m": error.message, "code": error.code}) from error
         return settings_class.model_validate(complete)
 
     def _with_type(self, settings: PartSettings) -> PartSettings:

@@ -26,22 +26,16 @@ class Budget(Settings):
 class Behavior(Settings):
     """Puts together what acts, what it learns from and how it changes."""
 
-    trainer: Annotated[PartSettings, Choice("trainer", default="rollout")] = Field(
-        default={}, validate_default=True
-    )
+    trainer: Annotated[PartSettings, Choice("trainer", default="rollout")] = Field(default={}, validate_default=True)
     """The stages that are repeated."""
 
-    policy: Annotated[PartSettings, Choice("policy", default="actor_critic")] = Field(
-        default={}, validate_default=True
-    )
+    policy: Annotated[PartSettings, Choice("policy", default="actor_critic")] = Field(default={}, validate_default=True)
     """What acts and is trained."""
 
     algorithm: Annotated[PartSettings, Choice("algorithm")]
     """How the policy changes."""
 
-    rollout: Annotated[PartSettings, Choice("rollout", default="block")] = Field(
-        default={}, validate_default=True
-    )
+    rollout: Annotated[PartSettings, Choice("rollout", default="block")] = Field(default={}, validate_default=True)
     """Where experience waits, how much of it and for how long."""
 
     reward_signals: dict[str, Annotated[PartSettings, _REWARD_SIGNAL]] = Field(
@@ -49,9 +43,7 @@ class Behavior(Settings):
     )
     """What counts as good, by name; the name is the type unless another is given."""
 
-    events: tuple[Annotated[PartSettings, Choice("event")], ...] = Field(
-        default=("evaluate",), validate_default=True
-    )
+    events: tuple[Annotated[PartSettings, Choice("event")], ...] = Field(default=("evaluate",), validate_default=True)
     """What else happens between stages."""
 
     @field_validator("reward_signals", mode="before")

@@ -120,16 +120,12 @@ def alias_applies(draft: Draft, path: KeyPath, alias: str, canonical: str) -> bo
     except SettingsError:
         # The block is of an unknown type, which validation reports.
         return False
-    return (
-        governing is not None and canonical in governing.model_fields and alias not in governing.model_fields
-    )
+    return governing is not None and canonical in governing.model_fields and alias not in governing.model_fields
 
 
 def _rename(draft: Draft, path: KeyPath, canonical: str) -> None:
     if canonical in draft.get(path[:-1]):
-        message = (
-            f"{draft.place(path)}: {dotted(path)} and {canonical} are the same setting; keep {canonical}"
-        )
+        message = f"{draft.place(path)}: {dotted(path)} and {canonical} are the same setting; keep {canonical}"
         raise SettingsError(message, code="E0203")
     origin = draft.origin(path)
     draft.rename(path, canonical)

@@ -59,9 +59,7 @@ def _choices_below(
                 if name in value:
                     yield from _choices_below((*path, name), below, mark, value[name])
         return
-    items = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for step, item in items:
         yield from _choices_below((*path, step), *_element(annotation, step), item)
 
@@ -69,10 +67,7 @@ def _choices_below(
 @cache
 def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Any, Choice | None], ...]:
     """Lists the fields below which a part can be chosen; all others are single values."""
-    fields = [
-        (name, *_unwrap(field.annotation, field.metadata))
-        for name, field in settings_class.model_fields.items()
-    ]
+    fields = [(name, *_unwrap(field.annotation, field.metadata)) for name, field in settings_class.model_fields.items()]
     return tuple(
         (name, annotation, choice)
         for name, annotation, choice in fields

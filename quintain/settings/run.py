@@ -23,8 +23,7 @@ def require_run_id(text: str) -> str:
     if not _RUN_ID.fullmatch(text):
         raise PydanticCustomError(
             "run_id",
-            'found "{text}", expected up to 64 letters, digits, ".", "_" and "-", '
-            "beginning with a letter or digit",
+            'found "{text}", expected up to 64 letters, digits, ".", "_" and "-", beginning with a letter or digit',
             {"text": text[:80]},
         )
     if _WINDOWS_DEVICE.fullmatch(text):
@@ -34,9 +33,7 @@ def require_run_id(text: str) -> str:
 
 def _require_device(text: str) -> str:
     if not _DEVICE.fullmatch(text):
-        raise PydanticCustomError(
-            "device", 'found "{text}", expected cpu, cuda, cuda:N or auto', {"text": text[:80]}
-        )
+        raise PydanticCustomError("device", 'found "{text}", expected cpu, cuda, cuda:N or auto', {"text": text[:80]})
     return text
 
 
@@ -75,9 +72,7 @@ class RunSettings(Settings):
     threads: Count = 1
     """Torch threads of this process; recorded, because it can change rounding."""
 
-    placement: Annotated[PartSettings, Choice("placement", default="local")] = Field(
-        default={}, validate_default=True
-    )
+    placement: Annotated[PartSettings, Choice("placement", default="local")] = Field(default={}, validate_default=True)
     """Where acting happens."""
 
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -86,9 +81,7 @@ class RunSettings(Settings):
     report: ReportSettings = ReportSettings()
     """When metrics are written."""
 
-    writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(
-        default=("console",), validate_default=True
-    )
+    writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(default=("console",), validate_default=True)
     """Who receives the metrics, beside metrics.jsonl."""
 
     grace_seconds: Seconds = 10.0

@@ -55,9 +55,7 @@ class Draft:
 
     def copy(self) -> Draft:
         """Returns a draft that can change without this one."""
-        return Draft(
-            self.source, deepcopy(self.values), dict(self.positions), dict(self.origins), list(self.notes)
-        )
+        return Draft(self.source, deepcopy(self.values), dict(self.positions), dict(self.origins), list(self.notes))
 
     def get(self, path: KeyPath) -> Any:
         """Returns the value at a path, None if nobody set it."""

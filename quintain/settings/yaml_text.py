@@ -77,9 +77,7 @@ def parse(text: str, source: str, *, is_file: bool = True) -> Document:
         raise _refusal(f"{builder.place(position)}: {_syntax_problem(error, text)}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise _refusal(
-            f"{source}:{line}: character U+{ord(text[error.position]):04X} is not allowed"
-        ) from error
+        raise _refusal(f"{source}:{line}: character U+{ord(text[error.position]):04X} is not allowed") from error
     if builder.problems:
         raise _refusal(builder.problems[0], builder.problems[1:])
     return Document(source, value, builder.positions)
@@ -104,9 +102,7 @@ class _Builder:
             if isinstance(event, yaml_events.DocumentStartEvent):
                 num_documents += 1
                 if num_documents > 1:
-                    raise _refusal(
-                        f"{self.place(_position(event.start_mark))}: a second document begins, expected one"
-                    )
+                    raise _refusal(f"{self.place(_position(event.start_mark))}: a second document begins, expected one")
                 value = self._value(next(self.events), ())
         return value
 
@@ -115,9 +111,7 @@ class _Builder:
 
     def _value(self, event: yaml_events.Event, path: KeyPath) -> object:
         if len(path) > MAX_DEPTH:
-            raise _refusal(
-                f"{self.place(_position(event.start_mark))}: nested more than {MAX_DEPTH} levels deep"
-            )
+            raise _refusal(f"{self.place(_position(event.start_mark))}: nested more than {MAX_DEPTH} levels deep")
         self._count(event, 1)
         if isinstance(event, yaml_events.AliasEvent):
             return self._alias(event, path)
@@ -179,9 +173,7 @@ class _Builder:
         size, depth = _extent(value)
         self._count(event, size)
         if len(path) + depth > MAX_DEPTH:
-            raise _refusal(
-                f"{self.place(_position(event.start_mark))}: nested more than {MAX_DEPTH} levels deep"
-            )
+            raise _refusal(f"{self.place(_position(event.start_mark))}: nested more than {MAX_DEPTH} levels deep")
         return deepcopy(value)
 
     def _count(self, event: yaml_events.Event, amount: int) -> None:

@@ -240,9 +240,7 @@ def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
-def test_a_terminal_that_nobody_watches_gets_a_log(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_that_nobody_watches_gets_a_log(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     stream = FakeTerminal()
     console = ConsoleWriter(ConsoleSettings(every_seconds=1.0), stream)
