@@ -76,6 +76,10 @@ class Rollout:
         """Returns the field on the CPU as a numpy array [T+1, N, ...]; a view where memory allows."""
         return self.arrays[name] if self.arrays else self.storage[name].cpu().numpy()
 
+    def final_array(self) -> Array:
+        """Returns the true last observations that were kept, on the CPU, in the order of `final_index`."""
+        return self.final_obs[: self.num_final].cpu().numpy()
+
     def write(self, name: str, t: int, value: Any) -> None:
         """Copies one step of a field from what an environment returned, tensor or array."""
         if isinstance(value, np.ndarray) and self.arrays:

@@ -135,7 +135,7 @@ def _refuse_nonfinite(rollout: Rollout) -> None:
         if field.dtype.kind == "f" and not np.isfinite(field).all():
             t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])
             raise _nonfinite(where, lane, t, field[t, lane])
-    last = rollout.final_obs[: rollout.num_final].cpu().numpy()
+    last = rollout.final_array()
     if last.dtype.kind == "f" and not np.isfinite(last).all():
         row = int(np.argwhere(~np.isfinite(last))[0][0])
         t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == row)[0])
