@@ -162,14 +162,14 @@ SETUPS = (
 )
 
 
-def build(setup: Setup) -> tuple[Trainer, Rows]:
+def build(setup: Setup, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
     Moody.on_step = staticmethod(lambda: None)
     rows = Rows()
     run_file = RunFile.from_mapping(
         {
             "experiment": {
                 "env": {"type": "gym", "id": "Moody", "num_lanes": LANES},
-                "behaviors": {"default": {"algorithm": {"type": "ppo"}, "events": []}},
+                "behaviors": {"default": {"algorithm": {"type": "ppo"}, "events": events}},
             }
         },
         changes={"num_steps": STEPS, "batch_size": 12, "num_epochs": 2, "normalize_obs": True, "hidden_sizes": [4, 4],
@@ -294,7 +294,7 @@ ITEMS = (
     *(f"store/block/fields/{name}" for name in FIELDS.split()),
     "events/next_event",
     "events/memories/0/num_calls",
-    "events/memories/2/num_calls",
+    "events/memories/1/num_calls",
     "global_streams/python/words",
     "global_streams/python/gauss",
     *(f"global_streams/numpy/{name}" for name in ("key", "pos", "has_gauss", "gauss")),
@@ -322,6 +322,15 @@ def test_what_was_drawn_before_the_restore_does_not_matter(setup: Setup, stopped
         torch.rand(5)
 
     assert resume(setup, stopped, before_restore=draw) == uninterrupted[setup.is_continuous]
+
+
+def test_evaluation_draws_from_no_stream_of_the_training(uninterrupted) -> None:
+    setup = SETUPS[0]
+    trainer, rows = build(setup, events=({"type": "evaluate", "every_env_steps": 1, "num_episodes": 2},))
+    trainer.train(TOTAL)
+    assert all("eval/mean_reward" in row for _, row in rows.rows)
+    assert state_files.digest_of(trainer.state_dict()) == uninterrupted[setup.is_continuous].digest
+    trainer.close()
 
 
 @pytest.mark.parametrize("item", ITEMS)
