@@ -47,7 +47,7 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
             (*path, "rollout", "max_staleness"),
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
             "set max_staleness to 0 or choose another placement",
-            "E0216",
+            "E0213",
         )
 
 
@@ -57,7 +57,7 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
         yield Problem(
             (*path, "events", types.index("stop_at_return")),
             "stop_at_return can never happen without an evaluate event; add {type: evaluate}",
-            "E0217",
+            "E0214",
         )
 
 
