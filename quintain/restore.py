@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
 
 
-def require_same_spec(trainer: Trainer, loaded: Loaded) -> None:
+def require_same_spec(policy: Policy, loaded: Loaded) -> None:
     """Refuses a checkpoint that was made for other spaces."""
-    saved, now = loaded.manifest.about.get("spec"), trainer.policy.spec.to_dict()
+    saved, now = loaded.manifest.about.get("spec"), policy.spec.to_dict()
     if saved != now:
         raise CheckpointIncompatible(
-            f"checkpoint is for {_describe(saved)}; this env has {trainer.policy.spec}. Use the environment it was "
-            f"trained with"
+            f"checkpoint is for {_describe(saved)}; this env has {policy.spec}. Use the environment it was trained with"
         )
 
 

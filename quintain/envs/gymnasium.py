@@ -57,7 +57,7 @@ def _made_alone(name: str, factory: EnvFactory) -> Any:
 def _factory(settings: GymSettings) -> EnvFactory:
     if ":" in settings.id:
         return partial(_checked_instance, settings)
-    _require_registered(settings.id)
+    require_registered(settings.id)
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
     # Our own checks run on every step; Gymnasium's checker would cost as much as a small environment.
     return partial(gymnasium.make, settings.id, disable_env_checker=True, **limit, **settings.kwargs)
@@ -72,7 +72,7 @@ def _checked_instance(settings: GymSettings) -> Any:
 
 
 def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
-    _require_registered(settings.id)
+    require_registered(settings.id)
     if gymnasium.spec(settings.id).vector_entry_point is None:
         raise SettingsError(
             f"env {settings.id!r} has no vector entry point of its own, so vectorization: native cannot be used. "
@@ -87,7 +87,8 @@ def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
         raise EnvError(f"env {settings.id!r} cannot be created: {reason}", code="E0505") from error
 
 
-def _require_registered(env_id: str) -> None:
+def require_registered(env_id: str) -> None:
+    """Refuses an id that Gymnasium does not know, with the nearest one that it does."""
     if env_id in gymnasium.registry:
         return
     known = list(gymnasium.registry)

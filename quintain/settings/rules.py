@@ -51,7 +51,7 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
             (*path, "rollout", "max_staleness"),
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
             "set max_staleness to 0 or choose another placement",
-            "E0216",
+            "E0213",
         )
 
 
@@ -61,7 +61,7 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
         yield Problem(
             (*path, "events", types.index("stop_at_return")),
             "stop_at_return can never happen without an evaluate event; add {type: evaluate}",
-            "E0217",
+            "E0214",
         )
 
 
@@ -127,7 +127,7 @@ def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterato
             (*path, "algorithm", "learning_rate"),
             f"a schedule has no effect with {dotted((*path, 'algorithm', 'adaptive_kl'))}, which moves the learning "
             f"rate by itself; give one number",
-            "E0216",
+            "E0222",
         )
 
 

@@ -161,11 +161,13 @@ class Trainer:
         return True
 
     def _stage_estimate(self) -> bool:
-        self.algorithm.estimate(self._taken)
+        if self._taken.num_valid:
+            self.algorithm.estimate(self._taken)
         return True
 
     def _stage_update(self) -> bool:
-        self.stats.add_all(self.algorithm.update(self._taken, self.progress))
+        if self._taken.num_valid:
+            self.stats.add_all(self.algorithm.update(self._taken, self.progress))
         return True
 
     def _stage_publish(self) -> bool:

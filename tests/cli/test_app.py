@@ -326,6 +326,7 @@ def test_train_passes_on_what_was_asked(requests: list[TrainRequest | ResumeRequ
             is_resume=False,
             is_forced=True,
             initialize_from=None,
+            allow=(),
             is_json=False,
             is_quiet=True,
         )
