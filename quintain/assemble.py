@@ -56,7 +56,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global"))
     make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env)
     env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
     for note in env.notes:
         writer.note(note)
