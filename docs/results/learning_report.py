@@ -14,6 +14,9 @@ PANELS = {
     "cartpole-defaults": "CartPole, defaults",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
+    "memory": "CartPole, velocities hidden",
+    "workshop": "Workshop",
+    "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 LINE, GOAL = "#2563eb", "#d97706"
