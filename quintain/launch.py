@@ -6,13 +6,14 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointIncompatible, CheckpointNotFound, RunDirectoryError, SettingsError
+from quintain.ranks import NUM_RANKS, FirstDeed, Ranks, num_ranks_of, send_orders, with_ranks_of_torchrun
 from quintain.restore import restore_policy
 from quintain.run import Run
 from quintain.run_output import env_name, make_writers
@@ -48,30 +49,32 @@ def start(
     quiet: bool = False,
 ) -> Launched:
     """Prepares a new run; its directory is created only when everything else could be built."""
+    run_file = with_ranks_of_torchrun(run_file, is_new=True)
     behavior = next(iter(run_file.experiment.behaviors.values()))
     chosen = run_file.run.id if run_id is None else run_id
     if chosen is None:
         chosen = default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
-    run = Run(run_file, [] if quiet else make_writers(run_file, stream), planned)
-    run.show_header()
-    _show_notes(run, run_file)
-    from quintain.assemble import assemble
-
-    trainer = assemble(run_file, run, run.writer)
-    if initialize_from is not None:
-        restore_policy(trainer.policy, load(initialize_from))
-    # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of another:
-    # those are committed first.
-    config = run_file.to_yaml() if initialize_from is None else None
-    directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
-    run.resources.enter_context(directory.lock())
-    run.open_directory(directory)
-    if initialize_from is not None:
-        run.save(trainer)
-    run.write_settings()
-    if trainer.source.exactness != "exact":
-        run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {trainer.source.exactness}")
+    writers = [] if quiet else make_writers(run_file, stream)
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file))
+    with _closing_on_failure(run.resources), run.ranks.leading():
+        run.show_header()
+        _show_notes(run, run_file)
+        trainer = _assemble(run, "begin" if initialize_from is None else "save")
+        if initialize_from is not None:
+            restore_policy(trainer.policy, load(initialize_from))
+        exactness = run.begin_together(trainer)
+        # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
+        # another: those are committed first.
+        config = run_file.to_yaml() if initialize_from is None else None
+        directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
+        run.resources.enter_context(directory.lock())
+        run.open_directory(directory)
+        if initialize_from is not None:
+            run.save(trainer)
+        run.write_settings()
+        if exactness != "exact":
+            run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {exactness}")
     return Launched(run, trainer, directory)
 
 
@@ -93,30 +96,29 @@ def resume(
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
     resources = ExitStack()
-    try:
+    with _closing_on_failure(resources):
         resources.enter_context(directory.lock())
         stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
-        run = Run(settings, [] if quiet else make_writers(settings, stream), directory, resources=resources)
-        run.open_directory(directory)
-        assert run.checkpoints is not None
-        is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
-        checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
-        run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
-        _show_notes(run, settings)
-        from quintain.assemble import assemble
-
-        trainer = assemble(settings, run, run.writer)
-        if checkpoint is None:
-            run.begin_again()
-        else:
-            run.restore(trainer, checkpoint)
-            _report_other_software(run, checkpoint.path)
-        if changes := changed_keys(stored, settings):
-            run.log("settings_changed", trainer, detail=[list(change) for change in changes])
-        run.write_settings()
-    except BaseException:
-        resources.close()
-        raise
+        settings = with_ranks_of_torchrun(settings, is_new=False)
+        writers = [] if quiet else make_writers(settings, stream)
+        run = Run(settings, writers, directory, resources=resources, ranks=Ranks(settings))
+        with run.ranks.leading():
+            run.open_directory(directory)
+            assert run.checkpoints is not None
+            is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
+            checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
+            run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
+            _show_notes(run, settings)
+            trainer = _assemble(run, "begin" if checkpoint is None else "restore")
+            if checkpoint is None:
+                run.begin_together(trainer)
+                run.begin_again()
+            else:
+                run.restore(trainer, checkpoint)
+                _report_other_software(run, checkpoint.path)
+            if changes := changed_keys(stored, settings):
+                run.log("settings_changed", trainer, detail=[list(change) for change in changes])
+            run.write_settings()
     return Launched(run, trainer, directory)
 
 
@@ -151,6 +153,27 @@ def evaluate(
     return results, checkpoint.path
 
 
+def _assemble(run: Run, first: FirstDeed) -> Trainer:
+    """Meets the other ranks, if any, and builds the trainer on all of them."""
+    world = run.ranks.join()
+    from quintain.assemble import assemble
+
+    send_orders(world, run.run_file, first)
+    trainer = assemble(run.run_file, run, run.writer, world=world)
+    # Nothing is written before everything could be built, on every rank.
+    world.barrier()
+    return trainer
+
+
+@contextmanager
+def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        resources.close()
+        raise
+
+
 def checkpoint_of(runs_dir: Path, text: str) -> Path:
     """Finds the checkpoint that RUN or RUN@which names."""
     name, which = split_checkpoint_suffix(text)
@@ -176,6 +199,7 @@ def _settings_to_resume(
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:
         return stored, RunFile.load(directory.config, *overrides, trusted=False, allow=named)
+    _refuse_other_ranks(stored, run_file, overrides)
     accepted = RunFile.load(directory.config, *overrides, trusted=False, allow=named)
     for path, old, new in changed_keys(accepted, run_file):
         raise SettingsError(
@@ -184,6 +208,16 @@ def _settings_to_resume(
             code="E0207",
         )
     return stored, run_file
+
+
+def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[str]) -> None:
+    old, new = num_ranks_of(stored), num_ranks_of(settings)
+    if old != new and not any(text.partition("=")[0].rpartition(".")[2] == "num_ranks" for text in overrides):
+        raise SettingsError(
+            f"{NUM_RANKS} changed {old} -> {new} since this run began, so the resume would not be exact. Repeat it as "
+            f"num_ranks={new} to accept, or use another --run-id",
+            code="E0207",
+        )
 
 
 def _code_names(value: Any) -> list[str]:

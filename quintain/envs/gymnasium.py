@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from quintain.rng import Rng
 
 
-def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
-    """Makes the environment that `{type: gym, id: ...}` names."""
+def gym_env(settings: GymSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+    """Makes the environment that `{type: gym, id: ...}` names, or the lanes of it that begin at `first_lane`."""
     if settings.vectorization == "native":
-        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng)
+        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng, first_lane=first_lane)
     encode_text = settings.text_observations == "encode"
     factories = [_factory(settings)] * num_lanes
-    return LaneEnv(settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text)
+    return LaneEnv(
+        settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text, first_lane=first_lane
+    )
 
 
-def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:
+def env_from_object(slot: Any, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
     """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):
-        return VectorEnv(name, slot, rng)
+        return VectorEnv(name, slot, rng, first_lane=first_lane)
     if isinstance(slot, gymnasium.Env):
-        return LaneEnv(name, [lambda: slot], rng)
+        return LaneEnv(name, [lambda: slot], rng, first_lane=first_lane)
     if callable(slot):
-        return LaneEnv(name, [partial(_made_alone, name, slot)] * num_lanes, rng)
+        return LaneEnv(name, [partial(_made_alone, name, slot)] * num_lanes, rng, first_lane=first_lane)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )

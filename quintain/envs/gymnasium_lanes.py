@@ -38,9 +38,11 @@ class LaneEnv(Env):
         *,
         group_size: int = 1,
         encode_text: bool = False,
+        first_lane: int = 0,
     ) -> None:
         self.name = name
         self.group_size = group_size
+        self.first_lane = first_lane
         self.num_lanes = len(factories)
         self.rng = rng
         self.envs = [_create(name, factory) for factory in factories]
@@ -93,8 +95,8 @@ class LaneEnv(Env):
                 obs, reward, terminated, truncated, info = env.step(lane_action)
             except Exception as error:
                 raise EnvError(
-                    f"env {self.name!r} failed in step() on lane {lane}, episode {self.episode[lane]}, action "
-                    f"{lane_action}: {type(error).__name__}: {error}",
+                    f"env {self.name!r} failed in step() on lane {self.first_lane + lane}, episode "
+                    f"{self.episode[lane]}, action {lane_action}: {type(error).__name__}: {error}",
                     code="E0501",
                 ) from error
             self.reward[lane] = reward
@@ -138,8 +140,12 @@ class LaneEnv(Env):
         if drifted:
             self.drift = (
                 f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in "
-                f"lane {drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
+                f"lane {self.first_lane + drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
             )
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        self.episode.fill(max(int(np.max(state["episode"])) for state in played))
+        return self.reset()
 
     def _replay(self, lane: int) -> None:
         env = self.envs[lane]
@@ -172,14 +178,18 @@ class LaneEnv(Env):
             obs, info = self.envs[lane].reset(seed=self._seed(lane))
         except Exception as error:
             raise EnvError(
-                f"env {self.name!r} failed in reset() on lane {lane}: {type(error).__name__}: {error}", code="E0502"
+                f"env {self.name!r} failed in reset() on lane {self.first_lane + lane}: "
+                f"{type(error).__name__}: {error}",
+                code="E0502",
             ) from error
         self._store(self.obs, lane, obs, "reset")
         self._store_mask(lane, info)
 
     def _seed(self, lane: int) -> int:
+        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
+        group = (self.first_lane + lane) // self.group_size
         incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
-        return self.rng.seed_for("reset", lane // self.group_size, int(self.episode[lane]), incarnation)
+        return self.rng.seed_for("reset", group, int(self.episode[lane]), incarnation)
 
     def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
         if self.has_plain_obs:
