@@ -66,10 +66,12 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
-    make_env = env_maker(run_file, slots.env)
+    make_env = env_maker(run_file, slots.env, is_grouped=True)
     make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
     num_lanes: int = experiment.env.num_lanes // world.size  # type: ignore[attr-defined]  # every env has lanes
     env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
+    for note in env.notes:
+        writer.note(note)
     policy = slots.policy or make_policy(run_file, env)
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
@@ -80,6 +82,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     algorithm.join(world)
     policy.join(world)
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
+    _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
     collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend, starts_fresh=algorithm.starts_fresh)
     block = Rollout(
@@ -105,10 +108,15 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def env_maker(run_file: RunFile, slot: Any = None) -> EnvMaker:
-    """Returns what makes the run's environment with any number of lanes, for training and for evaluation."""
+def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> EnvMaker:
+    """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
+
+    Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
+    """
     settings = run_file.experiment.env
-    make = partial(_load("env", settings), settings) if slot is None else partial(env_from_object, slot)
+    if not is_grouped and "group_size" in type(settings).model_fields:
+        settings = settings.model_copy(update={"group_size": 1})
+    make = partial(_load("env", settings), settings) if slot is None else partial(_env_from_slot, settings, slot)
     knows_lanes = "first_lane" in inspect.signature(make).parameters
 
     def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
@@ -124,6 +132,17 @@ def env_maker(run_file: RunFile, slot: Any = None) -> EnvMaker:
         return env
 
     return make_env
+
+
+def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+    return env_from_object(
+        slot,
+        num_lanes,
+        rng,
+        group_size=settings.group_size,
+        encode_text=settings.text_observations == "encode",
+        first_lane=first_lane,
+    )
 
 
 def make_policy(run_file: RunFile, env: Env) -> Policy:
@@ -145,6 +164,27 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def _require_groups(settings: Any, algorithm: Algorithm, env: Env) -> None:
+    """Refuses an environment that does not start lanes alike though it should; settings alone cannot tell."""
+    wanted = getattr(settings, "group_size", 1)
+    if wanted > 1 and env.group_size != wanted:
+        raise SettingsError(
+            f"experiment.env.group_size is {wanted}, but this environment does not start lanes alike", code="E0219"
+        )
+    if algorithm.needs_groups and env.group_size < 2:
+        raise SettingsError(
+            "the algorithm compares lanes that start alike, and this environment has no groups of them; set "
+            "experiment.env.group_size to 2 or more",
+            code="E0219",
+        )
+    if env.num_lanes % env.group_size:
+        raise SettingsError(
+            f"{env.num_lanes} lanes cannot be split into groups of {env.group_size}; experiment.env.group_size must "
+            f"divide num_lanes",
+            code="E0219",
+        )
+
+
 def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Policy) -> None:
     if not getattr(settings, "use_symmetry", False):
         return
@@ -155,6 +195,11 @@ def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Pol
         )
     if policy.state_size:
         raise SettingsError("algorithm.use_symmetry and policy.memory exclude each other. Leave one out", code="E0220")
+    if env.spec.mask_size:
+        raise SettingsError(
+            "algorithm.use_symmetry mirrors observations and actions but no action masks, which this environment has",
+            code="E0220",
+        )
     algorithm.mirror = env.mirror
 
 

@@ -5,7 +5,6 @@ A follower writes nothing: no directory, no console, no metrics.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -14,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quintain.cli.errors import as_quintain_error, redact
 from quintain.placements.torchrun import place_in_torchrun
+from quintain.ranks import Orders
 from quintain.services.writers import RunSummary, WriterGroup
 from quintain.settings.tree import RunFile
 
@@ -35,15 +35,15 @@ class Follower:
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
         with _stopping_on_signals(trainer):
-            self._commit_if_decided(trainer)
+            self.commit_if_decided(trainer)
             yield
-            self._commit_if_decided(trainer)
+            self.commit_if_decided(trainer)
         trainer.stop_reason = ""
 
     def after_cycle(self, trainer: Trainer) -> None:
         if is_report_due(self.run_file, trainer):
             trainer.episode_stats()
-        self._commit_if_decided(trainer)
+        self.commit_if_decided(trainer)
 
     def save(self, trainer: Trainer) -> Path:
         _give_state(trainer)
@@ -52,7 +52,8 @@ class Follower:
     def summary(self, trainer: Trainer) -> RunSummary:
         return RunSummary("finished", trainer.stats.total_seconds, trainer.progress.env_steps)
 
-    def _commit_if_decided(self, trainer: Trainer) -> None:
+    def commit_if_decided(self, trainer: Trainer) -> None:
+        """Gives this rank's state to a checkpoint if rank 0 commits one now."""
         if decide(trainer.world, False):
             _give_state(trainer)
 
@@ -108,18 +109,23 @@ def follow(world: World) -> None:
     from quintain.rank_state import broadcast_state, joint_exactness, share_policy
     from quintain.restore import restore_rank
 
-    orders: dict[str, Any] = json.loads(world.broadcast(b""))
-    run_file = RunFile.from_mapping(orders["settings"])
-    trainer = assemble(run_file, Follower(run_file), WriterGroup([]), world=world)
+    settings, orders = Orders.receive(world)
+    run_file = RunFile.from_mapping(settings)
+    session = Follower(run_file)
+    trainer = assemble(run_file, session, WriterGroup([]), world=world)
     try:
         world.barrier()
-        if orders["first"] == "restore":
+        if orders.first == "restore":
             restore_rank(trainer, broadcast_state(world, None))
             trainer.progress.budget_env_steps = run_file.experiment.budget.env_steps
+            session.commit_if_decided(trainer)
         share_policy(trainer.policy, world)
         joint_exactness(trainer)
-        if orders["first"] == "save":
-            trainer.session.save(trainer)
+        if orders.goes_on:
+            trainer.records.goal_reached = False
+        if orders.first == "save":
+            trainer.algorithm.begin_from_policy()
+            session.save(trainer)
         trainer.train()
     finally:
         trainer.close()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import CheckpointIncompatible, CheckpointNotFound, RunDirectoryError, SettingsError
-from quintain.ranks import NUM_RANKS, FirstDeed, Ranks, num_ranks_of, send_orders, with_ranks_of_torchrun
-from quintain.restore import restore_policy
+from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
+from quintain.ranks import NUM_RANKS, Orders, Ranks, num_ranks_of, with_ranks_of_torchrun
+from quintain.restore import require_same_spec, restore_policy
 from quintain.run import Run
-from quintain.run_output import env_name, make_writers
+from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
 from quintain.services.run_directory import RunDirectory
 from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
@@ -56,13 +56,16 @@ def start(
         chosen = default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
     writers = [] if quiet else make_writers(run_file, stream)
+    _require_known_env(run_file)
     run = Run(run_file, writers, planned, ranks=Ranks(run_file))
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
         _show_notes(run, run_file)
-        trainer = _assemble(run, "begin" if initialize_from is None else "save")
+        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"))
         if initialize_from is not None:
-            restore_policy(trainer.policy, load(initialize_from))
+            loaded = load(initialize_from)
+            require_same_spec(trainer.policy, loaded)
+            restore_policy(trainer.policy, loaded)
         exactness = run.begin_together(trainer)
         # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
         # another: those are committed first.
@@ -71,10 +74,10 @@ def start(
         run.resources.enter_context(directory.lock())
         run.open_directory(directory)
         if initialize_from is not None:
+            trainer.algorithm.begin_from_policy()
             run.save(trainer)
         run.write_settings()
-        if exactness != "exact":
-            run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {exactness}")
+        run.show_determinism(exactness)
     return Launched(run, trainer, directory)
 
 
@@ -103,22 +106,7 @@ def resume(
         writers = [] if quiet else make_writers(settings, stream)
         run = Run(settings, writers, directory, resources=resources, ranks=Ranks(settings))
         with run.ranks.leading():
-            run.open_directory(directory)
-            assert run.checkpoints is not None
-            is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
-            checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
-            run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
-            _show_notes(run, settings)
-            trainer = _assemble(run, "begin" if checkpoint is None else "restore")
-            if checkpoint is None:
-                run.begin_together(trainer)
-                run.begin_again()
-            else:
-                run.restore(trainer, checkpoint)
-                _report_other_software(run, checkpoint.path)
-            if changes := changed_keys(stored, settings):
-                run.log("settings_changed", trainer, detail=[list(change) for change in changes])
-            run.write_settings()
+            trainer = _continue(run, directory, which, changed_keys(stored, settings))
     return Launched(run, trainer, directory)
 
 
@@ -143,8 +131,7 @@ def evaluate(
     rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
     policy = make_policy(run_file, env)
-    if loaded.manifest.about.get("spec") != policy.spec.to_dict():
-        raise CheckpointIncompatible(f"checkpoint {checkpoint.name} was made for other spaces than {policy.spec}")
+    require_same_spec(policy, loaded)
     restore_policy(policy, loaded)
     policy.to(resolve_device(run_file.run.device))
     results = Evaluator(env, num_episodes, rng).play(policy, deterministic=deterministic, should_stop=lambda: False)
@@ -153,12 +140,37 @@ def evaluate(
     return results, checkpoint.path
 
 
-def _assemble(run: Run, first: FirstDeed) -> Trainer:
+def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Trainer:
+    """Builds the trainer of a run and puts it where the checkpoint stands."""
+    run.open_directory(directory)
+    assert run.checkpoints is not None
+    is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
+    checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
+    run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
+    _show_notes(run, run.run_file)
+    # Asked to train for longer, a run that once reached its goal goes on until it does again.
+    goes_on = any(path == "experiment.budget.env_steps" for path, _, _ in changes)
+    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on))
+    if checkpoint is None:
+        run.begin_together(trainer)
+        run.begin_again()
+    else:
+        run.restore(trainer, checkpoint)
+        _report_other_software(run, checkpoint.path)
+    if goes_on:
+        trainer.records.goal_reached = False
+    if changes:
+        run.log("settings_changed", trainer, detail=[list(change) for change in changes])
+    run.write_settings()
+    return trainer
+
+
+def _assemble(run: Run, orders: Orders) -> Trainer:
     """Meets the other ranks, if any, and builds the trainer on all of them."""
     world = run.ranks.join()
     from quintain.assemble import assemble
 
-    send_orders(world, run.run_file, first)
+    orders.send(world, run.run_file)
     trainer = assemble(run.run_file, run, run.writer, world=world)
     # Nothing is written before everything could be built, on every rank.
     world.barrier()
@@ -195,13 +207,16 @@ def _settings_to_resume(
 ) -> tuple[RunFile, RunFile]:
     if not directory.config.is_file():
         raise RunDirectoryError(f"nothing to resume in {directory.path}: it has no config.yaml", code="E0303")
-    named = [*allow, *(_code_names(run_file.to_dict()) if run_file is not None else ())]
+    named = [*allow, *(code_names(run_file.to_dict()) if run_file is not None else ())]
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:
         return stored, RunFile.load(directory.config, *overrides, trusted=False, allow=named)
     _refuse_other_ranks(stored, run_file, overrides)
     accepted = RunFile.load(directory.config, *overrides, trusted=False, allow=named)
-    for path, old, new in changed_keys(accepted, run_file):
+    changes = changed_keys(accepted, run_file)
+    if run_file.run.threads != accepted.run.threads:
+        changes.append(("run.threads", accepted.run.threads, run_file.run.threads))
+    for path, old, new in changes:
         raise SettingsError(
             f"{path} changed {old} -> {new} since this run began, which would change its numbers. Repeat it as "
             f"{path}={new} to accept, or use another --run-id",
@@ -220,13 +235,13 @@ def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[
         )
 
 
-def _code_names(value: Any) -> list[str]:
-    """Lists the module:Name strings of settings that the user named on the command line, which are trusted."""
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in _code_names(item)]
-    if isinstance(value, list | tuple):
-        return [name for item in value for name in _code_names(item)]
-    return [value] if isinstance(value, str) and ":" in value else []
+def _require_known_env(run_file: RunFile) -> None:
+    """Finds a misspelt Gymnasium id before anything is announced or built."""
+    settings = run_file.experiment.env
+    if settings.type == "gym" and ":" not in env_name(run_file):
+        from quintain.envs.gymnasium import require_registered
+
+        require_registered(env_name(run_file))
 
 
 def _show_notes(run: Run, run_file: RunFile) -> None:

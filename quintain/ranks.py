@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from quintain.errors import SettingsError
 from quintain.placements.torchrun import place_in_torchrun
@@ -19,6 +20,24 @@ NUM_RANKS = "run.placement.num_ranks"
 
 FirstDeed = Literal["begin", "save", "restore"]
 """What ranks do when everything is built: train at once, commit a checkpoint first, or restore one."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What rank 0 tells the others to do with the settings it sends."""
+
+    first: FirstDeed
+    goes_on: bool = False
+    """Whether a run that reached its goal forgets it, because it was asked to train for longer."""
+
+    def send(self, world: World, run_file: RunFile) -> None:
+        world.broadcast(json.dumps({"settings": run_file.to_dict(), **asdict(self)}).encode())
+
+    @classmethod
+    def receive(cls, world: World) -> tuple[dict[str, Any], Orders]:
+        """Returns the settings and the orders."""
+        message = json.loads(world.broadcast(b""))
+        return message.pop("settings"), cls(**message)
 
 
 class Ranks:
@@ -83,8 +102,3 @@ def with_ranks_of_torchrun(run_file: RunFile, *, is_new: bool) -> RunFile:
         f"num_ranks={place[1]} to accept",
         code="E0221",
     )
-
-
-def send_orders(world: World, run_file: RunFile, first: FirstDeed) -> None:
-    """Tells the others what to build and what to do first."""
-    world.broadcast(json.dumps({"settings": run_file.to_dict(), "first": first}).encode())

@@ -48,7 +48,7 @@ class Run:
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
-        self.commands = CommandHints(directory)
+        self.commands = CommandHints(directory, run_file)
         self.checkpoints: CheckpointManager | None = None
         self.metrics: MetricsFile | None = None
         self.event_log: EventLog | None = None
@@ -73,7 +73,7 @@ class Run:
     def open_directory(self, directory: RunDirectory) -> None:
         """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
-        self.commands = CommandHints(directory)
+        self.commands = CommandHints(directory, self.run_file)
         self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
         for warning in self.checkpoints.sweep():
             self.writer.note(warning)
@@ -91,13 +91,17 @@ class Run:
         """Puts a fresh trainer where the checkpoint stands and drops the metric rows after it."""
         assert self.directory is not None
         assert self.metrics is not None
+        assert self.checkpoints is not None
         loaded = load(checkpoint.path)
-        require_same_spec(trainer, loaded)
+        require_same_spec(trainer.policy, loaded)
         if trainer.world.size > 1:
             broadcast_state(trainer.world, loaded.state)
         restore_rank(trainer, loaded.state)
         trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
         self.last = checkpoint
+        # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        if decide(trainer.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
+            self._commit(trainer)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
         self.metrics.truncate_after(trainer.stats.last_step)
         if note := self.directory.describe_unclosed(checkpoint.step):
@@ -107,13 +111,19 @@ class Run:
         num_ranks = num_ranks_in(loaded.state)
         if num_ranks != trainer.world.size:
             exactness = f"statistical: {num_ranks} ranks became {trainer.world.size}, so all lanes begin new episodes"
-        if exactness != "exact":
-            self.writer.note(f"warning[W0402]: this resume is not exact; {exactness}")
+        self.show_determinism(exactness)
 
     def begin_together(self, trainer: Trainer) -> str:
         """Gives all ranks the same weights and returns how exactly the run can be resumed."""
         share_policy(trainer.policy, trainer.world)
         return joint_exactness(trainer)
+
+    def show_determinism(self, exactness: str) -> None:
+        """Says what a resume of this run promises, as soon as the environment is known."""
+        if exactness == "exact":
+            self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
+        else:
+            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {exactness}")
 
     def begin_again(self) -> None:
         """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
@@ -173,6 +183,7 @@ class Run:
 
     def summary(self, trainer: Trainer) -> RunSummary:
         records = trainer.records
+        budget = None if records.goal_reached else trainer.progress.budget_env_steps
         return RunSummary(
             state=self.state,  # type: ignore[arg-type]  # one of the three once training ended
             seconds=trainer.stats.total_seconds,
@@ -181,7 +192,7 @@ class Run:
             best_step=records.best_step if records.best_return is not None else None,
             num_eval_episodes=records.num_eval_episodes,
             last_checkpoint=None if self.last is None else self.last.name,
-            next_commands=self.commands.after(self.state, trainer.progress.budget_env_steps),
+            next_commands=self.commands.after(self.state, budget),
         )
 
     @property

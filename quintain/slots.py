@@ -115,6 +115,7 @@ def _env_settings(slot: Any, num_ranks: int) -> Any:
             "id": type(slot).__name__ if spec is None else spec.id,
             # Each rank brings an object of its own.
             "num_lanes": _num_lanes(slot) * num_ranks,
+            "group_size": int(getattr(slot, "group_size", 1)),
         }
     return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_counting, only_valid, split
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.algorithms.symmetry import Mirror, with_mirrors
@@ -45,6 +45,9 @@ class Algorithm(KeepsState, ABC):
     starts_fresh: ClassVar[bool] = False
     """Whether every rollout begins new episodes in all lanes and counts only those."""
 
+    needs_groups: ClassVar[bool] = False
+    """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
+
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
     ) -> None:
@@ -64,6 +67,9 @@ class Algorithm(KeepsState, ABC):
         """Learns together with other ranks: the same steps, each from its own lanes."""
         self.world = self.optimizer.world = world
         self.sampler.join(world)
+
+    def begin_from_policy(self) -> None:
+        """Takes note that the policy was given other weights before the run began."""
 
     @property
     def gamma(self) -> float:
@@ -95,15 +101,15 @@ class Algorithm(KeepsState, ABC):
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
     ) -> dict[str, torch.Tensor]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
-        weight = num_counting(minibatch) if self.world.size > 1 else 1.0
+        weight = num_valid(minibatch) if self.world.size > 1 else 1.0
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
             return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate, weight)}
-        parts = list(split(minibatch, micro_batch_size))
-        shares = [len(part[f.LOG_PROB]) / len(minibatch[f.LOG_PROB]) for part in parts]
+        whole = num_valid(minibatch)
         sums: dict[str, torch.Tensor] = {}
         self.optimizer.clear()
-        for part, share in zip(parts, shares, strict=True):
+        for part in split(minibatch, micro_batch_size):
+            share = num_valid(part) / whole
             loss = self.loss(part, fraction)
             self.optimizer.add(loss.total * share)
             sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}

@@ -47,6 +47,8 @@ class Env(KeepsState, ABC):
     """Neighbouring lanes whose episodes begin alike."""
     first_lane: int = 0
     """Where this environment's lanes begin among those of all ranks."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how the environment was understood; shown when a run starts."""
 
     @abstractmethod
     def reset(self, lanes: Any = None) -> Any:

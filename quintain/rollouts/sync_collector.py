@@ -154,11 +154,15 @@ class SyncCollector(KeepsState):
         self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
-        """Ends a rollout in which every lane has played its one episode."""
-        rollout.storage[f.VALID][self.cursor :].fill_(False)
-        for name in rollout.obs_names:
-            rollout.storage[name][rollout.num_steps].copy_(rollout.storage[name][self.cursor])
-        self.cursor = rollout.num_steps
+        """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
+        last = rollout.num_steps
+        after = {name: rollout.storage[name][self.cursor].clone() for name in rollout.obs_names}
+        for name, field in rollout.storage.items():
+            if name not in (f.NOISE, f.FINAL_INDEX, f.POLICY_VERSION):
+                field[self.cursor :].zero_()
+        for name, rows in after.items():
+            rollout.storage[name][last].copy_(rows)
+        self.cursor = last
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""

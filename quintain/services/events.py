@@ -90,12 +90,16 @@ class EventManager:
         return True
 
     def state_dict(self) -> State:
-        """Saves the events that remember something, by their place in the order."""
-        memories = {str(i): e.state_dict() for i, (_, e) in enumerate(self.events) if isinstance(e, Stateful)}
+        """Saves the events that remember something, by their place among these."""
+        memories = {str(i): event.state_dict() for i, event in enumerate(self._remembering)}
         return {"next_event": self.next_event, "memories": memories}
 
     def load_state_dict(self, state: State) -> None:
         self.next_event = state["next_event"]
-        for i, (_, event) in enumerate(self.events):
-            if isinstance(event, Stateful):
-                event.load_state_dict(state["memories"][str(i)])
+        for i, event in enumerate(self._remembering):
+            event.load_state_dict(state["memories"][str(i)])
+
+    @property
+    def _remembering(self) -> list[Stateful]:
+        # Not counting the others: an evaluation more or less must change neither the digest nor who gets which memory.
+        return [event for _, event in self.events if isinstance(event, Stateful)]

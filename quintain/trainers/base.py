@@ -175,11 +175,13 @@ class Trainer:
         return True
 
     def _stage_estimate(self) -> bool:
-        self.algorithm.estimate(self._taken)
+        if self._taken.num_valid:
+            self.algorithm.estimate(self._taken)
         return True
 
     def _stage_update(self) -> bool:
-        self.stats.add_all(self.algorithm.update(self._taken, self.progress))
+        if self._taken.num_valid:
+            self.stats.add_all(self.algorithm.update(self._taken, self.progress))
         return True
 
     def _stage_publish(self) -> bool:
@@ -207,9 +209,11 @@ class Trainer:
     def global_step(self) -> int:
         return self.progress.env_steps
 
-    def predict(self, obs: Any, state: None = None, *, deterministic: bool = True) -> tuple[Any, None]:
+    def predict(
+        self, obs: Any, state: Any = None, *, deterministic: bool = True, action_mask: Any = None
+    ) -> tuple[Any, Any]:
         """Returns what the policy does in an observation, ready for `env.step`, and its next state."""
-        return self.policy.predict(obs, state, deterministic=deterministic)
+        return self.policy.predict(obs, state, deterministic=deterministic, action_mask=action_mask)
 
     def save_checkpoint(self) -> Path:
         """Commits a checkpoint now and returns its directory."""

@@ -18,6 +18,10 @@ def make(spec: BehaviorSpec = SPEC) -> Rollout:
     return Rollout(spec, num_lanes=N, num_steps=T, noise_size=1)
 
 
+def add_final_obs(rollout: Rollout, t: int, lanes: np.ndarray, rows: np.ndarray) -> None:
+    rollout.add_final_obs(t, lanes, {f.OBS: rows}, rollout.policy_state)
+
+
 def lane_and_step(rollout: Rollout) -> None:
     """Writes 10 * lane + t into the reward of every slot."""
     for t in range(T + 1):
@@ -73,7 +77,7 @@ def test_fields_have_the_shapes_and_types_of_the_spec() -> None:
     )
     assert images[f.OBS].shape == (2, 5, 8, 8, 1)
     assert images[f.OBS].dtype == torch.uint8
-    assert images.final_obs.dtype == torch.uint8
+    assert images.final.rows[f.OBS].dtype == torch.uint8
     assert images[f.ACTION].shape == (2, 5, 2, 3)
     assert images[f.ACTION].dtype == torch.float32
     assert images[f.NOISE].shape == (2, 5, 6)
@@ -103,28 +107,28 @@ def test_begin_clears_what_the_last_use_left() -> None:
     for name in (f.REWARD, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE):
         rollout.storage[name].fill_(1)
     rollout.storage[f.VALID].fill_(False)
-    rollout.add_final_obs(2, np.array([1]), np.ones((1, 2)))
+    add_final_obs(rollout, 2, np.array([1]), np.ones((1, 2)))
     rollout.begin(2, version=7)
     for name in (f.REWARD, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE):
         assert not rollout.storage[name].any()
     assert rollout.storage[f.VALID].all()
     assert (rollout[f.FINAL_INDEX] == -1).all()
     assert (rollout[f.POLICY_VERSION] == 7).all()
-    assert (rollout.num_final, rollout.sequence) == (0, 2)
+    assert (rollout.final.count, rollout.sequence) == (0, 2)
 
 
 def test_final_observations_are_found_by_their_index_and_survive_growth() -> None:
     rollout = make()
     rollout.begin(1, version=0)
     # All lanes end at every step: 15 rows, where max(3, 3 * 5 // 8) = 3 were allocated.
-    assert len(rollout.final_obs) == 3
+    assert len(rollout.final.rows[f.OBS]) == 3
     for t in range(T):
-        rollout.add_final_obs(t, np.arange(N), np.array([[lane, t] for lane in range(N)], np.float32))
+        add_final_obs(rollout, t, np.arange(N), np.array([[lane, t] for lane in range(N)], np.float32))
     for lane in range(N):
         for t in range(T):
             row = int(rollout[f.FINAL_INDEX][lane, t])
-            assert rollout.final_obs[row].tolist() == [lane, t]
-    assert rollout.num_final == N * T
+            assert rollout.final.rows[f.OBS][row].tolist() == [lane, t]
+    assert rollout.final.count == N * T
     assert (rollout[f.FINAL_INDEX][:, T] == -1).all()
 
 
@@ -133,9 +137,9 @@ def test_final_observations_that_grew_while_acting_can_be_learned_from() -> None
     rollout.begin(1, version=0)
     with torch.inference_mode():
         for t in range(T):
-            rollout.add_final_obs(t, np.arange(N), np.ones((N, 2), np.float32))
+            add_final_obs(rollout, t, np.arange(N), np.ones((N, 2), np.float32))
     weight = torch.ones(2, requires_grad=True)
-    (rollout.final_obs @ weight).sum().backward()
+    (rollout.final.rows[f.OBS] @ weight).sum().backward()
     assert weight.grad is not None
 
 
@@ -145,13 +149,13 @@ def test_rollouts_come_back_whole() -> None:
     for stored in rollout.storage.values():
         stored.copy_(torch.from_numpy(generator.integers(0, 2, stored.shape)))
     for t in range(T):
-        rollout.add_final_obs(t, np.arange(N), generator.standard_normal((N, 2), np.float32))
+        add_final_obs(rollout, t, np.arange(N), generator.standard_normal((N, 2), np.float32))
     restored = make()
     restored.load_state_dict(rollout.state_dict())
     for name, stored in rollout.storage.items():
         assert torch.equal(restored.storage[name], stored)
-    assert torch.equal(restored.final_obs[: N * T], rollout.final_obs[: N * T])
-    assert (restored.num_final, restored.sequence) == (N * T, 3)
+    np.testing.assert_array_equal(restored.final.array(f.OBS), rollout.final.array(f.OBS))
+    assert (restored.final.count, restored.sequence) == (N * T, 3)
     assert restored.slots[1].obs.data_ptr() == restored.storage[f.OBS][1].data_ptr()
 
 

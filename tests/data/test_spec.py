@@ -37,4 +37,5 @@ def test_json_holds_everything_and_null_for_a_missing_bound() -> None:
     assert json.loads(json.dumps(described, allow_nan=False)) == {
         "obs": {"type": "box", "shape": [2], "dtype": "float32", "low": [0.0, 0.0], "high": [None, None]},
         "action": {"type": "discrete", "n": 3, "start": 1},
+        "mask_size": 0,
     }

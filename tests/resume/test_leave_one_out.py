@@ -61,10 +61,11 @@ class Moody(gymnasium.Env[Any, Any]):
 
 
 class Rows:
-    """Keeps the rows of a run without the columns that depend on the clock."""
+    """Keeps the rows of a run without the columns that depend on the clock, and what it was like in its last cycle."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, float]]] = []
+        self.inside = ""
 
     def open(self, header: object) -> None: ...
     def note(self, text: str) -> None: ...
@@ -107,6 +108,8 @@ class Outcome:
     """What must be the same for every way to arrive."""
 
     digest: str
+    inside: str
+    """The digest in the last cycle, when the rollout that was learned from is still there."""
     rows: list[tuple[int, dict[str, float]]]
     exactness: str
 
@@ -155,6 +158,7 @@ SETUPS = (
     Setup("collecting with Box actions", stop_collecting, is_continuous=True),
     Setup("collected", stop_after("collect")),
     Setup("estimated", stop_after("estimate")),
+    Setup("updated", stop_after("update")),
     Setup("closing", stop_closing),
     Setup("closed", stop_closed),
     Setup("closed, with the block free again", stop_released),
@@ -162,14 +166,14 @@ SETUPS = (
 )
 
 
-def build(setup: Setup) -> tuple[Trainer, Rows]:
+def build(setup: Setup, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
     Moody.on_step = staticmethod(lambda: None)
     rows = Rows()
     run_file = RunFile.from_mapping(
         {
             "experiment": {
                 "env": {"type": "gym", "id": "Moody", "num_lanes": LANES},
-                "behaviors": {"default": {"algorithm": {"type": "ppo"}, "events": []}},
+                "behaviors": {"default": {"algorithm": {"type": "ppo"}, "events": events}},
             }
         },
         changes={"num_steps": STEPS, "batch_size": 12, "num_epochs": 2, "normalize_obs": True, "hidden_sizes": [4, 4],
@@ -181,16 +185,23 @@ def build(setup: Setup) -> tuple[Trainer, Rows]:
     )
     trainer.events.add(On(CYCLE_END), Nudge())
     trainer.events.add(On(CYCLE_END), lambda trainer: None)
+    trainer.events.add(After("update"), lambda trainer: look_inside(trainer, rows))
     # Not due at 4 cycles of 24 steps (72 and 96 are both in the second 50), unless the step before is forgotten.
     trainer.events.add(Every(env_steps=50), Nudge())
     return trainer, rows
 
 
-def finish(trainer: Trainer, rows: list[tuple[int, dict[str, float]]]) -> Outcome:
+def look_inside(trainer: Trainer, rows: Rows) -> None:
+    if trainer.progress.iteration == CYCLES - 1:
+        rows.inside = state_files.digest_of(trainer.state_dict())
+
+
+def finish(trainer: Trainer, rows: Rows, before: Rows | None = None) -> Outcome:
+    before = before or Rows()
     digest = state_files.digest_of(trainer.state_dict())
     exactness = trainer.source.exactness
     trainer.close()
-    return Outcome(digest, rows, exactness)
+    return Outcome(digest, before.inside or rows.inside, [*before.rows, *rows.rows], exactness)
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +210,12 @@ def uninterrupted() -> dict[bool, Outcome]:
     for setup in SETUPS[:2]:
         trainer, rows = build(setup)
         trainer.train(TOTAL)
-        outcomes[setup.is_continuous] = finish(trainer, rows.rows)
+        outcomes[setup.is_continuous] = finish(trainer, rows)
     return outcomes
 
 
 @pytest.fixture(scope="module")
-def stopped() -> dict[str, tuple[dict[str, Any], list[tuple[int, dict[str, float]]]]]:
+def stopped() -> dict[str, tuple[dict[str, Any], Rows]]:
     """Stops each setup once; the state goes through the files that a checkpoint would have."""
     found = {}
     for setup in SETUPS:
@@ -212,7 +223,7 @@ def stopped() -> dict[str, tuple[dict[str, Any], list[tuple[int, dict[str, float
         setup.stop(trainer)
         trainer.train(TOTAL)
         assert trainer.progress.env_steps < TOTAL, setup.name
-        found[setup.name] = (through_files(trainer.state_dict()), rows.rows)
+        found[setup.name] = (through_files(trainer.state_dict()), rows)
         trainer.close()
     return found
 
@@ -224,12 +235,12 @@ def through_files(state: Mapping[str, object]) -> dict[str, Any]:
 
 def resume(
     setup: Setup,
-    stopped: dict[str, tuple[dict[str, Any], list[tuple[int, dict[str, float]]]]],
+    stopped: dict[str, tuple[dict[str, Any], Rows]],
     *,
     leave_out: str = "",
     before_restore: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    state, rows_before = stopped[setup.name]
+    state, before = stopped[setup.name]
     trainer, rows = build(setup)
     if leave_out:
         state = without(leave_out, state, trainer)
@@ -241,7 +252,7 @@ def resume(
         trainer, rows = build(setup)
         trainer.load_state_dict(state)
     trainer.train()
-    return finish(trainer, [*rows_before, *rows.rows])
+    return finish(trainer, rows, before)
 
 
 def without(item: str, state: dict[str, Any], fresh: Trainer) -> dict[str, Any]:
@@ -294,7 +305,7 @@ ITEMS = (
     *(f"store/block/fields/{name}" for name in FIELDS.split()),
     "events/next_event",
     "events/memories/0/num_calls",
-    "events/memories/2/num_calls",
+    "events/memories/1/num_calls",
     "global_streams/python/words",
     "global_streams/python/gauss",
     *(f"global_streams/numpy/{name}" for name in ("key", "pos", "has_gauss", "gauss")),
@@ -322,6 +333,15 @@ def test_what_was_drawn_before_the_restore_does_not_matter(setup: Setup, stopped
         torch.rand(5)
 
     assert resume(setup, stopped, before_restore=draw) == uninterrupted[setup.is_continuous]
+
+
+def test_evaluation_draws_from_no_stream_of_the_training(uninterrupted) -> None:
+    setup = SETUPS[0]
+    trainer, rows = build(setup, events=({"type": "evaluate", "every_env_steps": 1, "num_episodes": 2},))
+    trainer.train(TOTAL)
+    assert all("eval/mean_reward" in row for _, row in rows.rows)
+    assert state_files.digest_of(trainer.state_dict()) == uninterrupted[setup.is_continuous].digest
+    trainer.close()
 
 
 @pytest.mark.parametrize("item", ITEMS)
