@@ -70,12 +70,12 @@ def decide(world: World, wanted: bool) -> bool:
 
 def run_rank(rank: int, size: int, place: str, report: Connection) -> None:
     """Is the whole life of a process that rank 0 started."""
-    from quintain.placements.rank_processes import join_on_this_machine, send_report, settle_in
+    from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
 
     settle_in(rank)
     exit_code = 0
     try:
-        world = join_on_this_machine(rank, size, place)
+        world = meet_on_this_machine(rank, size, place)
         follow(world)
         world.close()
     except Exception as error:

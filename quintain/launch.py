@@ -167,7 +167,7 @@ def _continue(run: Run, directory: RunDirectory, which: str | None, changes: lis
 
 def _assemble(run: Run, orders: Orders) -> Trainer:
     """Meets the other ranks, if any, and builds the trainer on all of them."""
-    world = run.ranks.join()
+    world = run.ranks.meet()
     from quintain.assemble import assemble
 
     orders.send(world, run.run_file)

@@ -53,13 +53,13 @@ class Ranks:
 
             self.processes = RankProcesses(self.size, run_rank)
 
-    def join(self) -> World:
+    def meet(self) -> World:
         """Meets the others; imports torch."""
         from quintain.world import Alone, Gloo
 
         if self.size == 1:
             return Alone()
-        return Gloo(0, self.size) if self.processes is None else self.processes.join()
+        return Gloo(0, self.size) if self.processes is None else self.processes.meet()
 
     def stop(self) -> None:
         """Asks the others to stop too; what torchrun started, it tells itself."""

@@ -58,9 +58,9 @@ class RankProcesses:
     def _place(self) -> str:
         return str(self.folder / "meeting")
 
-    def join(self) -> Gloo:
+    def meet(self) -> Gloo:
         """Meets the others."""
-        world = join_on_this_machine(0, self.size, self._place)
+        world = meet_on_this_machine(0, self.size, self._place)
         # Everyone is connected by now: nothing stays behind in the temporary folder, however this process ends.
         shutil.rmtree(self.folder, ignore_errors=True)
         return world
@@ -116,7 +116,7 @@ class RankProcesses:
         return silent
 
 
-def join_on_this_machine(rank: int, size: int, place: str) -> Gloo:
+def meet_on_this_machine(rank: int, size: int, place: str) -> Gloo:
     """Meets the ranks that were started on this machine, over the loopback interface only."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]  # public, and not in torch's own list
 
@@ -126,12 +126,15 @@ def join_on_this_machine(rank: int, size: int, place: str) -> Gloo:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     try:
         # A file instead of a port: nobody else on the machine can write to the folder it is in.
-        return Gloo(rank, size, store=FileStore(place, size))
+        world = Gloo(rank, size, store=FileStore(place, size))
     finally:
         if before is None:
             del os.environ["GLOO_SOCKET_IFNAME"]
         else:
             os.environ["GLOO_SOCKET_IFNAME"] = before
+    # Past this point nobody looks at the file any more, so that rank 0 may remove it.
+    world.barrier()
+    return world
 
 
 def settle_in(rank: int) -> None:

@@ -160,7 +160,7 @@ class Trainer:
 
     def _must_stop(self) -> bool:
         """Says whether any rank was asked to stop; ranks ask at the same points, so that they stop together."""
-        if not self.world.any(self.should_stop()):
+        if not self.world.any(self.stop_reason != ""):
             return False
         self.stop_reason = self.stop_reason or "another rank stopped"
         return True
