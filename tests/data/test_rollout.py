@@ -8,7 +8,7 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.data.spec import BehaviorSpec, DictSpec, TupleSpec, box, discrete, multi_discrete
 
 SPEC = BehaviorSpec(obs=box(2), action=discrete(4))
 N, T = 3, 5
@@ -177,3 +177,66 @@ def test_a_batch_lists_valid_rows_and_counts_episodes_of_the_first_steps() -> No
     assert batch.valid_rows.tolist() == [row for row in range(15) if row != 7]
     assert (batch.num_valid, batch.num_episodes) == (14, 2)
     assert list(batch) == [rollout]
+
+
+STRUCTURED = BehaviorSpec(
+    obs=DictSpec((("image", box(8, 8, 1, dtype="uint8")), ("pair", TupleSpec((box(2), discrete(3)))))),
+    action=DictSpec((("gear", discrete(3)), ("lights", multi_discrete(2, 2)))),
+    mask_size=7,
+)
+
+
+def test_a_structured_rollout_has_one_field_per_leaf_and_slots_in_the_specs_own_shape() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=4)
+    assert rollout["obs.image"].shape == (N, T + 1, 8, 8, 1)
+    assert rollout["obs.pair.1"].dtype == torch.int64
+    assert rollout["action.lights"].shape == (N, T + 1, 2)
+    assert rollout["action_mask"].shape == (N, T + 1, 7)
+    assert rollout.policy_state.shape == (N, 4)
+    slot = rollout.slots[2]
+    assert slot.obs["pair"][1].data_ptr() == rollout.storage["obs.pair.1"][2].data_ptr()
+    assert slot.action["gear"].data_ptr() == rollout.storage["action.gear"][2].data_ptr()
+    assert set(slot.leaves) == {
+        "obs.image", "obs.pair.0", "obs.pair.1", "action.gear", "action.lights", "first", "action_mask"
+    }  # fmt: skip
+    assert "action_mask" not in make().storage
+
+
+def test_observations_are_written_in_their_own_shape() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    image = np.full((N, 8, 8, 1), 7, np.uint8)
+    rollout.write_obs(1, {"pair": (torch.ones(N, 2), np.arange(N)), "image": image})
+    assert (rollout["obs.image"][:, 1] == 7).all()
+    assert rollout["obs.pair.1"][:, 1].tolist() == [0, 1, 2]
+    assert (rollout["obs.pair.0"][:, 1] == 1).all()
+
+
+def test_a_tensordict_nests_the_leaves_and_shares_their_memory() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    td = rollout.td()
+    assert td["obs", "pair", "1"].data_ptr() == rollout["obs.pair.1"].data_ptr()
+    assert td["action", "gear"].shape == (N, T + 1)
+
+
+def test_final_rows_keep_the_memory_of_the_lane_that_ended() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    rollout.begin(1, version=0)
+    memory = torch.arange(6.0).reshape(N, 2)
+    rows = {"obs.image": np.zeros((1, 8, 8, 1), np.uint8), "obs.pair.0": np.ones((1, 2)), "obs.pair.1": np.array([2])}
+    rollout.add_final_obs(3, np.array([1]), rows, memory)
+    taken = rollout.final.take(rollout["final_index"][1, 3].reshape(1).long())
+    assert taken["policy_state"].tolist() == [[2.0, 3.0]]
+    assert taken["obs.pair.1"].tolist() == [2]
+    restored = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    restored.load_state_dict(rollout.state_dict())
+    assert restored.final.array("policy_state").tolist() == [[2.0, 3.0]]
+
+
+def test_the_observations_that_count_are_given_by_leaf() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    rollout.begin(1, version=0)
+    rollout["obs.pair.1"][1, 2] = 2
+    rollout[f.VALID][0] = False
+    valid = Batch(rollout).valid_obs()
+    assert valid["obs.pair.1"].sum() == 2
+    assert {name: len(rows) for name, rows in valid.items()} == dict.fromkeys(rollout.obs_names, (N - 1) * T)

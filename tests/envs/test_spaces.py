@@ -94,7 +94,7 @@ def test_text_is_left_out_with_a_note_or_encoded() -> None:
 
 @pytest.mark.parametrize("space", [spaces.Text(4), spaces.Dict({"say": spaces.Text(4)})], ids=["alone", "in a Dict"])
 def test_nothing_to_see_but_text_is_refused_unless_it_is_encoded(space: Any) -> None:
-    with pytest.raises(SpecMismatch, match="nothing to observe in .*; set text_observations: encode"):
+    with pytest.raises(SpecMismatch, match=r"nothing to observe in .*; set text_observations: encode"):
         behavior_spec("env", space, ACTION)
     assert behavior_spec("env", space, ACTION, encode_text=True)
 
