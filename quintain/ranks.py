@@ -100,5 +100,5 @@ def with_ranks_of_torchrun(run_file: RunFile, *, is_new: bool) -> RunFile:
     raise SettingsError(
         f"{NUM_RANKS} is {num_ranks_of(run_file)}, and torchrun started {place[1]} ranks. Repeat it as "
         f"num_ranks={place[1]} to accept",
-        code="E0221",
+        code="E0241",
     )

@@ -79,11 +79,11 @@ def _refuse_disagreement(run_file: RunFile, world: World) -> None:
         raise SettingsError(
             f"{NUM_RANKS} is {num_ranks_of(run_file)}: from Python, start the script once for each rank with "
             f"torchrun --nproc-per-node {num_ranks_of(run_file)} SCRIPT",
-            code="E0221",
+            code="E0241",
         )
     marks = [int(run_file.fingerprint()[:12], 16)]
     if any(others != marks for others in world.gather(marks)):
-        raise SettingsError("the ranks of this run were given different settings; give all the same", code="E0221")
+        raise SettingsError("the ranks of this run were given different settings; give all the same", code="E0241")
 
 
 def _policy_of(algorithm: Any) -> Policy | None:

@@ -41,7 +41,7 @@ class MinibatchSampler:
         lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
-        for chosen in torch.split(order, max(1, batch_size // self.world.size // rollout.num_steps)):
+        for chosen in self._split(order, max(self.world.size, batch_size // rollout.num_steps)):
             minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
             yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
 
@@ -51,9 +51,9 @@ class MinibatchSampler:
         self.rng = self.rng.child(f"rank_{world.rank}") if world.rank else self.rng
 
     def _split(self, rows: torch.Tensor, batch_size: int) -> tuple[torch.Tensor, ...]:
-        """Splits rows into minibatches of `batch_size` over all ranks: into as many on every rank, none of them empty.
+        """Splits rows or lanes into minibatches of `batch_size` over all ranks: as many on every rank, none empty.
 
-        Ranks take their steps together, so one with fewer rows that count has smaller shares, not fewer.
+        Ranks take their steps together, so one with less that counts has smaller shares, not fewer.
         """
         share = batch_size // self.world.size
         counts = [int(count) for [count] in self.world.gather([len(rows)])]

@@ -66,18 +66,22 @@ def _ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
             ("run", "placement", "num_ranks"),
             f"{num_ranks} ranks cannot share experiment.env.num_lanes = {num_lanes} equally{groups}; make num_lanes a "
             f"multiple of {num_ranks * group_size}",
-            "E0221",
+            "E0241",
         )
 
 
 def _ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
     num_ranks = _integer(placement, "num_ranks") or 1
-    batch_size = _integer(behavior.algorithm, "batch_size") or num_ranks
-    if batch_size % num_ranks:
+    batch_size = _integer(behavior.algorithm, "batch_size")
+    has_memory = getattr(behavior.policy, "memory", None) is not None
+    unit = num_ranks * (_integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
+    if num_ranks > 1 and batch_size is not None and batch_size % unit:
+        lanes = ", each with whole lanes" if has_memory else ""
         yield Problem(
             (*path, "algorithm", "batch_size"),
-            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}; make it a multiple",
-            "E0221",
+            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}{lanes}; make it a "
+            f"multiple of {unit}",
+            "E0241",
         )
 
 

@@ -224,7 +224,7 @@ ITEMS = (
     *(f"source/collector/obs/{name}" for name in OBS),
     *(f"source/collector/{name}" for name in LANE_STATE.split()),
     "source/version",
-    *(f"store/{name}" for name in ("is_open", "is_committed", "sequence", "block/sequence", "block/policy_state")),
+    *(f"store/{name}" for name in ("is_open", "is_committed", "is_taken", "sequence", "block/sequence", "block/policy_state")),
     *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
     *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
     "events/next_event",
