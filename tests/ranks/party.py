@@ -19,9 +19,7 @@ def on_ranks(size: int, folder: Path, function: Callable[..., Arrays], *argument
     """Calls `function(world, *arguments)` on every rank and returns the arrays of each."""
     context = multiprocessing.get_context("spawn")
     place = str(folder / "meeting")
-    processes = [
-        context.Process(target=_attend, args=(rank, size, place, function, arguments)) for rank in range(size)
-    ]
+    processes = [context.Process(target=_attend, args=(rank, size, place, function, arguments)) for rank in range(size)]
     for process in processes:
         process.start()
     for process in processes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from quintain.world import Alone, World, joint_moments
+from quintain.errors import RankError
+from quintain.world import Alone, Gloo, World, joint_moments
 from tests.ranks.party import Arrays, on_ranks
 
 SIZES = (0, 5, 1)
@@ -59,6 +61,23 @@ def test_three_ranks_agree(tmp_path: Path) -> None:
         expected = [6, *everything.mean(axis=0), *(everything.var(axis=0) * 6)]
         np.testing.assert_allclose(answers["moments"], expected, rtol=1e-12)
         assert answers["moments"].tobytes() == found[0]["moments"].tobytes()
+
+
+def wait_in_vain(world: World) -> Arrays:
+    """Lets rank 1 come too late to a meeting."""
+    hasty = Gloo(world.rank, world.size, timeout_seconds=1.0)
+    if world.rank == 1:
+        time.sleep(4.0)
+        return {"said": np.array("")}
+    with pytest.raises(RankError) as raised:
+        hasty.barrier()
+    return {"said": np.array(str(raised.value))}
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    said = str(on_ranks(2, tmp_path, wait_in_vain)[0]["said"])
+    assert said.startswith("rank 0 waited for another rank, which did not answer in time"), said
 
 
 def test_alone_one_has_the_last_word() -> None:
