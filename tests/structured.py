@@ -60,7 +60,8 @@ def observe(space: Any, age: int, seed: int) -> Any:
 class Structured(gymnasium.Env[Any, Any]):
     """Five steps, or seven, in any pair of spaces; larger actions are worth more. Masks are where `masks` says.
 
-    Every option but the first of each choice is forbidden at odd ages, and the last of more than two at even ones.
+    At first everything is allowed; then only the first option of each choice at odd ages, and all but the last of more
+    than two at even ones.
     """
 
     def __init__(self, obs: str = "box", action: str = "choice", masks: str = "", *, endless: bool = False) -> None:
@@ -107,6 +108,8 @@ class Structured(gymnasium.Env[Any, Any]):
 
     def _allowed(self, size: int) -> Any:
         places = np.arange(size)
+        if self.age == 0:
+            return places >= 0
         return places == 0 if self.age % 2 else places < max(2, size - 1)
 
     def places(self, action: Any) -> list[int]:

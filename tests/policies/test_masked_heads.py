@@ -70,6 +70,18 @@ def test_a_forbidden_choice_is_never_taken(noise: float, scale: float) -> None:
         assert torch.isfinite(log_prob).all()
 
 
+def test_what_rounding_leaves_over_goes_to_the_last_choice_that_is_allowed() -> None:
+    # The cumulative probabilities of 400 options end a little below one, and the noise lies between.
+    head, output = CategoricalHead(discrete(800)), random(64, 800)
+    mask = (torch.arange(800) < 400).expand(64, 800)
+    noise, action = torch.full((64, 1), 1.0 - 2.0**-24), torch.zeros(64, dtype=torch.int64)
+    reached = torch.log_softmax(output.masked_fill(~mask, -1e9), 1).exp().cumsum(1)[:, -1:]
+    assert (reached <= noise).any()
+    head.sample(output, noise, action, mask)
+    assert (action < 400).all()
+    assert (action[(reached <= noise).squeeze(1)] == 399).all()
+
+
 def test_masked_choices_come_as_often_as_their_probabilities_say() -> None:
     rows = 20_000
     output = torch.tensor([0.1, 0.2, 0.3, 0.4]).log().expand(rows, 4)
