@@ -67,7 +67,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env)
     num_lanes: int = experiment.env.num_lanes // world.size  # type: ignore[attr-defined]  # every env has lanes
     env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
     for note in env.notes:

@@ -87,6 +87,10 @@ class LaneEnv(Env):
         self.action_log = ActionLog(lanes, self.action_leaves)
 
     def reset(self, lanes: Any = None) -> Any:
+        if lanes is None and self.group_size > 1:
+            # Lanes of a group may have begun different numbers of episodes; the next one is the same for all of them.
+            groups = self.episode.reshape(-1, self.group_size)
+            groups[:] = groups.max(axis=1, keepdims=True)
         for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
             self._reset_lane(int(lane))
         return self.obs_view

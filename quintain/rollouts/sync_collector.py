@@ -76,7 +76,8 @@ class SyncCollector(KeepsState):
         return True
 
     def _begin(self, rollout: Rollout, version: int) -> None:
-        if self.starts_fresh:
+        # The first rollout begins where the lanes were just reset.
+        if self.starts_fresh and self.lane_step > 0:
             self._start_fresh()
         rollout.begin(rollout.sequence + 1, version)
         draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
