@@ -89,6 +89,7 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         run_directory=None if directory is None else str(directory.path),
         budget_env_steps=budget_env_steps,
         start_step=start_step,
+        num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
         hyper_parameters=hyper_parameters(run_file),
     )
 

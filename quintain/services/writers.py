@@ -24,6 +24,7 @@ class RunHeader:
     run_directory: str | None
     budget_env_steps: int
     start_step: int = 0
+    num_ranks: int = 1
     hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Settings that describe the training and can be shown to anyone."""
 
