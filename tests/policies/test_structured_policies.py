@@ -185,6 +185,26 @@ def test_predicting_with_memory_hands_the_memory_on(cell: str, groups: dict[str,
     np.testing.assert_allclose(again["push"], remembered[1], atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("groups", [{}, {"actor_obs": ("numbers",), "critic_obs": ("numbers", "choice")}])
+def test_a_replay_repeats_both_memories(cell: str, groups: dict[str, Any]) -> None:
+    policy = make(spec_of(), memory=MemorySettings(cell=cell, size=5), **groups)
+    assert policy.state_size == (5 if cell == "gru" else 10) * (2 if groups else 1)
+    rollout = rollout_for(policy, num_lanes=3, num_steps=6)
+    rollout.storage[f.FIRST].zero_()
+    rollout[f.FIRST][0, 0] = rollout[f.FIRST][1, 3] = True
+    state = torch.from_numpy(np.random.default_rng(2).standard_normal((3, policy.state_size)).astype(np.float32))
+    rollout.policy_state.copy_(state)
+    before = state.clone()
+    with torch.inference_mode():
+        for slot in rollout.slots[:-1]:
+            policy.act(slot, state)
+    assert (state != before).all()
+    now = policy.evaluate_actions(minibatch(rollout))
+    torch.testing.assert_close(now[f.LOG_PROB], rollout.flat(f.LOG_PROB), atol=1e-5, rtol=0)
+    torch.testing.assert_close(now[f.VALUE], rollout.flat(f.VALUE), atol=1e-5, rtol=0)
+
+
 GROUPED = BehaviorSpec(
     obs=DictSpec(
         (("seen", box(2)), ("hidden", DictSpec((("mass", box(1)), ("wind", box(2))))), ("choice", discrete(3)))

@@ -42,14 +42,15 @@ def test_forbidden_actions_are_not_played(mode: str, masks: str, deterministic: 
     assert set(results.lengths) <= {5, 7}
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("masks", ["", "info"])
+@pytest.mark.parametrize("cell", ["", "lstm", "gru"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_policy_with_memory_forgets_between_episodes(mode: str, cell: str) -> None:
-    env = make_env(mode, num_lanes=1, action="numbers")
-    policy = make_policy(env, memory=MemorySettings(cell=cell, size=6))
+def test_episodes_are_played_as_predict_plays_them(mode: str, cell: str, masks: str) -> None:
+    env = make_env(mode, num_lanes=1, action="hybrid dict", masks=masks)
+    policy = make_policy(env, **({"memory": MemorySettings(cell=cell, size=6)} if cell else {}))
     results = Evaluator(env, 4, Rng(0)).play(policy, deterministic=True, should_stop=never)
     # The same episodes once more, with a lone environment and a state that starts as None in each.
-    lone, seed = Structured(action="numbers"), Rng(5).seed_for("reset")
+    lone, seed = Structured(action="hybrid dict", masks=masks), Rng(5).seed_for("reset")
     returns = []
     for episode in range(4):
         if mode == "lanes":
@@ -58,7 +59,7 @@ def test_a_policy_with_memory_forgets_between_episodes(mode: str, cell: str) -> 
             obs, _ = lone.reset(seed=seed) if episode == 0 else lone.reset()
         state, total, ended = None, 0.0, False
         while not ended:
-            action, state = policy.predict(obs, state)
+            action, state = policy.predict(obs, state, action_mask=lone.mask() if masks else None)
             obs, reward, terminated, truncated, _ = lone.step(action)
             total, ended = total + reward, terminated or truncated
         returns.append(total)
