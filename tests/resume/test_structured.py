@@ -41,7 +41,12 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+QUICK = ("ppo, lstm, nested", "grpo, lstm")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name.startswith(QUICK) else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def test_a_run_that_was_stopped_is_the_run_that_was_not(name: str) -> None:
     algorithm, kwargs, changes = RUNS[name]
     learning = {} if algorithm == "a2c" else {"batch_size": 16, "num_epochs": 2}
