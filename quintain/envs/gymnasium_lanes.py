@@ -17,6 +17,7 @@ from quintain.data.spec import BoxSpec, DiscreteSpec, build, choice_sizes, flatt
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
 from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, offered, read_mask
+from quintain.envs.parameters import ParameterLog, Parameters, lane_rows, originals, set_attributes
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError, QuintainError
 
@@ -83,6 +84,8 @@ class LaneEnv(Env):
         self.terminated: Array = np.zeros(lanes, dtype=np.bool_)
         self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
         self.action_log = ActionLog(lanes, self.action_leaves)
+        self.parameter_log = ParameterLog(lanes)
+        self.as_made: list[dict[str, Any]] = [{} for _ in range(lanes)]
 
     def reset(self, lanes: Any = None) -> Any:
         for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
@@ -121,6 +124,32 @@ class LaneEnv(Env):
     def mirror(self) -> Any:
         return offered(self.envs[0], "mirror")
 
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        # Made with other parameters than those that are in force from now on.
+        self.first_reset = None
+        ids = [int(lane) for lane in (range(self.num_lanes) if lanes is None else lanes)]
+        for lane, row in zip(ids, lane_rows(values, ids), strict=True):
+            self._assign(lane, row)
+            self.parameter_log.add(lane, int(self.action_log.length - self.action_log.start[lane]), row)
+
+    def _assign(self, lane: int, values: Mapping[str, Any]) -> None:
+        if values:
+            owner = _unwrapped(self.envs[lane])
+            self.as_made[lane] = {**originals(owner, values), **self.as_made[lane]}
+            set_attributes(owner, self.name, values)
+
+    def render(self) -> Array | None:
+        try:
+            frame = self.envs[0].render()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0522") from error
+        return None if frame is None else np.asarray(frame)
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.envs[0], "metadata", None) or {}).get("render_fps", 30))
+
     def close(self) -> None:
         for env in self.envs:
             env.close()
@@ -131,13 +160,21 @@ class LaneEnv(Env):
 
     def state_dict(self) -> State:
         obs = {name: rows.copy() for name, rows in self.obs.items()}
-        return {"obs": obs, "episode": self.episode.copy(), "action_log": self.action_log.state_dict()}
+        return {
+            "obs": obs,
+            "episode": self.episode.copy(),
+            "action_log": self.action_log.state_dict(),
+            "parameter_log": self.parameter_log.state_dict(),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
         self.first_reset = None
         self.action_log.load_state_dict(state["action_log"])
+        self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
+        for each in range(self.num_lanes):
+            self._assign(each, {**self.as_made[each], **self.parameter_log.before[each]})
         drifted = []
         for lane in np.flatnonzero(self.episode >= 0):
             self._replay(int(lane))
@@ -152,9 +189,12 @@ class LaneEnv(Env):
     def _replay(self, lane: int) -> None:
         env = self.envs[lane]
         obs, info = self._start(lane, int(self.episode[lane]))
-        for chosen in self.action_log.since_reset(lane):
+        actions = self.action_log.since_reset(lane)
+        for step, chosen in enumerate(actions):
+            self._assign(lane, self.parameter_log.at(lane, step))
             rows = {name: np.asarray(value)[None] for name, value in chosen.items()}
             obs, _, _, _, info = env.step(self._lane_actions(rows)[0])
+        self._assign(lane, self.parameter_log.at(lane, len(actions)))
         self._store(self.obs, lane, obs, "step")
         self._store_mask(lane, obs, info)
 
@@ -176,6 +216,7 @@ class LaneEnv(Env):
     def _reset_lane(self, lane: int) -> None:
         self.episode[lane] += 1
         self.action_log.start_episode(lane)
+        self.parameter_log.start_episode(lane)
         if lane == 0 and self.first_reset is not None:
             (obs, info), self.first_reset = self.first_reset, None
         else:
@@ -227,6 +268,10 @@ class LaneEnv(Env):
         if self.mask is not None:
             found = read_mask(self.name, self.mask_source, self.envs[lane], obs, info)
             self.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
+
+
+def _unwrapped(env: Any) -> Any:
+    return getattr(env, "unwrapped", env)
 
 
 def _create(name: str, factory: EnvFactory) -> Any:
