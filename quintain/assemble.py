@@ -55,8 +55,9 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global"))
-    make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
+    hosting = Hosting.from_settings(run_file.run.env_workers)
+    make_env = env_maker(run_file, slots.env, hosting, is_grouped=True)
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env, hosting) if slots.evaluation_env else make_env
     env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
     for note in env.notes:
         writer.note(note)
