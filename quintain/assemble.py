@@ -12,7 +12,9 @@ from quintain import registry
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
-from quintain.envs.gymnasium import env_from_object
+from quintain.envs.gymnasium import env_from_object, gym_env
+from quintain.envs.hosting import Hosting
+from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -91,10 +93,13 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         stats=StatsReporter(writer),
         episodes=episodes,
         session=session,
+        hosting=hosting,
     )
 
 
-def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> Callable[[int, Rng], Env]:
+def env_maker(
+    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
+) -> Callable[[int, Rng], Env]:
     """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
 
     Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
@@ -102,15 +107,21 @@ def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) 
     settings = run_file.experiment.env
     if not is_grouped and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
-    if slot is not None:
-        return lambda num_lanes, rng: slot if isinstance(slot, Env) else _env_from_slot(settings, slot, num_lanes, rng)
+    host = hosting or Hosting.from_settings(run_file.run.env_workers)
+    if slot is not None and not isinstance(slot, Env):
+        return lambda num_lanes, rng: _env_from_slot(settings, slot, num_lanes, rng, host)
     make = _load("env", settings)
-    return lambda num_lanes, rng: make(settings, num_lanes, rng)
+    if slot is None and isinstance(settings, GymSettings):
+        return lambda num_lanes, rng: gym_env(settings, num_lanes, rng, host)
+    host.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
+    return lambda num_lanes, rng: slot or make(settings, num_lanes, rng)
 
 
-def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng) -> Env:
+def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, hosting: Hosting) -> Env:
     encode_text = settings.text_observations == "encode"
-    return env_from_object(slot, num_lanes, rng, group_size=settings.group_size, encode_text=encode_text)
+    return env_from_object(
+        slot, num_lanes, rng, group_size=settings.group_size, encode_text=encode_text, hosting=hosting
+    )
 
 
 def make_policy(run_file: RunFile, env: Env) -> Policy:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.errors import QuintainError, ResourceError
 from quintain.restore import require_same_spec, restore_trainer
+from quintain.run_faults import watching_environments
 from quintain.run_output import CommandHints, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
@@ -127,9 +128,10 @@ class Run:
                 self._write_status(trainer)
                 if self.checkpoints is not None and self.last is None:
                     self._commit(trainer)
-                yield
-                self.state = "stopped" if trainer.stop_reason else "finished"
-                self._commit_last(trainer)
+                with watching_environments(self, trainer):
+                    yield
+                    self.state = "stopped" if trainer.stop_reason else "finished"
+                    self._commit_last(trainer)
         except BaseException as error:
             self.state = "failed"
             with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
@@ -191,6 +193,7 @@ class Run:
         for name, seconds in trainer.source.drain_seconds().items():
             stats.add_time(name, seconds)
         stats.set_all(trainer.episodes.stats())
+        stats.set_all(trainer.faults.metrics())
         stats.set_stat("time/iterations", progress.updates)
         row = stats.write_stats(progress.env_steps)
         if self.metrics is not None:

@@ -55,6 +55,8 @@ class FaultKeeper:
         self.restarts = 0
         self.aborted = 0
         self.spent: EnvError | None = None
+        self.fatal: LaneFault | None = None
+        """The first of the series of faults that spent the budget."""
         self._listener: Listener | None = None
         self._give_up: Callable[[str], None] | None = None
         self._untold: list[tuple[LaneFault, str]] = []
@@ -83,7 +85,7 @@ class FaultKeeper:
         self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
         for lane, verdict in zip(fault.lanes, verdicts, strict=True):
             if verdict is not None:
-                self._end(lane, verdict)
+                self._end(f"lane {lane} of {team.rstrip('/')}" if team else f"lane {lane}", verdict)
 
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
         """Ends the series of failures of lanes that took a good step."""
@@ -109,16 +111,15 @@ class FaultKeeper:
         else:
             self._listener(fault, line)
 
-    def _end(self, lane: int, verdict: Spent[LaneFault]) -> None:
+    def _end(self, who: str, verdict: Spent[LaneFault]) -> None:
         if self.spent is not None:
             return
         first = verdict.first
-        error = EnvError(f"env lane {lane} {verdict.reason}; first: {first.as_error().message}", code="E0503")
+        error = EnvError(f"{who} {verdict.reason}; first: {first.as_error().message}", code="E0503")
         error.__cause__ = first.cause
-        error.__dict__["first_fault"] = first
         if self._give_up is None:
             raise error
-        self.spent = error
+        self.spent, self.fatal = error, first
         self._give_up("an environment broke too often")
 
 

@@ -191,9 +191,13 @@ class LaneHost:
         if isinstance(error, EnvError):
             what, code = f"{error.message} (lane {lane})", error.code
             return LaneFault((lane,), call, what, "", own_frames(error), code, cause=error)
-        number = int(self.rows.episode[lane]) if episode is None else episode
+        number, incarnation = episode or 0, 0
+        if episode is None:
+            number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
         what = f"env {self.name!r} failed in {call}() on lane {lane}, episode {number}{action[:200]}"
-        return LaneFault((lane,), call, what, in_one_line(error), own_frames(error), _CODES[call], cause=error)
+        seed = self._seed(lane, number, incarnation)
+        trace = f"{own_frames(error)}\nepisode {number} of lane {lane} began with reset(seed={seed})"
+        return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
 
     def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
         if self.has_plain_obs:

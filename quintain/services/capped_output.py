@@ -22,6 +22,7 @@ class CappedOutput:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.name = name
+        self.is_closed = False
         self.tail = b""
         self._waiting = b""
         self._log: int | None = None
@@ -51,6 +52,7 @@ class CappedOutput:
                 self._waiting = b""
 
     def close(self) -> None:
+        self.is_closed = True
         for descriptor in (self.descriptor, self._log):
             if descriptor is not None:
                 os.close(descriptor)

@@ -112,7 +112,8 @@ class ForkServer:
         self._tell({"started": request["child"], "pid": pid})
 
     def _listen(self, output: CappedOutput) -> None:
-        if not output.drain():
+        # One round of events may hold both the end of a child and its last words.
+        if not output.is_closed and not output.drain():
             self._selector.unregister(output.descriptor)
 
     def _bury(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Batch
+from quintain.envs.hosting import Hosting
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rollouts.source import RolloutSource
@@ -52,6 +53,7 @@ class Parts:
     stats: StatsReporter
     episodes: EpisodeWindow
     session: Session
+    hosting: Hosting
 
 
 class Trainer:
@@ -66,7 +68,7 @@ class Trainer:
         "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
     )  # fmt: skip
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "faults")
     """Parts that only remember what happened."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -96,6 +98,8 @@ class Trainer:
         self.stats = parts.stats
         self.episodes = parts.episodes
         self.session = parts.session
+        self.hosting = parts.hosting
+        self.faults = parts.hosting.faults
         self.records = Records()
         self.global_streams = GlobalStreams()
         self.batch: Batch | None = None
@@ -200,6 +204,7 @@ class Trainer:
 
     def close(self) -> None:
         self.source.close()
+        self.events.close()
 
     def state_dict(self) -> State:
         return {
