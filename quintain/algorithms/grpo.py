@@ -102,6 +102,8 @@ def group_relative(to_go: Array, valid: Array, group_size: int) -> Array:
     """Scales each step's return by mean and deviation over the members of its group that are still playing."""
     steps, lanes = to_go.shape
     grouped, alive = (x.reshape(steps, lanes // group_size, group_size) for x in (to_go, valid))
+    # In float32 the mean of equal returns may round to another number, and dividing would make that a difference.
+    grouped = grouped.astype(np.float64)
     count = np.maximum(alive.sum(axis=-1, keepdims=True), 1)
     mean = (grouped * alive).sum(axis=-1, keepdims=True) / count
     spread = np.sqrt((np.square(grouped - mean) * alive).sum(axis=-1, keepdims=True) / count)

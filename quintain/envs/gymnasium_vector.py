@@ -126,7 +126,7 @@ class VectorEnv(Env):
         is_by_lane = isinstance(final_obs, np.ndarray | list)
         of_lane = final_obs[lane] if is_by_lane else final_obs
         for name, value in flatten(self.spec.obs, of_lane, f.OBS).items():
-            self._store_leaf(rows[name][lane], name, value if is_by_lane else value[lane])
+            self._store_leaf(rows[name][lane, ...], name, value if is_by_lane else value[lane])
 
     def _store_leaf(self, memory: Array, name: str, value: Any) -> None:
         leaf = self.obs_leaves[name]

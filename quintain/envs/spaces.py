@@ -129,7 +129,8 @@ def _arrangement(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _text(space: Any) -> MultiDiscreteSpec:
-    characters = "".join(space.character_list)
+    # Sorted, because the order of a set of characters differs from process to process.
+    characters = "".join(sorted(space.character_list))
     return MultiDiscreteSpec((len(characters) + 1,) * int(space.max_length), characters=characters)
 
 

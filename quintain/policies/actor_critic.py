@@ -106,8 +106,10 @@ class ActorCritic(Policy):
         return value_features
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        named, rows = flatten(self.spec.obs, obs, f.OBS), self.obs_rows(obs)
-        named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
+        named = flatten(self.spec.obs, obs, f.OBS)
+        if self.state_size:
+            rows = self.obs_rows(obs)
+            named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value

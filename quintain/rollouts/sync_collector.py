@@ -34,7 +34,7 @@ class SyncCollector(KeepsState):
     """Collects in lockstep; its state is where each lane stands."""
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "rng", "on_episodes", "seconds"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "rng", "on_episodes", "seconds", "starts_fresh"})
 
     def __init__(
         self, env: Env, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, starts_fresh: bool = False

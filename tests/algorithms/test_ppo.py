@@ -84,7 +84,7 @@ def independent_loss(
     if isinstance(policy.spec.action, type(CHOICES.action)):
         distribution: Any = Categorical(logits=output)
     else:
-        distribution = Independent(Normal(output, policy.head.log_std.exp()), 1)
+        distribution = Independent(Normal(output, policy.head.parts[0].log_std.exp()), 1)
     log_probs, values = distribution.log_prob(batch[f.ACTION]), policy.critic(batch[f.OBS]).squeeze(-1)
     surrogate, errors = [], []
     for i in range(len(log_probs)):
@@ -176,7 +176,7 @@ def test_ratios_are_one_at_the_first_minibatch_of_every_cycle(mode: str, normali
         ratio = (policy.evaluate_actions(first)[f.LOG_PROB] - first[f.LOG_PROB]).exp()
         torch.testing.assert_close(ratio, torch.ones(8), atol=1e-5, rtol=0)
         ppo.update(batch, progress)
-        policy.observe(rollout.flat(f.OBS)[batch.valid_rows].numpy())
+        policy.observe(batch.valid_obs())
         progress.close_cycle(env_steps=batch.num_valid, episodes=0)
 
 
@@ -333,7 +333,7 @@ def test_the_algorithms_state_is_its_optimizer() -> None:
     ppo.update(batch, Progress(1000))
     restored.policy.load_state_dict(ppo.policy.state_dict())
     restored.load_state_dict(ppo.state_dict())
-    restored.rng = ppo.rng
+    restored.sampler.rng = ppo.rng
     for algorithm in (ppo, restored):
         algorithm.update(batch, Progress(1000))
     assert torch.equal(ppo.optimizer.flat, restored.optimizer.flat)

@@ -75,8 +75,8 @@ def test_vector_environments_begin_again_too(mode: str) -> None:
 class KeepsNoise(LinearPolicy):
     """Remembers the random numbers it was given."""
 
-    def act(self, slot: Slot, *, deterministic: bool = False) -> None:
-        super().act(slot, deterministic=deterministic)
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        super().act(slot, state, deterministic=deterministic)
         self.__dict__.setdefault("given", []).append(slot.noise.clone())
 
 
