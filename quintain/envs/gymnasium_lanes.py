@@ -19,7 +19,7 @@ from quintain.envs.base import Env, StepResult
 from quintain.envs.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
 from quintain.envs.lane_host import EnvFactory, LaneHost
 from quintain.envs.lane_rows import LaneRows
-from quintain.envs.masks import offered
+from quintain.envs.masks import MaskSource, offered
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Crew(Protocol):
     spec: BehaviorSpec
     rows: LaneRows
     notes: tuple[str, ...]
+    mask_source: MaskSource
 
     def reset(self, lanes: Sequence[int]) -> list[LaneFault]: ...
     def restart(self, lanes: Sequence[int]) -> list[LaneFault]: ...
@@ -72,6 +73,7 @@ class LaneEnv(Env):
         self.team = rng.path
         self.spec = crew.spec
         self.notes = crew.notes
+        self.mask_source = crew.mask_source
         rows = self.rows = crew.rows
         rows.episode.fill(-1)
         self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask

@@ -29,6 +29,7 @@ EnvFactory = Callable[[], Any]
 
 # A simulator may call sys.exit(); that must end its lane and not the process that trains.
 _ANYTHING = (Exception, SystemExit)
+_MAX_FIRST_RESETS = 5
 _ONE = np.ones(1, np.bool_)
 _CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
 
@@ -68,8 +69,7 @@ class LaneHost:
             spec = behavior_spec(*spaces, encode_text=self.encode_text, leave_out=MASK)
         elif mask_source is None and not found and choice_sizes(spec.action):
             # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
-            self.first_reset = self._first_reset()
-            found = "info" if MASK in (self.first_reset[1] or {}) else ""
+            found = "info" if MASK in (self._first_info() or {}) else ""
         self.mask_source = found
         self.notes = text_notes(self.name, first.observation_space, encode_text=self.encode_text)
         return masked(spec, found)
@@ -151,13 +151,21 @@ class LaneHost:
             self._mark(lane, IDLE)
         return None
 
-    def _first_reset(self) -> tuple[Any, Any]:
-        lane, env = next(iter(self.envs.items()))
-        try:
-            obs, info = env.reset(seed=self._seed(lane, 0, 0))
-        except _ANYTHING as error:
-            raise self._fault(lane, "reset", error, episode=0).as_error() from error
-        return obs, info
+    def _first_info(self) -> Any:
+        """Returns what the first reset tells beside the observation; an environment that fails may try again."""
+        lane = next(iter(self.envs))
+        failures: list[BaseException] = []
+        for incarnation in range(_MAX_FIRST_RESETS):
+            try:
+                obs, info = self.envs[lane].reset(seed=self._seed(lane, 0, incarnation))
+            except _ANYTHING as error:
+                failures.append(error)
+                self.envs[lane] = _create(self.name, self.factories[lane])
+            else:
+                # After a failure the lane's first episode must fail in its turn, to be counted and told.
+                self.first_reset = None if failures else (obs, info)
+                return info
+        raise self._fault(lane, "reset", failures[0], episode=0).as_error() from failures[0]
 
     def _seed(self, lane: int, episode: int, incarnation: int) -> int:
         return self.rng.seed_for("reset", lane // self.group_size, episode, incarnation)
@@ -194,7 +202,8 @@ class LaneHost:
         number, incarnation = episode or 0, 0
         if episode is None:
             number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
-        what = f"env {self.name!r} failed in {call}() on lane {lane}, episode {number}{action[:200]}"
+        when = f", episode {number}{action[:200]}" if call == "step" else ""
+        what = f"env {self.name!r} failed in {call}() on lane {lane}{when}"
         seed = self._seed(lane, number, incarnation)
         trace = f"{own_frames(error)}\nepisode {number} of lane {lane} began with reset(seed={seed})"
         return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
@@ -226,10 +235,10 @@ class LaneHost:
                 f"{value} is not in {self.obs_leaves[name]}",
                 code="E0511",
             )
-        if rows.dtype.kind != "f" and np.asarray(value).dtype.kind == "f":
+        if rows.dtype.kind != "f" and _loses_digits(value, rows.dtype):
             raise EnvError(
-                f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype}, declared {rows.dtype}; "
-                f"storing it would cut off digits. Make the observation and observation_space agree",
+                f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype} with values that the declared "
+                f"{rows.dtype} cannot hold. Make the observation and observation_space agree",
                 code="E0511",
             )
         rows[lane] = value
@@ -238,6 +247,14 @@ class LaneHost:
         if self.rows.mask is not None:
             found = read_mask(self.name, self.mask_source, self.envs[lane], obs, info)
             self.rows.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
+
+
+def _loses_digits(value: Any, dtype: Any) -> bool:
+    found = np.asarray(value)
+    if found.dtype == dtype or found.dtype.kind in "bui":
+        return False
+    with np.errstate(invalid="ignore"):
+        return not np.array_equal(found, found.astype(dtype))
 
 
 def _create(name: str, factory: EnvFactory) -> Any:

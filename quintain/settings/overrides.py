@@ -64,7 +64,6 @@ def _blocks(draft: Draft) -> dict[str, KeyPath]:
         "trainer": (*behavior, "trainer"),
         "reward_signal": (*behavior, "reward_signals", "extrinsic"),
         "placement": ("run", "placement"),
-        "env_workers": ("run", "env_workers"),
         "checkpoint": ("run", "checkpoint"),
     }
 
