@@ -237,8 +237,8 @@ class LaneHost:
             )
         if rows.dtype.kind != "f" and _loses_digits(value, rows.dtype):
             raise EnvError(
-                f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype} with values that the declared "
-                f"{rows.dtype} cannot hold. Make the observation and observation_space agree",
+                f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype} with values that "
+                f"{rows.dtype}, which it declared, cannot hold. Make the observation and observation_space agree",
                 code="E0511",
             )
         rows[lane] = value
