@@ -118,14 +118,13 @@ class LaneEnv(Env):
             self._refuse_impossible(name, values)
             rows.action[name][...] = values
         self.action_log.append(chosen)
-        was_down = self.down.any()
+        was_down = _has_any(self.down)
         up = np.flatnonzero(~self.down).tolist() if was_down else self.every_lane
         faults = self.crew.step(up)
         if was_down or faults:
             self._abort(faults)
-        done = rows.terminated | rows.truncated
-        if done.any():
-            ended = np.flatnonzero(done)
+        if _has_any(rows.terminated) or _has_any(rows.truncated):
+            ended = np.flatnonzero(rows.terminated | rows.truncated)
             self.episode[ended] += 1
             self.incarnation[ended] = 0
             self._start_episodes(ended)
@@ -254,6 +253,16 @@ class LaneEnv(Env):
                     code="E0512",
                 )
             return
-        limit = leaf.n if isinstance(leaf, DiscreteSpec) else np.asarray(leaf.nvec)
-        if (values >= limit).any() or values.min() < 0:
+        if isinstance(leaf, DiscreteSpec):
+            # Plain numbers: for the few lanes there are, faster than asking numpy.
+            listed = values.tolist()
+            is_possible = min(listed) >= 0 and max(listed) < leaf.n
+        else:
+            is_possible = bool(((values >= 0) & (values < leaf.nvec)).all())
+        if not is_possible:
             raise QuintainError(f"the policy chose {name} {values.tolist()}, of {leaf}", code="E0101")
+
+
+def _has_any(flags: Array) -> bool:
+    # For the few lanes there are, faster than asking numpy.
+    return True in flags.tolist()

@@ -80,6 +80,7 @@ class LaneHost:
         self.obs_leaves = leaves(spec.obs, f.OBS)
         self.action_leaves = leaves(spec.action, f.ACTION)
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
+        self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
 
     def forget_first_reset(self) -> None:
         """Resets lane 0 anew when its first episode is asked for again."""
@@ -112,24 +113,28 @@ class LaneHost:
 
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
         """Steps lanes with the actions in the rows; a lane whose episode ended starts its next one."""
-        rows, faults = self.rows, []
+        rows, envs, is_watched = self.rows, self.envs, self.is_watched
+        rewards, ends, cuts = rows.reward, rows.terminated, rows.truncated
+        faults = []
         for lane, action in zip(lanes, self._actions(lanes), strict=True):
-            self._mark(lane, STEPPING)
+            if is_watched:
+                self._mark(lane, STEPPING)
             try:
-                obs, reward, terminated, truncated, info = self.envs[lane].step(action)
-                rows.reward[lane] = float(reward)
-                rows.terminated[lane] = terminated
-                rows.truncated[lane] = truncated
+                obs, reward, terminated, truncated, info = envs[lane].step(action)
+                rewards[lane] = float(reward)
+                ends[lane] = terminated
+                cuts[lane] = truncated
                 is_over = autoreset and (terminated or truncated)
                 self._store(rows.final_obs if is_over else rows.obs, lane, obs, "step")
-                if not is_over:
+                if rows.mask is not None and not is_over:
                     self._store_mask(lane, obs, info)
             except _ANYTHING as error:
                 faults.append(self._fault(lane, "step", error, f", action {action}"))
             else:
                 if is_over and (fault := self._reset(lane, int(rows.episode[lane]) + 1, 0)):
                     faults.append(fault)
-            self._mark(lane, IDLE)
+            if is_watched:
+                self._mark(lane, IDLE)
         return faults
 
     def close(self) -> None:
@@ -235,7 +240,7 @@ class LaneHost:
                 f"{value} is not in {self.obs_leaves[name]}",
                 code="E0511",
             )
-        if rows.dtype.kind != "f" and _loses_digits(value, rows.dtype):
+        if name in self.whole_leaves and _loses_digits(value, rows.dtype):
             raise EnvError(
                 f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype} with values that "
                 f"{rows.dtype}, which it declared, cannot hold. Make the observation and observation_space agree",
