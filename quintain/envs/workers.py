@@ -237,7 +237,8 @@ class WorkerCrew:
                 if not worker.num_owed:
                     poller.unregister(descriptor)
                     del waiting[descriptor]
-        return faults
+        # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
+        return sorted(faults, key=lambda fault: fault.lanes)
 
     def _marks(self, worker: _Worker) -> list[int]:
         marks: list[int] = self.rows.marks[worker.lanes].tolist() if hasattr(self, "rows") else []

@@ -26,7 +26,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"algorithms", "rollouts"}),
     frozenset({"scenario", "trainers"}),
     frozenset({"behaviors", "compat", "experiments", "online", "placements", "protocols", "scenarios", "text"}),
-    frozenset({"", "__main__", "assemble", "cli", "launch", "restore", "run", "run_faults", "run_output", "slots", "testing"}),
+    frozenset(
+        {"", "__main__", "assemble", "cli", "launch", "restore", "run", "run_faults", "run_output", "slots", "testing"}
+    ),
 )
 """The part of a module is the first name below quintain; "" is the package itself."""
 
