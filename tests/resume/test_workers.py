@@ -119,7 +119,7 @@ def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_pa
     words = (*words, "--run-id", "killed")
     directory = tmp_path / "runs" / "killed"
     num_kills = 0
-    for _ in range(12):
+    for _ in range(5):
         latest = newest_checkpoint(directory)
         process = command(tmp_path, *words)
         while process.poll() is None and newest_checkpoint(directory) == latest:
