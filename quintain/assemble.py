@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,15 +24,22 @@ from quintain.rng import Rng
 from quintain.rollouts.source import LocalSource
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.services.writers import Writer
     from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
+
+
+class EnvMaker(Protocol):
+    """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
+
+    def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
 
 
 @dataclass(frozen=True)
@@ -44,23 +53,26 @@ class Slots:
     make_algorithm: Callable[..., Algorithm] | None = None
 
 
-def assemble(run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None) -> Trainer:
-    """Builds the trainer that the settings describe."""
-    parts = assemble_parts(run_file, session, writer, slots or Slots())
+def assemble(
+    run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: World | None = None
+) -> Trainer:
+    """Builds the trainer that the settings describe, or one rank's share of it."""
+    parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
     trainer_class: Any = _load("trainer", _behavior(run_file).trainer)
     trainer: Trainer = trainer_class.from_parts(parts)
     return trainer
 
 
-def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots) -> Parts:
+def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
     experiment, behavior = run_file.experiment, _behavior(run_file)
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
-    GlobalStreams().seed(rng.child("global"))
+    GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     hosting = Hosting.from_settings(run_file.run.env_workers)
     make_env = env_maker(run_file, slots.env, hosting, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env, hosting) if slots.evaluation_env else make_env
-    env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env, hosting)
+    num_lanes: int = experiment.env.num_lanes // world.size  # type: ignore[attr-defined]  # every env has lanes
+    env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
     for note in env.notes:
         writer.note(note)
     policy = slots.policy or make_policy(run_file, env)
@@ -70,7 +82,9 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     signals = {name: _load("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
     make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
-    episodes = EpisodeWindow()
+    algorithm.join(world)
+    policy.join(world)
+    episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
     collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend, starts_fresh=algorithm.starts_fresh)
@@ -89,17 +103,18 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         source=LocalSource(collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, EventContext(make_evaluation_env, rng, experiment.budget.env_steps)),
+        events=_make_events(behavior, EventContext(make_evaluation_env, rng, experiment.budget.env_steps, world)),
         stats=StatsReporter(writer),
         episodes=episodes,
         session=session,
         hosting=hosting,
+        world=world,
     )
 
 
 def env_maker(
     run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
-) -> Callable[[int, Rng], Env]:
+) -> EnvMaker:
     """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
 
     Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
@@ -107,20 +122,42 @@ def env_maker(
     settings = run_file.experiment.env
     if not is_grouped and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
-    host = hosting or Hosting.from_settings(run_file.run.env_workers)
+    make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
+    knows_lanes = "first_lane" in inspect.signature(make).parameters
+
+    def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+        if isinstance(slot, Env):
+            env: Env = slot
+        elif first_lane and not knows_lanes:
+            # It cannot give a lane the seeds that it would have on one rank; at least no two ranks share theirs.
+            env = make(num_lanes, rng.child(f"lanes_from_{first_lane}"))
+        else:
+            env = make(num_lanes, rng, **({"first_lane": first_lane} if first_lane else {}))
+        if first_lane != env.first_lane:
+            env.first_lane = first_lane
+        return env
+
+    return make_env
+
+
+def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
     if slot is not None and not isinstance(slot, Env):
-        return lambda num_lanes, rng: _env_from_slot(settings, slot, num_lanes, rng, host)
-    make = _load("env", settings)
+        return partial(_env_from_slot, settings, slot, hosting)
     if slot is None and isinstance(settings, GymSettings):
-        return lambda num_lanes, rng: gym_env(settings, num_lanes, rng, host)
-    host.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
-    return lambda num_lanes, rng: slot or make(settings, num_lanes, rng)
+        return partial(gym_env, settings, hosting=hosting)
+    hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
+    return partial(_load("env", settings), settings)
 
 
-def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, hosting: Hosting) -> Env:
-    encode_text = settings.text_observations == "encode"
+def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
     return env_from_object(
-        slot, num_lanes, rng, group_size=settings.group_size, encode_text=encode_text, hosting=hosting
+        slot,
+        num_lanes,
+        rng,
+        group_size=settings.group_size,
+        encode_text=settings.text_observations == "encode",
+        first_lane=first_lane,
+        hosting=hosting,
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import QuintainError, ResourceError
-from quintain.restore import require_same_spec, restore_trainer
+from quintain.follow import decide, is_report_due
+from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
+from quintain.ranks import Ranks
+from quintain.restore import num_ranks_in, require_same_spec, restore_rank
 from quintain.run_faults import watching_environments
 from quintain.run_output import CommandHints, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
@@ -40,6 +43,7 @@ class Run:
         directory: RunDirectory | None = None,
         *,
         resources: ExitStack | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.run_file = run_file
         self.writer = WriterGroup(writers)
@@ -54,6 +58,8 @@ class Run:
         self.failed_commits = 0
         self.state = "running"
         self.resources = resources or ExitStack()
+        self.ranks = ranks or Ranks(run_file, starts_processes=False)
+        self.resources.callback(self.ranks.close)
         self.is_header_shown = False
 
     # -- before training ------------------------------------------------------------------------------------------
@@ -89,25 +95,36 @@ class Run:
         assert self.checkpoints is not None
         loaded = load(checkpoint.path)
         require_same_spec(trainer.policy, loaded)
-        restore_trainer(trainer, loaded)
+        if trainer.world.size > 1:
+            broadcast_state(trainer.world, loaded.state)
+        restore_rank(trainer, loaded.state)
         trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
         self.last = checkpoint
-        if checkpoint.commit != self.checkpoints.latest(lambda text: None).commit:
-            # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        if decide(trainer.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
             self._commit(trainer)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
         self.metrics.truncate_after(trainer.stats.last_step)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", trainer, detail={"checkpoint": checkpoint.name})
-        self.show_determinism(trainer)
+        exactness = self.begin_together(trainer)
+        num_ranks = num_ranks_in(loaded.state)
+        if num_ranks != trainer.world.size:
+            exactness = f"statistical: {num_ranks} ranks became {trainer.world.size}, so all lanes begin new episodes"
+        self.show_determinism(exactness)
 
-    def show_determinism(self, trainer: Trainer) -> None:
+    def begin_together(self, trainer: Trainer) -> str:
+        """Gives all ranks the same weights and returns how exactly the run can be resumed."""
+        share_policy(trainer.policy, trainer.world)
+        return joint_exactness(trainer)
+
+    def show_determinism(self, exactness: str) -> None:
         """Says what a resume of this run promises, as soon as the environment is known."""
-        if trainer.source.exactness == "exact":
+        if exactness == "exact":
             self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
         else:
-            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {trainer.source.exactness}")
+            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {exactness}")
 
     def begin_again(self) -> None:
         """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
@@ -123,10 +140,10 @@ class Run:
         self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
         try:
-            with self.signals.watching(trainer.stop, lambda: self.last.name if self.last else "none"):
+            with self.ranks.leading(), self.signals.watching(self._stopper(trainer), self._last_name):
                 # Inside: whoever reads that the run is going on may send a signal at once.
                 self._write_status(trainer)
-                if self.checkpoints is not None and self.last is None:
+                if decide(trainer.world, self.checkpoints is not None and self.last is None):
                     self._commit(trainer)
                 with watching_environments(self, trainer):
                     yield
@@ -146,10 +163,9 @@ class Run:
 
     def after_cycle(self, trainer: Trainer) -> None:
         """Writes the row and the checkpoint that are due, in this order."""
-        progress = trainer.progress
-        if progress.updates % self.run_file.run.report.every_updates == 0 or trainer.is_finished:
+        if is_report_due(self.run_file, trainer):
             self._report(trainer)
-        if self.checkpoints is not None and self._is_commit_due(trainer):
+        if decide(trainer.world, self.checkpoints is not None and self._is_commit_due(trainer)):
             self._try_commit(trainer)
 
     def save(self, trainer: Trainer) -> Path:
@@ -163,7 +179,9 @@ class Run:
             self.resources.enter_context(directory.lock())
             self.open_directory(directory)
             self.write_settings()
-        return self._commit(trainer).path
+        path = self._commit(trainer).path
+        trainer.world.broadcast(str(path).encode())
+        return path
 
     def summary(self, trainer: Trainer) -> RunSummary:
         records = trainer.records
@@ -188,12 +206,22 @@ class Run:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _last_name(self) -> str:
+        return self.last.name if self.last else "none"
+
+    def _stopper(self, trainer: Trainer) -> Callable[[str], None]:
+        def stop(reason: str) -> None:
+            trainer.stop(reason)
+            self.ranks.stop()
+
+        return stop
+
     def _report(self, trainer: Trainer) -> None:
         stats, progress = trainer.stats, trainer.progress
         for name, seconds in trainer.source.drain_seconds().items():
             stats.add_time(name, seconds)
-        stats.set_all(trainer.episodes.stats())
-        stats.set_all(trainer.faults.metrics())
+        stats.set_all(trainer.episode_stats())
+        stats.set_all(trainer.fault_stats())
         stats.set_stat("time/iterations", progress.updates)
         row = stats.write_stats(progress.env_steps)
         if self.metrics is not None:
@@ -222,10 +250,8 @@ class Run:
             self.last_commit_time = time.monotonic()
 
     def _commit_last(self, trainer: Trainer) -> None:
-        if self.checkpoints is None:
-            return
         is_saved = self.last is not None and self.last.step == trainer.progress.env_steps and not trainer.stop_reason
-        if not is_saved:
+        if decide(trainer.world, self.checkpoints is not None and not is_saved):
             self._commit(trainer)
 
     def _commit(self, trainer: Trainer) -> Checkpoint:
@@ -233,21 +259,21 @@ class Run:
         if self.metrics is not None:
             self.metrics.sync()
         step = trainer.progress.env_steps
-        self.last = self.checkpoints.commit(
-            trainer.state_dict(), step=step, about=self._about(trainer), is_best=trainer.records.is_new_best(step)
-        )
+        state, exactness = gather_state(trainer), joint_exactness(trainer)
+        about = self._about(trainer, exactness)
+        self.last = self.checkpoints.commit(state, step=step, about=about, is_best=trainer.records.is_new_best(step))
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
         return self.last
 
-    def _about(self, trainer: Trainer) -> dict[str, Any]:
+    def _about(self, trainer: Trainer, exactness: str) -> dict[str, Any]:
         return {
             "fingerprint": self.run_file.fingerprint(),
             "settings": self.run_file.to_dict(),
             "spec": trainer.policy.spec.to_dict(),
-            "exactness": trainer.source.exactness,
+            "exactness": exactness,
             "device": str(trainer.policy.device),
-            "world_size": 1,
+            "world_size": trainer.world.size,
             **facts(self.run_file.run.threads),
         }
 

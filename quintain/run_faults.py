@@ -64,6 +64,15 @@ class FaultDesk:
         return None
 
 
+def agree_on_end(trainer: Trainer) -> str:
+    """Returns to rank 0 why another rank's environments ended the run, if they did; all ranks call it."""
+    if trainer.world.size == 1:
+        return ""
+    own = "" if trainer.faults.spent is None else trainer.faults.spent.message
+    said = [data.decode() for data in trainer.world.collect(own.encode())]
+    return next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
+
+
 @contextmanager
 def watching_environments(run: Run, trainer: Trainer) -> Iterator[None]:
     """Tells the user of faults while the block runs; raises at its end if environments broke too often to go on."""
@@ -75,7 +84,10 @@ def watching_environments(run: Run, trainer: Trainer) -> Iterator[None]:
     faults.listen(desk.receive, trainer.stop)
     try:
         yield
+        elsewhere = agree_on_end(trainer)
         if faults.spent is not None:
             raise desk.final_error(faults.spent, faults.fatal)
+        if elsewhere:
+            raise EnvError(elsewhere, code="E0503")
     finally:
         faults.deafen()

@@ -15,9 +15,10 @@ from quintain.errors import EnvError
 from quintain.services.restart_budget import RestartBudget, Spent
 
 if TYPE_CHECKING:
-    from quintain.typing import Metrics, State
+    from quintain.typing import State
 
 MAX_TRACEBACK = 8_000
+_MAX_UNTOLD = 100
 RAISED, DIED, HUNG = "W0501", "W0502", "W0503"
 CONTRACT_BREACHES = frozenset({"E0511", "E0515"})
 
@@ -72,7 +73,7 @@ class FaultKeeper:
         """Goes back to raising, when nobody is there any more who could stop in an orderly way."""
         self._listener = self._give_up = None
 
-    def take(self, fault: LaneFault, team: str = "", *, num_aborted: int = 0) -> None:
+    def take(self, fault: LaneFault, team: str = "", *, first_lane: int = 0, num_aborted: int = 0) -> None:
         """Counts a fault and tells of it; asks the run to stop, or raises, if it was one too many."""
         if self.budget is None:
             raise fault.as_error() from fault.cause
@@ -85,19 +86,14 @@ class FaultKeeper:
         self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
         for lane, verdict in zip(fault.lanes, verdicts, strict=True):
             if verdict is not None:
-                self._end(f"lane {lane} of {team.rstrip('/')}" if team else f"lane {lane}", verdict)
+                number = first_lane + lane
+                self._end(f"lane {number} of {team.rstrip('/')}" if team else f"lane {number}", verdict)
 
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
         """Ends the series of failures of lanes that took a good step."""
         if self.budget is not None and self.budget.shaky:
             for lane in lanes:
                 self.budget.succeed((team, lane))
-
-    def metrics(self) -> Metrics:
-        """Returns the counts, once there is something to count."""
-        if not self.restarts:
-            return {}
-        return {"env/restarts": float(self.restarts), "env/aborted": float(self.aborted)}
 
     def state_dict(self) -> State:
         return {"restarts": self.restarts, "aborted": self.aborted}
@@ -107,7 +103,7 @@ class FaultKeeper:
 
     def _tell(self, fault: LaneFault, line: str) -> None:
         if self._listener is None:
-            self._untold.append((fault, line))
+            self._untold = [*self._untold, (fault, line)][:_MAX_UNTOLD]
         else:
             self._listener(fault, line)
 

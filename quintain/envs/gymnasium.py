@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from quintain.rng import Rng
 
 
-def gym_env(settings: GymSettings, num_lanes: int, rng: Rng, hosting: Hosting | None = None) -> Env:
-    """Makes the environment that `{type: gym, id: ...}` names."""
+def gym_env(
+    settings: GymSettings, num_lanes: int, rng: Rng, first_lane: int = 0, hosting: Hosting | None = None
+) -> Env:
+    """Makes the environment that `{type: gym, id: ...}` names, or the lanes of it that begin at `first_lane`."""
     hosting = hosting or Hosting()
     encode_text = settings.text_observations == "encode"
     if settings.vectorization == "native":
         hosting.refuse_workers(f"vectorization: native of {settings.id} steps all its lanes itself")
-        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng, encode_text=encode_text)
+        vector = _make_vector(settings, num_lanes)
+        return VectorEnv(settings.id, vector, rng, encode_text=encode_text, first_lane=first_lane)
     factory = factory_of(settings)
-    options: dict[str, Any] = {"group_size": settings.group_size, "encode_text": encode_text, "faults": hosting.faults}
+    options: dict[str, Any] = {"group_size": settings.group_size, "encode_text": encode_text, "first_lane": first_lane}
+    options["faults"] = hosting.faults
     if hosting.team is not None:
         recipe = Recipe.from_settings(settings)
         return WorkerEnv(settings.id, recipe, num_lanes, rng, hosting.team, **options)
@@ -43,6 +47,7 @@ def env_from_object(
     *,
     group_size: int = 1,
     encode_text: bool = False,
+    first_lane: int = 0,
     hosting: Hosting | None = None,
 ) -> Env:
     """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
@@ -50,12 +55,13 @@ def env_from_object(
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):
         hosting.refuse_workers("a vector environment steps all its lanes itself")
-        return VectorEnv(name, slot, rng, encode_text=encode_text)
+        return VectorEnv(name, slot, rng, encode_text=encode_text, first_lane=first_lane)
     if isinstance(slot, gymnasium.Env):
         hosting.refuse_workers("an environment that exists already lives in this process; pass its class")
-        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text)
+        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text, first_lane=first_lane)
     if callable(slot):
-        options: dict[str, Any] = {"group_size": group_size, "encode_text": encode_text, "faults": hosting.faults}
+        options: dict[str, Any] = {"group_size": group_size, "encode_text": encode_text, "first_lane": first_lane}
+        options["faults"] = hosting.faults
         if hosting.team is not None:
             return WorkerEnv(name, Recipe.from_object(slot), num_lanes, rng, hosting.team, **options)
         return LaneEnv(name, [partial(made_alone, name, slot)] * num_lanes, rng, **options)

@@ -17,7 +17,7 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, flatten, lea
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
 from quintain.envs.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
-from quintain.envs.lane_host import EnvFactory, LaneHost
+from quintain.envs.lane_host import EnvFactory, HostOptions, LaneHost
 from quintain.envs.lane_rows import LaneRows
 from quintain.envs.masks import MaskSource, offered
 from quintain.errors import EnvError, QuintainError
@@ -53,21 +53,24 @@ class LaneEnv(Env):
         *,
         group_size: int = 1,
         encode_text: bool = False,
+        first_lane: int = 0,
         faults: FaultKeeper | None = None,
     ) -> None:
         numbered = dict(enumerate(factories))
-        host = LaneHost(name, numbered, rng, group_size=group_size, encode_text=encode_text)
+        options = HostOptions(group_size, encode_text, first_lane)
+        host = LaneHost(name, numbered, rng, options)
         host.create()
         spec = host.describe()
         host.attach(spec, LaneRows(spec, len(factories)), host.mask_source)
         self.host = host
-        self._install(name, host, rng, group_size, faults)
+        self._install(name, host, rng, options, faults)
 
-    def _install(self, name: str, crew: Crew, rng: Rng, group_size: int, faults: FaultKeeper | None) -> None:
+    def _install(self, name: str, crew: Crew, rng: Rng, options: HostOptions, faults: FaultKeeper | None) -> None:
         self.name = name
         self.crew = crew
         self.num_lanes = num_lanes = len(crew.rows.episode)
-        self.group_size = group_size
+        self.group_size = options.group_size
+        self.first_lane = options.first_lane
         self.faults = faults or FaultKeeper()
         # Training and evaluation share one budget keeper, and each has a lane 0.
         self.team = rng.path
@@ -187,8 +190,12 @@ class LaneEnv(Env):
         if drifted:
             self.drift = (
                 f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in "
-                f"lane {drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
+                f"lane {self.first_lane + drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
             )
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        self.episode.fill(max(int(np.max(state["episode"])) for state in played))
+        return self.reset()
 
     def _replay(self, lanes: Sequence[int]) -> set[int]:
         """Plays the actions since the last reset again; returns the lanes that broke, which are down now."""
@@ -230,7 +237,7 @@ class LaneEnv(Env):
             if fault.code in CONTRACT_BREACHES and self.action_log.length == 0:
                 # Broken from the start: making it anew would only say the same again.
                 raise fault.as_error() from fault.cause
-            self.faults.take(fault, self.team, num_aborted=cut)
+            self.faults.take(fault, self.team, first_lane=self.first_lane, num_aborted=cut)
 
     def _bring_up(self) -> None:
         """Makes the environments of lanes that are down anew, once, and begins their episodes as a new incarnation."""

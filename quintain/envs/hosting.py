@@ -45,4 +45,4 @@ class Hosting:
     def refuse_workers(self, why: str) -> None:
         """Refuses a setting that would have no effect."""
         if self.team is not None:
-            raise SettingsError(f"run.env_workers.num_workers has no effect: {why}. Leave it out", code="E0222")
+            raise SettingsError(f"run.env_workers.num_workers has no effect: {why}. Leave it out", code="E0232")

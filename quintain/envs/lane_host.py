@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,20 +35,28 @@ _ONE = np.ones(1, np.bool_)
 _CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
 
 
+@dataclass(frozen=True)
+class HostOptions:
+    """What all hosts of an environment have in common."""
+
+    group_size: int = 1
+    """Neighbouring lanes that begin their episodes alike."""
+    encode_text: bool = False
+    first_lane: int = 0
+    """Where the environment's lanes begin among those of all ranks."""
+
+
 class LaneHost:
     """Holds one environment per lane; reads actions from shared rows and writes what they lead to."""
 
     spec: BehaviorSpec
     rows: LaneRows
 
-    def __init__(
-        self, name: str, factories: Mapping[int, EnvFactory], rng: Rng, *, group_size: int, encode_text: bool
-    ) -> None:
+    def __init__(self, name: str, factories: Mapping[int, EnvFactory], rng: Rng, options: HostOptions) -> None:
         self.name = name
         self.factories = dict(factories)
         self.rng = rng
-        self.group_size = group_size
-        self.encode_text = encode_text
+        self.options = options
         self.envs: dict[int, Any] = {}
         self.mask_source: MaskSource = ""
         self.notes: tuple[str, ...] = ()
@@ -63,15 +72,15 @@ class LaneHost:
         """Says what a policy sees and chooses; unless it is known, looks for masks in lane 0's first reset."""
         first = next(iter(self.envs.values()))
         spaces = (self.name, first.observation_space, first.action_space)
-        spec = behavior_spec(*spaces, encode_text=self.encode_text)
+        spec = behavior_spec(*spaces, encode_text=self.options.encode_text)
         found = declared_mask(first, first.observation_space, spec.action) if mask_source is None else mask_source
         if found == "obs":
-            spec = behavior_spec(*spaces, encode_text=self.encode_text, leave_out=MASK)
+            spec = behavior_spec(*spaces, encode_text=self.options.encode_text, leave_out=MASK)
         elif mask_source is None and not found and choice_sizes(spec.action):
             # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
             found = "info" if MASK in (self._first_info() or {}) else ""
         self.mask_source = found
-        self.notes = text_notes(self.name, first.observation_space, encode_text=self.encode_text)
+        self.notes = text_notes(self.name, first.observation_space, encode_text=self.options.encode_text)
         return masked(spec, found)
 
     def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
@@ -173,7 +182,12 @@ class LaneHost:
         raise self._fault(lane, "reset", failures[0], episode=0).as_error() from failures[0]
 
     def _seed(self, lane: int, episode: int, incarnation: int) -> int:
-        return self.rng.seed_for("reset", lane // self.group_size, episode, incarnation)
+        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
+        group = self._number(lane) // self.options.group_size
+        return self.rng.seed_for("reset", group, episode, incarnation)
+
+    def _number(self, lane: int) -> int:
+        return self.options.first_lane + lane
 
     def _mark(self, lane: int, call: int) -> None:
         """Says in shared memory what this lane is about to do, so that a watcher can name who never came back."""
@@ -202,15 +216,15 @@ class LaneHost:
         self, lane: int, call: str, error: BaseException, action: str = "", episode: int | None = None
     ) -> LaneFault:
         if isinstance(error, EnvError):
-            what, code = f"{error.message} (lane {lane})", error.code
+            what, code = f"{error.message} (lane {self._number(lane)})", error.code
             return LaneFault((lane,), call, what, "", own_frames(error), code, cause=error)
         number, incarnation = episode or 0, 0
         if episode is None:
             number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
         when = f", episode {number}{action[:200]}" if call == "step" else ""
-        what = f"env {self.name!r} failed in {call}() on lane {lane}{when}"
+        what = f"env {self.name!r} failed in {call}() on lane {self._number(lane)}{when}"
         seed = self._seed(lane, number, incarnation)
-        trace = f"{own_frames(error)}\nepisode {number} of lane {lane} began with reset(seed={seed})"
+        trace = f"{own_frames(error)}\nepisode {number} of lane {self._number(lane)} began with reset(seed={seed})"
         return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
 
     def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:

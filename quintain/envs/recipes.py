@@ -64,7 +64,7 @@ class Recipe:
         except (TypeError, ValueError) as error:
             raise SettingsError(
                 f"run.env_workers: an environment's arguments cannot be sent to another process ({error}). {_HOW}",
-                code="E0221",
+                code="E0231",
             ) from error
         found: dict[str, Any] = json.loads(text)
         return found
@@ -100,5 +100,5 @@ def _path_of(made_by: Any) -> str:
         found = getattr(found, step, None)
     if found is not made_by or module == "__main__":
         shown = name or type(made_by).__name__
-        raise SettingsError(f"run.env_workers: another process cannot import {module}:{shown}. {_HOW}", code="E0221")
+        raise SettingsError(f"run.env_workers: another process cannot import {module}:{shown}. {_HOW}", code="E0231")
     return f"{module}:{name}"

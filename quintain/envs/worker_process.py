@@ -20,7 +20,7 @@ import numpy as np
 
 from quintain.data.spec import spec_from_dict
 from quintain.envs.faults import LaneFault
-from quintain.envs.lane_host import LaneHost
+from quintain.envs.lane_host import HostOptions, LaneHost
 from quintain.envs.lane_rows import LaneRows
 from quintain.envs.recipes import Recipe
 from quintain.errors import QuintainError
@@ -70,13 +70,7 @@ class Worker:
             # Only now: importing the user's module may fail, and that is the environment's failure.
             return recipe.factory()()
 
-        self.host = LaneHost(
-            order["name"],
-            dict.fromkeys(self.lanes, make),
-            rng,
-            group_size=order["group_size"],
-            encode_text=order["encode_text"],
-        )
+        self.host = LaneHost(order["name"], dict.fromkeys(self.lanes, make), rng, HostOptions(*order["options"]))
 
     def obey(self, command: dict[str, Any], descriptors: Sequence[int]) -> None:
         host, call = self.host, command["call"]

@@ -24,6 +24,7 @@ from quintain.data.spec import BehaviorSpec, spec_from_dict
 from quintain.envs.faults import DIED, HUNG, FaultKeeper, LaneFault, lanes_in_words
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.hosting import WorkerTeam
+from quintain.envs.lane_host import HostOptions
 from quintain.envs.lane_rows import CREATING, RESETTING, STEPPING, LaneRows, num_bytes
 from quintain.envs.masks import offered
 from quintain.envs.recipes import Recipe
@@ -54,18 +55,19 @@ class WorkerEnv(LaneEnv):
         *,
         group_size: int = 1,
         encode_text: bool = False,
+        first_lane: int = 0,
         faults: FaultKeeper | None = None,
     ) -> None:
         order = {
             "name": name,
             "recipe": recipe.to_json(),
             "rng": [rng.seed, rng.path],
-            "group_size": group_size,
-            "encode_text": encode_text,
+            "options": [group_size, encode_text, first_lane],
         }
         self.recipe = recipe
-        crew = WorkerCrew(name, order, num_lanes, team, label=rng.path.strip("/").replace("/", "-") or "env")
-        self._install(name, crew, rng, group_size, faults)
+        label = rng.path.strip("/").replace("/", "-") or "env"
+        crew = WorkerCrew(name, order, num_lanes, team, label=label, first_lane=first_lane)
+        self._install(name, crew, rng, HostOptions(group_size, encode_text, first_lane), faults)
 
     @property
     def mirror(self) -> Any:
@@ -76,8 +78,9 @@ class WorkerEnv(LaneEnv):
 class _Worker:
     """One process and the lanes it has."""
 
-    def __init__(self, label: str, lanes: list[int]) -> None:
+    def __init__(self, label: str, lanes: list[int], first_lane: int) -> None:
         self.label = label
+        self.first_lane = first_lane
         self.lanes = lanes
         self.child: Child | None = None
         self.call = ""
@@ -86,7 +89,7 @@ class _Worker:
         self.inbox: list[dict[str, Any]] = []
 
     def __str__(self) -> str:
-        return f"worker {self.label} ({lanes_in_words(self.lanes)})"
+        return f"worker {self.label} ({lanes_in_words([self.first_lane + lane for lane in self.lanes])})"
 
     def send(self, words: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Sends a command, which will be answered."""
@@ -117,7 +120,9 @@ class _Worker:
 class WorkerCrew:
     """Hosts lanes in processes; implements `Crew`."""
 
-    def __init__(self, name: str, order: dict[str, Any], num_lanes: int, team: WorkerTeam, *, label: str) -> None:
+    def __init__(
+        self, name: str, order: dict[str, Any], num_lanes: int, team: WorkerTeam, *, label: str, first_lane: int
+    ) -> None:
         assert team.settings.num_workers is not None
         num_workers = min(team.settings.num_workers, num_lanes)
         self.name = name
@@ -125,7 +130,7 @@ class WorkerCrew:
         self.settings = team.settings
         self.supervisor = team.supervisor
         shares = np.array_split(np.arange(num_lanes), num_workers)
-        self.workers = [_Worker(f"{label}-{i}", share.tolist()) for i, share in enumerate(shares)]
+        self.workers = [_Worker(f"{label}-{i}", share.tolist(), first_lane) for i, share in enumerate(shares)]
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
         try:
             self.spec, self.mask_source, self.notes = self._open()
@@ -288,7 +293,7 @@ class WorkerCrew:
         """Names the call that a worker was in, from what it noted down before it began it."""
         for lane, mark in zip(worker.lanes, self._marks(worker), strict=False):
             if call := _CALLS.get(mark & 3):
-                return f" in {call}() on lane {lane}"
+                return f" in {call}() on lane {worker.first_lane + lane}"
         return ""
 
 

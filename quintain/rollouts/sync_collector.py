@@ -7,7 +7,7 @@ in another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +24,7 @@ from quintain.rollouts.finite import refuse_nonfinite
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, State
 
 EpisodeListener = Callable[["Array", "Array"], None]
 """Receives the returns and lengths of the episodes that just ended."""
@@ -76,10 +76,11 @@ class SyncCollector(KeepsState):
         return True
 
     def _begin(self, rollout: Rollout, version: int) -> None:
-        if self.starts_fresh:
+        # The first rollout begins where the lanes were just reset.
+        if self.starts_fresh and self.lane_step > 0:
             self._start_fresh()
         rollout.begin(rollout.sequence + 1, version)
-        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
+        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
         for name, rows in self.obs.items():
             rollout.write(name, 0, rows)
         rollout.write(f.FIRST, 0, self.first)
@@ -157,6 +158,15 @@ class SyncCollector(KeepsState):
         self.episode_return.fill(0.0)
         self.episode_length.fill(0)
 
+    def begin_anew(self, states: Sequence[State]) -> None:
+        """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
+        for name, rows in flatten(self.env.spec.obs, self.env.begin_anew([s["env"] for s in states]), f.OBS).items():
+            np.copyto(self.obs[name], _array(rows))
+        mask = self.env.action_mask()
+        if self.mask is not None and mask is not None:
+            np.copyto(self.mask, _array(mask))
+        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
+
     def _leave_rest_out(self, rollout: Rollout) -> None:
         """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
         last = rollout.num_steps
@@ -174,7 +184,7 @@ class SyncCollector(KeepsState):
         slot = rollout.slots[last]
         slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
-        refuse_nonfinite(rollout)
+        refuse_nonfinite(rollout, self.env.first_lane)
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:

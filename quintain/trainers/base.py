@@ -8,7 +8,7 @@ between        events fire, the row is written and checkpoints are taken only be
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from quintain.algorithms.base import Algorithm
@@ -19,16 +19,17 @@ from quintain.progress import Progress
 from quintain.rollouts.source import RolloutSource
 from quintain.rollouts.store import RolloutStore
 from quintain.services.events import CYCLE_END, EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.services.stats import EpisodeWindow, StatsReporter, stats_of_totals
 from quintain.state import as_tensor
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.records import Records
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from quintain.services.writers import RunSummary
-    from quintain.typing import State
+    from quintain.typing import Metrics, State
 
 
 class Session(Protocol):
@@ -54,6 +55,7 @@ class Parts:
     episodes: EpisodeWindow
     session: Session
     hosting: Hosting
+    world: World = field(default_factory=Alone)
 
 
 class Trainer:
@@ -70,6 +72,8 @@ class Trainer:
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
     record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "faults")
     """Parts that only remember what happened."""
+    rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes", "faults")
+    """Parts that are not the same on all ranks."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -100,6 +104,7 @@ class Trainer:
         self.session = parts.session
         self.hosting = parts.hosting
         self.faults = parts.hosting.faults
+        self.world = parts.world
         self.records = Records()
         self.global_streams = GlobalStreams()
         self.batch: Batch | None = None
@@ -110,7 +115,7 @@ class Trainer:
         if total_timesteps is not None:
             self.progress.budget_env_steps = total_timesteps
         with self.session.running(self):
-            while not self.is_finished and not self.stop_reason:
+            while not self.is_finished and not self._must_stop():
                 if not self.advance():
                     self.source.wait()
         return self.session.summary(self)
@@ -134,11 +139,12 @@ class Trainer:
         if self.progress.is_closing:
             return self._end_cycle()
         moved = False
-        while not self.is_finished and not self.stop_reason:
+        while not self.is_finished and not self._must_stop():
             stage = self.stages[self.progress.stage]
             with self.stats.timer(stage):
-                if not getattr(self, f"_stage_{stage}")():
-                    return moved
+                is_done = getattr(self, f"_stage_{stage}")()
+            if not self.world.all(is_done):
+                return moved
             moved = True
             cycle_closed = self.progress.next_stage(len(self.stages))
             self.events.fire(f"after_{stage}", self)
@@ -150,16 +156,24 @@ class Trainer:
 
     def _end_cycle(self) -> bool:
         """Fires the events of a closed cycle; says whether they all finished. A resumed run may continue here."""
-        if not self.events.fire(CYCLE_END, self):
+        if not self.world.all(self.events.fire(CYCLE_END, self)):
             return False
         self.progress.is_closing = False
         self.session.after_cycle(self)
         return True
 
+    def _must_stop(self) -> bool:
+        """Says whether any rank was asked to stop; ranks ask at the same points, so that they stop together."""
+        if not self.world.any(self.stop_reason != ""):
+            return False
+        self.stop_reason = self.stop_reason or "another rank stopped"
+        return True
+
     def _stage_collect(self) -> bool:
         # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
         self.store.release()
-        if not self.source.fill(self.store, self.should_stop):
+        # A rank that was asked to stop leaves its block half full; one that was not may have filled its own.
+        if not self.world.all(self.source.fill(self.store, self.should_stop)):
             return False
         self.batch = self.store.take()
         return True
@@ -179,7 +193,8 @@ class Trainer:
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
         self.policy.observe(batch.valid_obs())
-        self.progress.close_cycle(env_steps=batch.num_valid, episodes=batch.num_episodes)
+        env_steps, episodes = self.world.sum([batch.num_valid, batch.num_episodes])
+        self.progress.close_cycle(env_steps=int(env_steps), episodes=int(episodes))
         self.source.publish(self.progress.version, self.policy)
         return True
 
@@ -187,6 +202,17 @@ class Trainer:
     def _taken(self) -> Batch:
         assert self.batch is not None, "a stage ran before collect"
         return self.batch
+
+    def episode_stats(self) -> Metrics:
+        """Returns what the recent episodes of all ranks were like: sums and counts, so that each counts once."""
+        if self.world.size == 1:
+            return self.episodes.stats()
+        return stats_of_totals(self.world.sum(self.episodes.totals()))
+
+    def fault_stats(self) -> Metrics:
+        """Returns how often environments of all ranks broke; nothing while none has."""
+        restarts, aborted = self.world.sum([self.faults.restarts, self.faults.aborted])
+        return {"env/restarts": restarts, "env/aborted": aborted} if restarts else {}
 
     @property
     def global_step(self) -> int:
@@ -205,6 +231,7 @@ class Trainer:
     def close(self) -> None:
         self.source.close()
         self.events.close()
+        self.world.close()
 
     def state_dict(self) -> State:
         return {
@@ -215,9 +242,13 @@ class Trainer:
     def load_state_dict(self, state: State) -> None:
         for part in ("records", "training"):
             for name, saved in state[part].items():
-                getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
-        if self.store.ready():
+                self.load_part(name, saved)
+        if not self.progress.is_between_cycles and self.store.ready():
             self.batch = self.store.take()
+
+    def load_part(self, name: str, saved: State) -> None:
+        """Restores one part of the state."""
+        getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
 
 
 def as_tensors(saved: State) -> State:

@@ -27,7 +27,22 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"scenario", "trainers"}),
     frozenset({"behaviors", "compat", "experiments", "online", "placements", "protocols", "scenarios", "text"}),
     frozenset(
-        {"", "__main__", "assemble", "cli", "launch", "restore", "run", "run_faults", "run_output", "slots", "testing"}
+        {
+            "",
+            "__main__",
+            "assemble",
+            "cli",
+            "follow",
+            "launch",
+            "rank_state",
+            "ranks",
+            "restore",
+            "run",
+            "run_faults",
+            "run_output",
+            "slots",
+            "testing",
+        }
     ),
 )
 """The part of a module is the first name below quintain; "" is the package itself."""
