@@ -59,7 +59,7 @@ def check_env(settings: GymSettings, *, num_steps: int = 1000, seed: int = 0, in
     if not passes(verdicts.interface(env)):
         return findings
     is_described = passes(verdicts.spaces(settings.id, env, encode_text=settings.text_observations == "encode"))
-    if passes(verdicts.first_reset(env, seed)) and is_described:
+    if is_described and passes(verdicts.first_reset(env, seed)):
         played = play.play(env, seed=seed, num_steps=num_steps)
         if passes(verdicts.steps(env, played)):
             passes(verdicts.masks(settings, factory, seed))

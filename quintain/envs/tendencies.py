@@ -148,15 +148,16 @@ def lanes(make: Callable[[int, Rng], Env], num_steps: int, seed: int) -> Iterato
         return
     yield "ok", "creation", f"{env.num_lanes} lanes, {env.spec}", ""
     try:
-        yield from _wrong_shapes(env, env.reset(), "reset")
+        if wrong := list(_wrong_shapes(env, env.reset(), "reset")):
+            yield wrong[0]
+            return
         saved_at = num_steps // 2
         for step in range(num_steps):
             if step == saved_at:
                 other.load_state_dict(env.state_dict())
             action = random_actions(env.spec, env.num_lanes, Rng(seed).generator("check", step), env.action_mask())
             result = env.step(action)
-            wrong = list(_wrong_shapes(env, result.obs, "step"))
-            if wrong:
+            if wrong := list(_wrong_shapes(env, result.obs, "step")):
                 yield wrong[0]
                 return
             twin = other.step(action) if step >= saved_at else result

@@ -65,7 +65,8 @@ class BreaksByTheClock(Walk):
         super().__init__(step_seconds)
         self.how, self.every_seconds = how, every_seconds
         chance = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
-        self.breaks_at = time.monotonic() + every_seconds * chance.uniform(0.1, 1.9)
+        # Without memory, so that the rate is the same however often it was made anew.
+        self.breaks_at = time.monotonic() + chance.exponential(every_seconds)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.how and time.monotonic() > self.breaks_at:
