@@ -7,33 +7,33 @@ anew when they are.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
-from quintain.envs.faults import DIED, HUNG, FaultKeeper, LaneFault, lanes_in_words
+from quintain.envs.faults import DIED, HUNG, FaultKeeper, LaneFault
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.hosting import WorkerTeam
 from quintain.envs.lane_host import HostOptions
 from quintain.envs.lane_rows import CREATING, RESETTING, STEPPING, LaneRows, num_bytes
 from quintain.envs.masks import offered
 from quintain.envs.recipes import Recipe
-from quintain.envs.worker_process import DONE, STEP
+from quintain.envs.worker_handle import WorkerHandle
 from quintain.errors import EnvError, QuintainError, SettingsError
-from quintain.services.supervisor import Child
+from quintain.services import unnamed_memory
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
+    from quintain.typing import Array
 
 ENTRY = "quintain.envs.worker_process:serve"
 _LOOK_SECONDS = 0.25
@@ -75,46 +75,10 @@ class WorkerEnv(LaneEnv):
         return offered(self.recipe.factory()(), "mirror")
 
 
-class _Worker:
-    """One process and the lanes it has."""
-
-    def __init__(self, label: str, lanes: list[int], first_lane: int) -> None:
-        self.label = label
-        self.first_lane = first_lane
-        self.lanes = lanes
-        self.child: Child | None = None
-        self.call = ""
-        self.num_owed = 0
-        """Commands that it has not answered yet."""
-        self.inbox: list[dict[str, Any]] = []
-
-    def __str__(self) -> str:
-        return f"worker {self.label} ({lanes_in_words([self.first_lane + lane for lane in self.lanes])})"
-
-    def send(self, words: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Sends a command, which will be answered."""
-        assert self.child is not None, "lanes of a worker that is gone are restarted first"
-        self.child.send(words, descriptors)
-        self.call, self.num_owed = words["call"], self.num_owed + 1
-
-    def read(self, faults: list[LaneFault]) -> bool:
-        """Takes in what has arrived; returns False if the conversation is over."""
-        while self.child is not None and self.num_owed:
-            message = self.child.receive()
-            if message is None:
-                return True
-            if message == DONE:
-                self.num_owed -= 1
-                continue
-            try:
-                words = json.loads(message)
-                if "what" in words:
-                    faults.append(_fault_from(words, self.lanes))
-                else:
-                    self.inbox.append(words)
-            except (ValueError, TypeError, KeyError, RecursionError):
-                return False
-        return True
+@dataclass
+class _Look:
+    since: float
+    marks: list[int]
 
 
 class WorkerCrew:
@@ -130,12 +94,17 @@ class WorkerCrew:
         self.settings = team.settings
         self.supervisor = team.supervisor
         shares = np.array_split(np.arange(num_lanes), num_workers)
-        self.workers = [_Worker(f"{label}-{i}", share.tolist(), first_lane) for i, share in enumerate(shares)]
+        self.workers = [WorkerHandle(f"{label}-{i}", share.tolist(), first_lane) for i, share in enumerate(shares)]
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
+        self.resources = ExitStack()
+        # Until the shared memory is there, workers have no place in which to note down what they do.
+        self.marks: Array = np.zeros(num_lanes, np.int64)
         try:
             self.spec, self.mask_source, self.notes = self._open()
-            self.memory = _shared_memory(num_bytes(self.spec, num_lanes))
+            self.memory = unnamed_memory.allocate(num_bytes(self.spec, num_lanes))
+            self.resources.callback(os.close, self.memory)
             self.rows = LaneRows(self.spec, num_lanes, mmap.mmap(self.memory, 0))
+            self.marks = self.rows.marks
             for worker in self.workers:
                 self._attach(worker)
             self._require(self._gather(self.workers))
@@ -157,9 +126,7 @@ class WorkerCrew:
         if len(lanes) != len(self.home) or not autoreset:
             return self._call("step", lanes, autoreset=autoreset)
         for worker in self.workers:
-            assert worker.child is not None
-            worker.child.send_word(STEP)
-            worker.call, worker.num_owed = "step", 1
+            worker.send_step()
         return self._gather(self.workers)
 
     def forget_first_reset(self) -> None:
@@ -174,11 +141,11 @@ class WorkerCrew:
                 worker.child.hang_up()
                 worker.child = None
         self.supervisor.stop(children, first=None)
-        if hasattr(self, "memory"):
-            os.close(self.memory)
-            del self.memory
+        self.resources.close()
 
     def _call(self, call: str, lanes: Sequence[int], **words: Any) -> list[LaneFault]:
+        if not lanes:
+            return []
         asked = dict.fromkeys(self.home[lane] for lane in lanes)
         for worker in asked:
             mine = [lane for lane in lanes if self.home[lane] is worker]
@@ -195,18 +162,20 @@ class WorkerCrew:
         for worker in self.workers[1:]:
             worker.inbox.clear()
         try:
-            return spec_from_dict(about["spec"]), about["mask_source"], tuple(map(str, about["notes"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            spec = spec_from_dict(about["spec"])
+            LaneRows(spec, 1)
+            return spec, about["mask_source"], tuple(map(str, about["notes"]))
+        except (KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
             raise EnvError(f"env {self.name!r}: its worker did not say what its spaces are ({error})") from error
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: WorkerHandle) -> None:
         worker.inbox.clear()
         worker.num_owed = 0
         worker.child = self.supervisor.start(worker.label, ENTRY)
         path = [os.path.abspath(entry) for entry in sys.path]
         worker.child.send({**self.order, "lanes": worker.lanes, "sys_path": path, "cwd": os.getcwd()})
 
-    def _attach(self, worker: _Worker) -> None:
+    def _attach(self, worker: WorkerHandle) -> None:
         words = {"spec": self.spec.to_dict(), "num_lanes": len(self.home), "mask_source": self.mask_source}
         worker.send({"call": "attach", **words}, [self.memory])
 
@@ -220,7 +189,7 @@ class WorkerCrew:
         for fault in faults:
             raise fault.as_error()
 
-    def _gather(self, asked: Sequence[_Worker]) -> list[LaneFault]:
+    def _gather(self, asked: Sequence[WorkerHandle]) -> list[LaneFault]:
         """Waits until everyone asked has answered, has died, or has been given up."""
         faults: list[LaneFault] = []
         waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
@@ -245,11 +214,11 @@ class WorkerCrew:
         # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
         return sorted(faults, key=lambda fault: fault.lanes)
 
-    def _marks(self, worker: _Worker) -> list[int]:
-        marks: list[int] = self.rows.marks[worker.lanes].tolist() if hasattr(self, "rows") else []
+    def _marks(self, worker: WorkerHandle) -> list[int]:
+        marks: list[int] = self.marks[worker.lanes].tolist()
         return marks
 
-    def _is_overdue(self, worker: _Worker, look: _Look) -> bool:
+    def _is_overdue(self, worker: WorkerHandle, look: _Look) -> bool:
         now, marks = time.monotonic(), self._marks(worker)
         if marks != look.marks:
             look.since, look.marks = now, marks
@@ -259,7 +228,7 @@ class WorkerCrew:
         is_stepping = any(mark & 3 == STEPPING for mark in marks)
         return self.settings.step_timeout_seconds if is_stepping else self.settings.reset_timeout_seconds
 
-    def _lose(self, worker: _Worker) -> LaneFault:
+    def _lose(self, worker: WorkerHandle) -> LaneFault:
         """Takes leave of a worker that is gone, or has stopped to make sense."""
         child = worker.child
         assert child is not None
@@ -271,7 +240,7 @@ class WorkerCrew:
         where = self._place(worker)
         return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
 
-    def _give_up(self, worker: _Worker) -> LaneFault:
+    def _give_up(self, worker: WorkerHandle) -> LaneFault:
         """Ends a worker that does not answer, after asking where it is."""
         child = worker.child
         assert child is not None
@@ -281,7 +250,7 @@ class WorkerCrew:
         self.supervisor.stop([child])
         return self._dismissed(worker, what, trace, "E0508", HUNG)
 
-    def _dismissed(self, worker: _Worker, what: str, trace: str, code: str, warning: str) -> LaneFault:
+    def _dismissed(self, worker: WorkerHandle, what: str, trace: str, code: str, warning: str) -> LaneFault:
         assert worker.child is not None
         worker.child.close()
         worker.child = None
@@ -289,35 +258,9 @@ class WorkerCrew:
         call = "step" if worker.call == "step" else "reset"
         return LaneFault(tuple(worker.lanes), call, what, "", trace, code, warning)
 
-    def _place(self, worker: _Worker) -> str:
+    def _place(self, worker: WorkerHandle) -> str:
         """Names the call that a worker was in, from what it noted down before it began it."""
-        for lane, mark in zip(worker.lanes, self._marks(worker), strict=False):
+        for lane, mark in zip(worker.lanes, self._marks(worker), strict=True):
             if call := _CALLS.get(mark & 3):
                 return f" in {call}() on lane {worker.first_lane + lane}"
         return ""
-
-
-@dataclass
-class _Look:
-    since: float
-    marks: list[int]
-
-
-def _fault_from(words: dict[str, Any], lanes: Sequence[int]) -> LaneFault:
-    """Reads a worker's own account; raises if it speaks of what is not its own."""
-    found = tuple(int(lane) for lane in words["lanes"])
-    call, what, error, trace, code = (str(words[name]) for name in ("call", "what", "error", "trace", "code"))
-    if not set(found) <= set(lanes) or call not in {"step", "reset", "create"}:
-        raise ValueError("a worker reported a fault that is not its own")
-    return LaneFault(found, call, what, error, trace, code)
-
-
-def _shared_memory(size: int) -> int:
-    """Returns the descriptor of memory without a name, which nobody can leave behind."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("quintain-lanes", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.truncate(descriptor, size)
-    return descriptor
