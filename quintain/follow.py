@@ -145,6 +145,8 @@ def _give_state(trainer: Trainer) -> None:
 
     gather_state(trainer)
     joint_exactness(trainer)
+    # Rank 0 may take its time with the disk; waited for here, it is not taken for lost in the next step.
+    trainer.world.broadcast(b"")
 
 
 @contextmanager

@@ -261,7 +261,11 @@ class Run:
         step = trainer.progress.env_steps
         state, exactness = gather_state(trainer), joint_exactness(trainer)
         about = self._about(trainer, exactness)
-        self.last = self.checkpoints.commit(state, step=step, about=about, is_best=trainer.records.is_new_best(step))
+        is_best = trainer.records.is_new_best(step)
+        try:
+            self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
+        finally:
+            trainer.world.broadcast(b"")  # the others wait for the disk
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
         return self.last

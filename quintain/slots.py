@@ -19,7 +19,9 @@ from quintain.rank_state import share_policy
 from quintain.ranks import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
 from quintain.run import Run
 from quintain.run_output import make_writers
-from quintain.services.writers import WriterGroup
+from quintain.services.queued_writer import QueuedWriter
+from quintain.services.tensorboard_writer import SummaryRows
+from quintain.services.writers import Writer, WriterGroup
 from quintain.settings.base import PartSettings
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
@@ -34,6 +36,8 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, settings: dict[str, 
     """Builds the parts of `Trainer(policy, env, algorithm, **settings)`; without an algorithm the first slot is it."""
     if algorithm is None:
         policy, algorithm = None, policy
+    settings = dict(settings)
+    own_writer = settings.pop("writer", None)
     if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
@@ -60,12 +64,25 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, settings: dict[str, 
     if world.rank:
         parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
     else:
-        run = Run(run_file, make_writers(run_file))
+        run = Run(run_file, [*make_writers(run_file), *_own_writers(own_writer)])
         parts = assemble_parts(run_file, run, run.writer, slots, world)
         if note:
             run.writer.note(note)
     share_policy(parts.policy, world)
     return parts
+
+
+def _own_writers(slot: Any) -> list[Writer]:
+    """Returns the writer that a user brought: one of ours as it is, a SummaryWriter behind a queue."""
+    if slot is None:
+        return []
+    if hasattr(slot, "add_scalar"):
+        return [QueuedWriter(SummaryRows(slot), type(slot).__name__)]
+    if all(callable(getattr(slot, name, None)) for name in ("open", "write", "note", "close")):
+        return [slot]
+    raise SettingsError(
+        f"writer slot got a {type(slot).__name__}; pass a SummaryWriter, or an object with open, write, note and close"
+    )
 
 
 def _join_torchrun() -> World:

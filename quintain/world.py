@@ -53,7 +53,7 @@ class World(Protocol):
         """Says whether it is so on every rank."""
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Returns when every rank has come here; waits patiently."""
 
     def close(self) -> None:
         """Leaves the others."""
@@ -168,7 +168,7 @@ class Gloo:
 
     def barrier(self) -> None:
         with _explained(self.rank):
-            self._dist.barrier(group=self._group)
+            self._dist.barrier(group=self._patient)
 
     def close(self) -> None:
         if self._owns_default and self._dist.is_initialized():

@@ -71,6 +71,7 @@ def run(task: Task, seed: int, runs_dir: Path) -> Outcome:
     summary = launched.trainer.train()
     launched.trainer.close()
     launched.run.close()
+    assert summary.state == "finished", "a run that was stopped says nothing about learning"
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     best, latest = (
         launch.evaluate(

@@ -11,6 +11,7 @@ import torch
 
 from quintain.assemble import assemble
 from quintain.data import fields as f
+from quintain.errors import NonFiniteError
 from quintain.services.writers import WriterGroup
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Trainer
@@ -149,6 +150,29 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_pat
 def test_without_the_all_reduce_one_update_is_another(tmp_path: Path) -> None:
     one, _ = on_ranks(2, tmp_path, _learn_deaf, "ppo", 1)
     assert any(name.startswith("actor") for name in differing(one, learn(Alone(), "ppo", 1), 1e-6))
+
+
+def fail_on_one(world: World) -> Arrays:
+    torch.set_num_threads(1)
+    trainer = make("ppo", world)
+    loss = trainer.algorithm.loss
+
+    def broken(*arguments: Any) -> Any:
+        good = loss(*arguments)
+        return good._replace(parts={**good.parts, "train/value_loss": torch.tensor(float("nan"))})
+
+    if world.rank == 1:
+        trainer.algorithm.loss = broken  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError) as raised:
+        trainer.advance()
+    return {"said": np.array(str(raised.value))}
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_rank_is_refused_by_all(tmp_path: Path) -> None:
+    said = [str(answers["said"]) for answers in on_ranks(2, tmp_path, fail_on_one)]
+    assert said[0] == said[1]
+    assert said[0].startswith("train/value_loss became nan in the update at step 0")
 
 
 def _learn_deaf(world: World, kind: str, num_updates: int, *overrides: str) -> Arrays:
