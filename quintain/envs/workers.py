@@ -233,10 +233,11 @@ class WorkerCrew:
         child = worker.child
         assert child is not None
         is_dead = self.supervisor.await_end(child, _LAST_WORDS_SECONDS)
+        stack = child.stack()
         if not is_dead:
             self.supervisor.stop([child])
         ending = child.describe_end() if is_dead else "left the conversation"
-        trace = "\n".join(filter(None, (child.stack(), child.last_output)))
+        trace = "\n".join(filter(None, (stack, child.last_output)))
         where = self._place(worker)
         return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
 

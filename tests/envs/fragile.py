@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -106,6 +107,21 @@ class Tells(Walk):
     def _obs(self) -> Any:
         has_secret = "WORKER_API_KEY" in os.environ or "sk-123456789012" in os.environ.values()
         return np.array([has_secret, "torch" in sys.modules, os.getpid()], np.float32)
+
+
+class Hostile(Walk):
+    """Finds the socket to the learner and sends it something else."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message = bytes.fromhex(message)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.age == 2:
+            for descriptor in range(3, 64):
+                with contextlib.suppress(OSError):
+                    socket.socket(fileno=os.dup(descriptor)).send(self.message)
+        return super().step(action)
 
 
 class Forks(Walk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -293,6 +294,40 @@ def test_workers_see_no_secrets_and_import_no_torch(make: Crowd, monkeypatch: py
     assert len(set(first[:, 2].tolist())) == 2
     passed_on = np.array(make(fragile_name("Tells"), 1, pass_environment=("WORKER_API_KEY",)).reset())
     assert passed_on[:, 0].tolist() == [1.0] * LANES
+
+
+class Payload:
+    """Becomes a call of `os.mkdir` where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a pickle", "a pickle in a text", "nonsense", "others' fault", "deep nesting"])
+def test_a_hostile_worker_can_send_no_code_and_is_dismissed(what: str, make: Crowd, tmp_path: Path) -> None:
+    pickled = pickle.dumps(Payload(tmp_path / "executed"))
+    fault = json.dumps({"lanes": [3], "call": "step", "what": "", "error": "", "trace": "", "code": ""}).encode()
+    message = {
+        "a pickle": pickled,
+        "a pickle in a text": b"=" + pickled,
+        "nonsense": b"hello",
+        "others' fault": b"=" + fault,
+        "deep nesting": b"=" + b"[" * 50_000,
+    }[what]
+    env = make(fragile_name("Hostile"), 2, env={"message": message.hex()})
+    env.reset()
+    aborted = [env.step(actions(step)).aborted for step in range(4)]
+    # In the third step the first worker speaks out of turn; the second does the same.
+    assert aborted[0] is None
+    assert aborted[1] is None
+    assert np.asarray(aborted[2]).tolist()[:2] == [True, True]
+    assert aborted[3] is None
+    assert not (tmp_path / "executed").exists()
+    assert "left the conversation" in make.told[0][1]
 
 
 def test_closing_ends_every_process_and_those_they_started(make: Crowd, tmp_path: Path) -> None:

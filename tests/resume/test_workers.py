@@ -99,6 +99,14 @@ def test_the_digest_does_not_depend_on_the_number_of_workers_also_with_faults(tm
 
 
 @pytest.mark.slow
+def test_ranks_have_workers_of_their_own(tmp_path: Path) -> None:
+    alone = train(tmp_path, "alone", None, "raise", "num_ranks=2")
+    shared = train(tmp_path, "shared", 2, "raise", "num_ranks=2")
+    assert outcome(shared) == outcome(alone)
+    assert rows_of(alone)[-1]["env/restarts"] > 20
+
+
+@pytest.mark.slow
 def test_deaths_on_a_schedule_give_the_same_numbers_twice(tmp_path: Path) -> None:
     one, other = (train(tmp_path, name, 2, "segfault", "budget.env_steps=1k") for name in ("one", "other"))
     assert outcome(one) == outcome(other)
