@@ -14,7 +14,9 @@ from quintain import registry
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
-from quintain.envs.gymnasium import env_from_object
+from quintain.envs.gymnasium import env_from_object, gym_env
+from quintain.envs.hosting import Hosting
+from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -66,8 +68,9 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
-    make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env)
+    hosting = Hosting.from_settings(run_file.run.env_workers)
+    make_env = env_maker(run_file, slots.env, hosting, is_grouped=True)
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env, hosting)
     num_lanes: int = experiment.env.num_lanes // world.size  # type: ignore[attr-defined]  # every env has lanes
     env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
     for note in env.notes:
@@ -104,11 +107,14 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         stats=StatsReporter(writer),
         episodes=episodes,
         session=session,
+        hosting=hosting,
         world=world,
     )
 
 
-def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> EnvMaker:
+def env_maker(
+    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
+) -> EnvMaker:
     """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
 
     Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
@@ -116,7 +122,7 @@ def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) 
     settings = run_file.experiment.env
     if not is_grouped and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
-    make = partial(_load("env", settings), settings) if slot is None else partial(_env_from_slot, settings, slot)
+    make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
     knows_lanes = "first_lane" in inspect.signature(make).parameters
 
     def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
@@ -134,7 +140,16 @@ def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) 
     return make_env
 
 
-def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
+    if slot is not None and not isinstance(slot, Env):
+        return partial(_env_from_slot, settings, slot, hosting)
+    if slot is None and isinstance(settings, GymSettings):
+        return partial(gym_env, settings, hosting=hosting)
+    hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
+    return partial(_load("env", settings), settings)
+
+
+def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
     return env_from_object(
         slot,
         num_lanes,
@@ -142,6 +157,7 @@ def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, first_lan
         group_size=settings.group_size,
         encode_text=settings.text_observations == "encode",
         first_lane=first_lane,
+        hosting=hosting,
     )
 
 

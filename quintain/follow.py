@@ -15,9 +15,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quintain.cli.errors import as_quintain_error, redact
+from quintain.cli.errors import as_quintain_error
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.ranks import Orders
+from quintain.run_faults import agree_on_end
+from quintain.services.redaction import redact
 from quintain.services.writers import RunSummary, WriterGroup
 from quintain.settings.tree import RunFile
 
@@ -36,13 +38,16 @@ class Follower:
     def running(self, trainer: Trainer) -> Iterator[None]:
         with _stopping_on_signals(trainer):
             self.commit_if_decided(trainer)
+            trainer.faults.listen(_leave_untold, trainer.stop)
             yield
             self.commit_if_decided(trainer)
+            agree_on_end(trainer)
         trainer.stop_reason = ""
 
     def after_cycle(self, trainer: Trainer) -> None:
         if is_report_due(self.run_file, trainer):
             trainer.episode_stats()
+            trainer.fault_stats()
         self.commit_if_decided(trainer)
 
     def save(self, trainer: Trainer) -> Path:
@@ -129,6 +134,10 @@ def follow(world: World) -> None:
         trainer.train()
     finally:
         trainer.close()
+
+
+def _leave_untold(fault: object, line: str) -> None:
+    """Tells nobody of a fault: a follower writes nothing, and its counts reach rank 0 with the statistics."""
 
 
 def _give_state(trainer: Trainer) -> None:

@@ -239,7 +239,7 @@ def _require_known_env(run_file: RunFile) -> None:
     """Finds a misspelt Gymnasium id before anything is announced or built."""
     settings = run_file.experiment.env
     if settings.type == "gym" and ":" not in env_name(run_file):
-        from quintain.envs.gymnasium import require_registered
+        from quintain.envs.factories import require_registered
 
         require_registered(env_name(run_file))
 

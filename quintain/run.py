@@ -14,6 +14,7 @@ from quintain.follow import decide, is_report_due
 from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
 from quintain.ranks import Ranks
 from quintain.restore import num_ranks_in, require_same_spec, restore_rank
+from quintain.run_faults import watching_environments
 from quintain.run_output import CommandHints, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
@@ -144,9 +145,10 @@ class Run:
                 self._write_status(trainer)
                 if decide(trainer.world, self.checkpoints is not None and self.last is None):
                     self._commit(trainer)
-                yield
-                self.state = "stopped" if trainer.stop_reason else "finished"
-                self._commit_last(trainer)
+                with watching_environments(self, trainer):
+                    yield
+                    self.state = "stopped" if trainer.stop_reason else "finished"
+                    self._commit_last(trainer)
         except BaseException as error:
             self.state = "failed"
             with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
@@ -219,6 +221,7 @@ class Run:
         for name, seconds in trainer.source.drain_seconds().items():
             stats.add_time(name, seconds)
         stats.set_all(trainer.episode_stats())
+        stats.set_all(trainer.fault_stats())
         stats.set_stat("time/iterations", progress.updates)
         row = stats.write_stats(progress.env_steps)
         if self.metrics is not None:

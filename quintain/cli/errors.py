@@ -6,7 +6,6 @@ import difflib
 import errno
 import json
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -20,6 +19,7 @@ import typer
 from quintain.cli.words import USAGE_CODE
 from quintain.errors import QuintainError, ResourceError, SettingsError
 from quintain.services.printable import escape_control_characters
+from quintain.services.redaction import redact
 
 EXIT_CODES = {
     0: "the target is reached, or nothing is left to do",
@@ -43,9 +43,6 @@ _RESOURCE_ERRORS = {
     errno.EMFILE: ("E0805", "Raise the limit with ulimit -n"),
     errno.ENFILE: ("E0805", "Close other programs"),
 }
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_SECRET_TEXT = re.compile(r"\b(?:sk|hf|ghp|github_pat|xox[a-z])[-_][A-Za-z0-9_-]{12,}")
-_MIN_SECRET_LENGTH = 8
 
 
 @contextmanager
@@ -54,7 +51,8 @@ def crash_reports(write: Callable[[str], Path]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _write_report(error, write)
+        if "crash_report" not in vars(error):
+            _write_report(error, write)
         raise
 
 
@@ -90,16 +88,6 @@ def as_quintain_error(error: Exception) -> QuintainError:
     path = vars(error).get("crash_report") or _write_report(error, _write_to_temporary_file)
     where = f"A crash report is in {path}" if path else "No crash report could be written; use --debug"
     return QuintainError(f"internal error: {type(error).__name__}{_detail(error)}. {where}", code="E0101")
-
-
-def redact(text: str) -> str:
-    """Blanks the values of secret-looking environment variables and what looks like an access key."""
-    secrets = {
-        value for name, value in os.environ.items() if len(value) >= _MIN_SECRET_LENGTH and _SECRET_NAME.search(name)
-    }
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
-    return _SECRET_TEXT.sub("[redacted]", text)
 
 
 def _write_report(error: Exception, write: Callable[[str], Path]) -> Path | None:

@@ -214,3 +214,31 @@ def discrete(n: int, start: int = 0) -> DiscreteSpec:
 
 def multi_discrete(*nvec: int) -> MultiDiscreteSpec:
     return MultiDiscreteSpec(nvec=nvec)
+
+
+def spec_from_dict(words: Mapping[str, Any]) -> BehaviorSpec:
+    """Reads back what `BehaviorSpec.to_dict` wrote.
+
+    Example:
+        >>> spec = BehaviorSpec(obs=box(2, high=1.0), action=discrete(3))
+        >>> spec_from_dict(spec.to_dict()) == spec
+        True
+    """
+    return BehaviorSpec(_from_dict(words["obs"]), _from_dict(words["action"]), int(words["mask_size"]))
+
+
+def _from_dict(words: Any) -> Spec:
+    kind = words["type"]
+    if kind == "discrete":
+        return DiscreteSpec(n=int(words["n"]), start=int(words["start"]))
+    if kind == "multi_discrete":
+        nvec, starts, env_shape = (tuple(int(n) for n in words[key]) for key in ("nvec", "starts", "env_shape"))
+        return MultiDiscreteSpec(nvec, starts, env_shape, str(words["characters"]))
+    if kind == "dict":
+        return DictSpec(tuple((str(name), _from_dict(below)) for name, below in words["entries"].items()))
+    if kind == "tuple":
+        return TupleSpec(tuple(_from_dict(below) for below in words["entries"]))
+    shape = tuple(int(n) for n in words["shape"])
+    low = tuple(-np.inf if x is None else float(x) for x in words["low"])
+    high = tuple(np.inf if x is None else float(x) for x in words["high"])
+    return BoxSpec(shape=shape, dtype=str(words["dtype"]), low=low, high=high)

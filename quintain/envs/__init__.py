@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "Env": "quintain.envs.base",
+        "EnvPoolSettings": "quintain.envs.settings",
         "EnvSettings": "quintain.envs.settings",
         "GymSettings": "quintain.envs.settings",
         "StepResult": "quintain.envs.base",

@@ -36,6 +36,9 @@ class StepResult(NamedTuple):
     info: dict[str, Any] | None = None
     action_mask: Values | None = None
     """[N, choices] bool, what may be chosen in `obs`; None where the environment has no masks."""
+    aborted: Values | None = None
+    """[N] bool, True where the environment broke: the step counts for nothing, the episode before it was cut there,
+    and `obs` is the first of another; None when all went well."""
 
 
 class Env(KeepsState, ABC):

@@ -1,33 +1,45 @@
-"""Gymnasium environments as lanes: by id, class, factory or instance, stepped one after another in this process.
+"""Gymnasium environments as lanes: by id, class, factory or instance, stepped in this process or by workers.
 
-Each lane is reset with a seed that is a function of (seed, lane, episode), so a lane's episodes do not depend on its
-neighbours, and a resumed run can rebuild the middle of an episode by replaying the actions since its reset.
+Each lane is reset with a seed that is a function of (seed, lane, episode, incarnation), so a lane's episodes do not
+depend on its neighbours or on where they run, and a resumed run can rebuild the middle of an episode by replaying the
+actions since its reset. An incarnation is one try at an episode: a lane whose environment broke begins it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.env_values import from_env, is_in_range, to_env
-from quintain.data.spec import BoxSpec, DiscreteSpec, build, choice_sizes, flatten, leaves
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, flatten, leaves
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
-from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, offered, read_mask
-from quintain.envs.spaces import behavior_spec, text_notes
+from quintain.envs.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
+from quintain.envs.lane_host import EnvFactory, HostOptions, LaneHost
+from quintain.envs.lane_rows import LaneRows
+from quintain.envs.masks import MaskSource, offered
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
     from quintain.typing import Array, State
 
-_ONE = np.ones(1, np.bool_)
 
-EnvFactory = Callable[[], Any]
-"""Makes one Gymnasium environment."""
+class Crew(Protocol):
+    """Hosts the lanes' environments somewhere; what it does to a lane stands in the rows afterwards."""
+
+    spec: BehaviorSpec
+    rows: LaneRows
+    notes: tuple[str, ...]
+    mask_source: MaskSource
+
+    def reset(self, lanes: Sequence[int]) -> list[LaneFault]: ...
+    def restart(self, lanes: Sequence[int]) -> list[LaneFault]: ...
+    def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]: ...
+    def forget_first_reset(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class LaneEnv(Env):
@@ -42,85 +54,99 @@ class LaneEnv(Env):
         group_size: int = 1,
         encode_text: bool = False,
         first_lane: int = 0,
+        faults: FaultKeeper | None = None,
     ) -> None:
+        numbered = dict(enumerate(factories))
+        options = HostOptions(group_size, encode_text, first_lane)
+        host = LaneHost(name, numbered, rng, options)
+        host.create()
+        spec = host.describe()
+        host.attach(spec, LaneRows(spec, len(factories)), host.mask_source)
+        self.host = host
+        self._install(name, host, rng, options, faults)
+
+    def _install(self, name: str, crew: Crew, rng: Rng, options: HostOptions, faults: FaultKeeper | None) -> None:
         self.name = name
-        self.group_size = group_size
-        self.first_lane = first_lane
-        self.num_lanes = len(factories)
-        self.rng = rng
-        self.envs = [_create(name, factory) for factory in factories]
-        self.episode: Array = np.full(self.num_lanes, -1, dtype=np.int64)
-        self.first_reset: tuple[Any, Any] | None = None
-        self._describe(encode_text)
-        self._allocate()
+        self.crew = crew
+        self.num_lanes = num_lanes = len(crew.rows.episode)
+        self.group_size = options.group_size
+        self.first_lane = options.first_lane
+        self.faults = faults or FaultKeeper()
+        # Training and evaluation share one budget keeper, and each has a lane 0.
+        self.team = rng.path
+        self.spec = crew.spec
+        self.notes = crew.notes
+        self.mask_source = crew.mask_source
+        rows = self.rows = crew.rows
+        rows.episode.fill(-1)
+        self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask
+        self.episode, self.incarnation = rows.episode, rows.incarnation
+        self.action_leaves = leaves(self.spec.action, f.ACTION)
+        self.action_log = ActionLog(num_lanes, self.action_leaves)
+        self.every_lane = list(range(num_lanes))
+        self.down: Array = np.zeros(num_lanes, dtype=np.bool_)
+        self.aborted: Array = np.zeros(num_lanes, dtype=np.bool_)
         self.drift = ""
 
-    def _describe(self, encode_text: bool) -> None:
-        """Finds out what the policy sees and chooses, and whether there are masks."""
-        first = self.envs[0]
-        spaces = (self.name, first.observation_space, first.action_space)
-        spec = behavior_spec(*spaces, encode_text=encode_text)
-        self.mask_source: MaskSource = declared_mask(first, first.observation_space, spec.action)
-        if self.mask_source == "obs":
-            spec = behavior_spec(*spaces, encode_text=encode_text, leave_out=MASK)
-        elif not self.mask_source and choice_sizes(spec.action):
-            # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
-            self.first_reset = self._start(0, episode=0)
-            self.mask_source = "info" if MASK in (self.first_reset[1] or {}) else ""
-        self.spec = masked(spec, self.mask_source)
-        self.notes = text_notes(self.name, first.observation_space, encode_text=encode_text)
-
-    def _allocate(self) -> None:
-        lanes = self.num_lanes
-        self.obs_leaves = leaves(self.spec.obs, f.OBS)
-        self.action_leaves = leaves(self.spec.action, f.ACTION)
-        self.has_plain_obs = isinstance(self.spec.obs, BoxSpec)
-        self.obs = {name: np.zeros((lanes, *leaf.shape), leaf.dtype) for name, leaf in self.obs_leaves.items()}
-        self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
-        # Built once: the same nested structure of the same arrays is returned at every step.
-        self.obs_view = build(self.spec.obs, self.obs, f.OBS)
-        self.final_view = build(self.spec.obs, self.final_obs, f.OBS)
-        self.mask: Array | None = np.ones((lanes, self.spec.mask_size), np.bool_) if self.spec.mask_size else None
-        self.reward: Array = np.zeros(lanes, dtype=np.float32)
-        self.terminated: Array = np.zeros(lanes, dtype=np.bool_)
-        self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
-        self.action_log = ActionLog(lanes, self.action_leaves)
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves, where they are in this process."""
+        return list(self.host.envs.values())
 
     def reset(self, lanes: Any = None) -> Any:
-        if lanes is None and self.group_size > 1:
-            # Lanes of a group may have begun different numbers of episodes; the next one is the same for all of them.
-            groups = self.episode.reshape(-1, self.group_size)
-            groups[:] = groups.max(axis=1, keepdims=True)
-        for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
-            self._reset_lane(int(lane))
-        return self.obs_view
+        wanted = self.every_lane if lanes is None else np.flatnonzero(np.asarray(lanes)).tolist()
+        if lanes is None:
+            # Lanes of a group may have played different numbers of episodes; from here on they begin alike.
+            latest = self.episode.reshape(-1, self.group_size).max(axis=1)
+            self.episode[:] = np.repeat(latest, self.group_size) + 1
+        else:
+            self.episode[wanted] += 1
+        self.incarnation[wanted] = 0
+        self._start_episodes(wanted)
+        faults = self.crew.reset([lane for lane in wanted if not self.down[lane]])
+        faults += self.crew.restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
+        self.down[wanted] = False
+        self._take_down(faults, num_aborted=0)
+        while self.down[wanted].any() and self.faults.spent is None:
+            self._bring_up()
+        return self.rows.obs_view
 
     def action_mask(self) -> Array | None:
         return self.mask
 
     def step(self, action: Any) -> StepResult:
+        rows = self.rows
         chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
+        for name, values in chosen.items():
+            self._refuse_impossible(name, values)
+            rows.action[name][...] = values
         self.action_log.append(chosen)
-        for lane, (env, lane_action) in enumerate(zip(self.envs, self._lane_actions(chosen), strict=True)):
-            try:
-                obs, reward, terminated, truncated, info = env.step(lane_action)
-            except Exception as error:
-                raise EnvError(
-                    f"env {self.name!r} failed in step() on lane {self.first_lane + lane}, episode "
-                    f"{self.episode[lane]}, action {lane_action}: {type(error).__name__}: {error}",
-                    code="E0501",
-                ) from error
-            self.reward[lane] = reward
-            self.terminated[lane] = terminated
-            self.truncated[lane] = truncated
-            if terminated or truncated:
-                self._store(self.final_obs, lane, obs, "step")
-                self._reset_lane(lane)
-            else:
-                self._store(self.obs, lane, obs, "step")
-                self._store_mask(lane, obs, info)
+        was_down = _has_any(self.down)
+        up = np.flatnonzero(~self.down).tolist() if was_down else self.every_lane
+        faults = self.crew.step(up)
+        if was_down or faults:
+            self._abort(faults)
+        if _has_any(rows.terminated) or _has_any(rows.truncated):
+            ended = np.flatnonzero(rows.terminated | rows.truncated)
+            self.episode[ended] += 1
+            self.incarnation[ended] = 0
+            self._start_episodes(ended)
+        if was_down or faults:
+            self.faults.succeeded(np.flatnonzero(~self.aborted).tolist(), self.team)
+            self._take_down(faults, num_aborted=None)
+            self._bring_up()
+            aborted: Array | None = self.aborted.copy()
+        else:
+            aborted = None
+            self.faults.succeeded(self.every_lane, self.team)
         return StepResult(
-            self.obs_view, self.reward, self.terminated, self.truncated, self.final_view, action_mask=self.mask
+            rows.obs_view,
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            rows.final_view,
+            action_mask=self.mask,
+            aborted=aborted,
         )
 
     @property
@@ -128,27 +154,39 @@ class LaneEnv(Env):
         return offered(self.envs[0], "mirror")
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        self.crew.close()
 
     @property
     def exactness(self) -> str:
         return f"statistical: {self.drift}" if self.drift else "exact"
 
     def state_dict(self) -> State:
-        obs = {name: rows.copy() for name, rows in self.obs.items()}
-        return {"obs": obs, "episode": self.episode.copy(), "action_log": self.action_log.state_dict()}
+        return {
+            "obs": {name: rows.copy() for name, rows in self.obs.items()},
+            "episode": self.episode.copy(),
+            "incarnation": self.incarnation.copy(),
+            "down": self.down.copy(),
+            "action_log": self.action_log.state_dict(),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
-        self.first_reset = None
+        self.crew.forget_first_reset()
         self.action_log.load_state_dict(state["action_log"])
         np.copyto(self.episode, state["episode"])
-        drifted = []
-        for lane in np.flatnonzero(self.episode >= 0):
-            self._replay(int(lane))
-            if any(rows[lane].tobytes() != np.asarray(state["obs"][k])[lane].tobytes() for k, rows in self.obs.items()):
-                drifted.append(lane)
+        np.copyto(self.incarnation, state["incarnation"])
+        # What is down here stays down until it is made anew, whatever it was when the state was saved.
+        self.down |= np.asarray(state["down"])
+        replayed = np.flatnonzero((self.episode >= 0) & ~self.down).tolist()
+        broken = self._replay(replayed)
+        saved = {name: np.asarray(rows) for name, rows in state["obs"].items()}
+        drifted = [
+            lane
+            for lane in replayed
+            if lane in broken or any(r[lane].tobytes() != saved[k][lane].tobytes() for k, r in self.obs.items())
+        ]
+        for name, rows in self.obs.items():
+            rows[self.down] = saved[name][self.down]
         if drifted:
             self.drift = (
                 f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in "
@@ -159,101 +197,79 @@ class LaneEnv(Env):
         self.episode.fill(max(int(np.max(state["episode"])) for state in played))
         return self.reset()
 
-    def _replay(self, lane: int) -> None:
-        env = self.envs[lane]
-        obs, info = self._start(lane, int(self.episode[lane]))
-        for chosen in self.action_log.since_reset(lane):
-            rows = {name: np.asarray(value)[None] for name, value in chosen.items()}
-            obs, _, _, _, info = env.step(self._lane_actions(rows)[0])
-        self._store(self.obs, lane, obs, "step")
-        self._store_mask(lane, obs, info)
+    def _replay(self, lanes: Sequence[int]) -> set[int]:
+        """Plays the actions since the last reset again; returns the lanes that broke, which are down now."""
+        faults = self.crew.reset(lanes) if lanes else []
+        actions = {lane: self.action_log.since_reset(lane) for lane in lanes}
+        broken = {lane for fault in faults for lane in fault.lanes}
+        for i in range(max(map(len, actions.values()), default=0)):
+            playing = [lane for lane in lanes if i < len(actions[lane]) and lane not in broken]
+            for lane in playing:
+                for name, value in actions[lane][i].items():
+                    self.rows.action[name][lane] = value
+            found = self.crew.step(playing, autoreset=False) if playing else []
+            broken |= {lane for fault in found for lane in fault.lanes}
+            faults += found
+        self._take_down(faults, num_aborted=None)
+        return broken
 
-    def _lane_actions(self, chosen: Mapping[str, Array]) -> Sequence[Any]:
-        """Returns one action per row as the environment takes it.
+    def _start_episodes(self, lanes: Any) -> None:
+        for lane in lanes:
+            self.action_log.start_episode(int(lane))
 
-        Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
-        """
-        columns: dict[str, Any] = {}
-        for name, leaf in self.action_leaves.items():
-            rows = to_env(leaf, chosen[name])
-            columns[name] = rows.tolist() if isinstance(leaf, DiscreteSpec) else rows
-        if len(columns) == 1 and f.ACTION in columns:
-            single: Sequence[Any] = columns[f.ACTION]
-            return single
-        num_rows = len(next(iter(columns.values())))
-        return [build(self.spec.action, {k: rows[i] for k, rows in columns.items()}, f.ACTION) for i in range(num_rows)]
+    def _abort(self, faults: Sequence[LaneFault]) -> None:
+        """Makes nothing of the step in lanes that were down or broke in it; what was learned before stays."""
+        np.copyto(self.aborted, self.down)
+        for fault in faults:
+            # A lane that broke in the reset after an end has truly ended its episode.
+            if fault.call == "step":
+                self.aborted[list(fault.lanes)] = True
+        for values in (self.rows.reward, self.rows.terminated, self.rows.truncated):
+            values[self.aborted] = 0
+        self._start_episodes(np.flatnonzero(self.aborted))
 
-    def _reset_lane(self, lane: int) -> None:
-        self.episode[lane] += 1
-        self.action_log.start_episode(lane)
-        if lane == 0 and self.first_reset is not None:
-            (obs, info), self.first_reset = self.first_reset, None
-        else:
-            obs, info = self._start(lane, int(self.episode[lane]))
-        self._store(self.obs, lane, obs, "reset")
-        self._store_mask(lane, obs, info)
+    def _take_down(self, faults: Sequence[LaneFault], *, num_aborted: int | None) -> None:
+        for fault in faults:
+            self.down[list(fault.lanes)] = True
+        for fault in faults:
+            is_step = fault.call == "step"
+            cut = (len(fault.lanes) if is_step else 0) if num_aborted is None else num_aborted
+            if fault.code in CONTRACT_BREACHES and self.action_log.length == 0:
+                # Broken from the start: making it anew would only say the same again.
+                raise fault.as_error() from fault.cause
+            self.faults.take(fault, self.team, first_lane=self.first_lane, num_aborted=cut)
 
-    def _start(self, lane: int, episode: int) -> tuple[Any, Any]:
-        incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
-        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
-        group = (self.first_lane + lane) // self.group_size
-        seed = self.rng.seed_for("reset", group, episode, incarnation)
-        try:
-            obs, info = self.envs[lane].reset(seed=seed)
-        except Exception as error:
-            raise EnvError(
-                f"env {self.name!r} failed in reset() on lane {self.first_lane + lane}: "
-                f"{type(error).__name__}: {error}",
-                code="E0502",
-            ) from error
-        return obs, info
-
-    def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
-        if self.has_plain_obs:
-            self._store_leaf(rows[f.OBS], f.OBS, lane, obs, call)
+    def _bring_up(self) -> None:
+        """Makes the environments of lanes that are down anew, once, and begins their episodes as a new incarnation."""
+        if self.faults.spent is not None or not self.down.any():
             return
-        try:
-            named = flatten(self.spec.obs, obs, f.OBS)
-        except (KeyError, IndexError, TypeError) as error:
-            raise EnvError(
-                f"env {self.name!r} {call}() returned an observation without {error}, declared {self.spec.obs}",
-                code="E0511",
-            ) from error
-        for name, value in named.items():
-            self._store_leaf(rows[name], name, lane, from_env(self.obs_leaves[name], value), call)
+        lanes = np.flatnonzero(self.down).tolist()
+        self.incarnation[lanes] += 1
+        faults = self.crew.restart(lanes)
+        self.down[lanes] = False
+        self._take_down(faults, num_aborted=0)
 
-    def _store_leaf(self, rows: Array, name: str, lane: int, value: Any, call: str) -> None:
-        if np.shape(value) != rows.shape[1:]:
-            raise EnvError(
-                f"env {self.name!r} {call}() returned {name} of shape {np.shape(value)}, declared "
-                f"{self.obs_leaves[name]}. Make the observation and observation_space agree",
-                code="E0511",
-            )
-        if not self.has_plain_obs and not is_in_range(self.obs_leaves[name], value):
-            raise EnvError(
-                f"env {self.name!r} {call}() returned {name} with a choice that it did not declare: counted from zero, "
-                f"{value} is not in {self.obs_leaves[name]}",
-                code="E0511",
-            )
-        rows[lane] = value
-
-    def _store_mask(self, lane: int, obs: Any, info: Any) -> None:
-        if self.mask is not None:
-            found = read_mask(self.name, self.mask_source, self.envs[lane], obs, info)
-            self.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
+    def _refuse_impossible(self, name: str, values: Array) -> None:
+        leaf = self.action_leaves[name]
+        if isinstance(leaf, BoxSpec):
+            if not np.isfinite(values).all():
+                lane = int(np.argwhere(~np.isfinite(values))[0][0])
+                raise EnvError(
+                    f"the policy chose an action that is not finite for lane {lane}: {values[lane]}. Lower "
+                    f"learning_rate, or set normalize_obs",
+                    code="E0512",
+                )
+            return
+        if isinstance(leaf, DiscreteSpec):
+            # Plain numbers: for the few lanes there are, faster than asking numpy.
+            listed = values.tolist()
+            is_possible = min(listed) >= 0 and max(listed) < leaf.n
+        else:
+            is_possible = bool(((values >= 0) & (values < leaf.nvec)).all())
+        if not is_possible:
+            raise QuintainError(f"the policy chose {name} {values.tolist()}, of {leaf}", code="E0101")
 
 
-def _create(name: str, factory: EnvFactory) -> Any:
-    try:
-        env = factory()
-    except QuintainError:
-        raise
-    except Exception as error:
-        raise EnvError(f"env {name!r} cannot be created: {type(error).__name__}: {error}", code="E0505") from error
-    for needed in ("reset", "step", "observation_space", "action_space"):
-        if not hasattr(env, needed):
-            raise EnvError(
-                f"env {name!r} made a {type(env).__name__} without {needed}; it must be a Gymnasium environment",
-                code="E0506",
-            )
-    return env
+def _has_any(flags: Array) -> bool:
+    # For the few lanes there are, faster than asking numpy.
+    return True in flags.tolist()

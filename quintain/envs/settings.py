@@ -39,4 +39,23 @@ class GymSettings(EnvSettings):
     """What becomes of Text entries of a Dict observation: left out, or encoded as one choice per character."""
 
 
-REGISTERED = (Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),)
+class EnvPoolSettings(EnvSettings):
+    """Runs an environment of EnvPool, which steps its lanes in C++ threads; install envpool yourself."""
+
+    id: str = Field(min_length=1)
+    """EnvPool's name of the task, such as Pong-v5."""
+
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments passed on to envpool.make."""
+
+    num_threads: Count | None = None
+    """Threads that step lanes; none lets EnvPool choose."""
+
+    max_episode_steps: Count | None = None
+    """Time limit of an episode; none keeps the task's own."""
+
+
+REGISTERED = (
+    Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),
+    Registration("env", "envpool", EnvPoolSettings, "quintain.envs.envpool:envpool_env"),
+)

@@ -85,6 +85,10 @@ class Evaluator:
                 ended = done if result.valid is None else ~np.asarray(result.valid)
                 running_return += np.where(valid, np.asarray(result.reward), 0.0)
                 running_length += valid
+                if result.aborted is not None:
+                    # What broke says nothing about the policy; the lane plays another episode in its place.
+                    aborted = np.asarray(result.aborted)
+                    running_return[aborted], running_length[aborted], ended = 0.0, 0, ended | aborted
                 for lane in np.flatnonzero(done):
                     if len(returns[lane]) < quota[lane]:
                         returns[lane].append(float(running_return[lane]))

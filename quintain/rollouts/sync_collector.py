@@ -117,6 +117,8 @@ class SyncCollector(KeepsState):
             rollout.write(f.VALID, t, self.playing)
             done = done & self.playing
             self.playing &= ~done
+        if result.aborted is not None:
+            self._drop_aborted(rollout, t, _array(result.aborted), done)
         if done.any():
             rollout.write(f.DONE, t, done)
             lanes = np.flatnonzero(done)
@@ -132,6 +134,17 @@ class SyncCollector(KeepsState):
         rollout.write(f.FIRST, t + 1, ~valid)
         self.episode_return[~valid] = 0.0
         self.episode_length[~valid] = 0
+
+    def _drop_aborted(self, rollout: Rollout, t: int, aborted: Array, done: Array) -> None:
+        """Leaves out the step in which an environment broke; the one before it is bootstrapped from what it led to.
+
+        Where whole episodes are compared there is no critic to bootstrap from, so what was cut is left out with it.
+        """
+        for lane in np.flatnonzero(aborted):
+            rollout.storage[f.VALID][0 if self.starts_fresh else t : t + 1, int(lane)] = False
+        rollout.write(f.FIRST, t + 1, done | aborted)
+        self.episode_return[aborted] = 0.0
+        self.episode_length[aborted] = 0
 
     def _start_fresh(self) -> None:
         """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""

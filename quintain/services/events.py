@@ -89,6 +89,12 @@ class EventManager:
         self.next_event = 0
         return True
 
+    def close(self) -> None:
+        """Frees what events hold outside of memory."""
+        for _, event in self.events:
+            if hasattr(event, "close"):
+                event.close()
+
     def state_dict(self) -> State:
         """Saves the events that remember something, by their place among these."""
         memories = {str(i): event.state_dict() for i, event in enumerate(self._remembering)}

@@ -29,6 +29,7 @@ ENVIRONMENT = "env.json"
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 CRASHES = "crash"
+WORKER_LOGS = "workers"
 
 _MAX_STATUS_BYTES = 1_000_000
 _MAX_OWNER_BYTES = 1000
@@ -59,6 +60,7 @@ class RunDirectory:
         self.metrics = path / METRICS
         self.events = path / EVENTS
         self.config = path / CONFIG
+        self.worker_logs = path / WORKER_LOGS
 
     @property
     def run_id(self) -> str:

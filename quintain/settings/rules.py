@@ -14,7 +14,7 @@ from quintain.settings.yaml_text import KeyPath
 
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
-    problems: list[Problem] = list(_ranks_share_lanes(tree))
+    problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
@@ -53,6 +53,18 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
             "set max_staleness to 0 or choose another placement",
             "E0213",
+        )
+
+
+def _workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
+    num_workers = tree.run.env_workers.num_workers
+    num_lanes = _integer(tree.experiment.env, "num_lanes")
+    if num_workers is not None and num_lanes is not None and num_workers > num_lanes:
+        yield Problem(
+            ("run", "env_workers", "num_workers"),
+            f"{num_workers} is more than experiment.env.num_lanes, {num_lanes}: a lane runs in one process; lower "
+            "num_workers or raise num_lanes",
+            "E0216",
         )
 
 

@@ -60,6 +60,31 @@ class ReportSettings(Settings):
     """Updates between two rows."""
 
 
+class EnvWorkerSettings(Settings):
+    """Says in how many processes environments run, and how often they may break."""
+
+    num_workers: Count | None = None
+    """Processes that share the lanes; none steps all lanes in the learner's own process."""
+
+    step_timeout_seconds: Seconds = 60.0
+    """Time after which an environment that does not answer to step() is ended and made anew; only in workers."""
+
+    reset_timeout_seconds: Seconds = 300.0
+    """The same for reset(), and for making an environment."""
+
+    max_restarts: Count = 10
+    """Failures of one lane within the window that end the run."""
+
+    restart_window_seconds: Seconds = 60.0
+    """The window in which failures are counted."""
+
+    max_failures_in_a_row: Count = 5
+    """Failures of one lane without a good step between them that end the run."""
+
+    pass_environment: tuple[str, ...] = ()
+    """Names of further environment variables that workers may see; they get only harmless ones otherwise."""
+
+
 class RunSettings(Settings):
     """Decides where a run happens and what it leaves behind."""
 
@@ -74,6 +99,9 @@ class RunSettings(Settings):
 
     placement: Annotated[PartSettings, Choice("placement", default="local")] = Field(default={}, validate_default=True)
     """Where acting happens."""
+
+    env_workers: EnvWorkerSettings = EnvWorkerSettings()
+    """Processes for environments, and what becomes of environments that break."""
 
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When the state is saved."""

@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ScriptedEnv": "quintain.testing.scripted_env",
         "assert_all_state_saved": "quintain.testing.saved_state",
         "assert_resumes_exactly": "quintain.testing.exact_resume",
+        "check_env": "quintain.envs.checks",
         "differences": "quintain.testing.compare",
     },
 )

@@ -11,7 +11,7 @@ from quintain.testing.compare import differences
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
 
-_NOT_COMPARED = frozenset({"session", "stats", "batch", "stop_reason"})
+_NOT_COMPARED = frozenset({"session", "hosting", "stats", "batch", "stop_reason"})
 """What surrounds the trainer, measures time, or is taken from the store again."""
 
 

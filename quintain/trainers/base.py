@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Batch
+from quintain.envs.hosting import Hosting
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rollouts.source import RolloutSource
@@ -53,6 +54,7 @@ class Parts:
     stats: StatsReporter
     episodes: EpisodeWindow
     session: Session
+    hosting: Hosting
     world: World = field(default_factory=Alone)
 
 
@@ -68,9 +70,9 @@ class Trainer:
         "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
     )  # fmt: skip
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "faults")
     """Parts that only remember what happened."""
-    rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes")
+    rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes", "faults")
     """Parts that are not the same on all ranks."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -100,6 +102,8 @@ class Trainer:
         self.stats = parts.stats
         self.episodes = parts.episodes
         self.session = parts.session
+        self.hosting = parts.hosting
+        self.faults = parts.hosting.faults
         self.world = parts.world
         self.records = Records()
         self.global_streams = GlobalStreams()
@@ -205,6 +209,11 @@ class Trainer:
             return self.episodes.stats()
         return stats_of_totals(self.world.sum(self.episodes.totals()))
 
+    def fault_stats(self) -> Metrics:
+        """Returns how often environments of all ranks broke; nothing while none has."""
+        restarts, aborted = self.world.sum([self.faults.restarts, self.faults.aborted])
+        return {"env/restarts": restarts, "env/aborted": aborted} if restarts else {}
+
     @property
     def global_step(self) -> int:
         return self.progress.env_steps
@@ -221,6 +230,7 @@ class Trainer:
 
     def close(self) -> None:
         self.source.close()
+        self.events.close()
         self.world.close()
 
     def state_dict(self) -> State:

@@ -38,6 +38,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "ranks",
             "restore",
             "run",
+            "run_faults",
             "run_output",
             "slots",
             "testing",

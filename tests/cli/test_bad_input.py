@@ -355,23 +355,28 @@ def test_an_environment_that_fails_later(quintain: Command, tmp_path: Path, monk
     words = (*FAST, no_evaluation, "checkpoint.every_updates=1", "budget.env_steps=320", "--run-id", "f", "--quiet")
     answer = quintain("train", "ppo", name, *words)
     assert answer.exit_code == 5
+    # Both lanes break at every step from the 100th on, which is one of lane 1.
+    assert "lane 1 of env failed 5 times in a row; first: " in answer.error
     assert "failed in step() on lane 1" in answer.error
     assert "ValueError: the gripper fell off" in answer.error
     run = tmp_path / "runs" / "f"
-    (report,) = (run / "crash").iterdir()
+    report = min((run / "crash").iterdir())
     assert report.name in answer.err
-    assert "Traceback" in report.read_text()
+    # The user's own line comes before anything of ours.
+    assert report.read_text().splitlines()[1].startswith(f'  File "{odd_envs.__file__}"')
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["resumable"]) == ("failed", 5, True)
-    # 100 steps of both lanes together: three rollouts of 32 were learned from and saved.
-    assert status["checkpoint"] == "000004-step-96"
+    # 100 steps of both lanes together: three rollouts of 32 were learned from, and the fourth was saved as it stood.
+    assert status["checkpoint"] == "000005-step-96"
     records = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    assert (records[-1]["kind"], records[-1]["code"], records[-1]["step"]) == ("failed", "E0501", 96)
+    assert (records[-1]["kind"], records[-1]["code"], records[-1]["step"]) == ("failed", "E0503", 96)
+    assert {(record["kind"], record["code"]) for record in records[:-1]} == {("env_fault", "W0501")}
 
     monkeypatch.setattr(odd_envs.FailsLater, "is_mended", True)
     assert quintain("resume", "f", "--allow", name, "--quiet").exit_code == 0
     rows = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert rows == list(range(32, 321, 32))
+    # Broken steps do not count: five of lane 1 and four of lane 0 before the stop, and one of each that was down then.
+    assert rows == [32, 64, 96, *range(96 + 32 - 11, 96 + 32 - 11 + 7 * 32 + 1, 32)]
 
 
 @pytest.mark.parametrize(("name", "what"), [("NotANumber", "an observation"), ("Infinite", "a reward")])

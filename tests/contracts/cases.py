@@ -15,6 +15,8 @@ ENVS: dict[str, dict[str, Any]] = {
     "gym native": {"type": "gym", "id": "CartPole-v1", "vectorization": "native", "max_episode_steps": 15},
     "corridor": {"type": "corridor"},
 }
+STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
+"""Environments whose state cannot be saved; they say so, and a resume starts new episodes."""
 ALGORITHMS = ("ppo", "a2c", "grpo", "my_reinforce")
 GROUPLESS = {"gym native"}
 """Environments that cannot start lanes alike."""

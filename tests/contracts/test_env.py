@@ -13,14 +13,16 @@ from quintain.data.spec import DiscreteSpec
 from quintain.envs.base import Env, StepResult
 from quintain.rng import Rng
 from quintain.testing import Episode, ScriptedEnv, differences
-from tests.contracts.cases import ENVS
+from tests.contracts.cases import ENVS, STATISTICAL
+
+EVERY = {**ENVS, **STATISTICAL}
 
 NUM_LANES = 3
 
 
 def make(case: str, seed: int = 0) -> Env:
-    settings = registry.get("env", ENVS[case]["type"]).settings_class.model_validate(
-        {**ENVS[case], "num_lanes": NUM_LANES}
+    settings = registry.get("env", EVERY[case]["type"]).settings_class.model_validate(
+        {**EVERY[case], "num_lanes": NUM_LANES}
     )
     made: Env = registry.get("env", settings.type).load()(settings, NUM_LANES, Rng(seed))
     return made
@@ -45,10 +47,10 @@ def copied(values: Any) -> np.ndarray:
 
 
 def test_every_registered_environment_has_a_case() -> None:
-    assert {case["type"] for case in ENVS.values()} == set(registry.names("env"))
+    assert {case["type"] for case in EVERY.values()} == set(registry.names("env"))
 
 
-@pytest.mark.parametrize("case", ENVS)
+@pytest.mark.parametrize("case", EVERY)
 def test_reset_and_step_have_the_shapes_and_dtypes_of_the_spec(case: str) -> None:
     env = make(case)
     obs = torch.as_tensor(env.reset())
@@ -64,7 +66,7 @@ def test_reset_and_step_have_the_shapes_and_dtypes_of_the_spec(case: str) -> Non
     env.close()
 
 
-@pytest.mark.parametrize("case", ENVS)
+@pytest.mark.parametrize("case", EVERY)
 def test_an_episode_that_ended_gives_its_last_observation_and_the_next_ones_first(case: str) -> None:
     env = make(case)
     env.reset()
@@ -121,7 +123,7 @@ def test_a_saved_state_does_not_change_when_the_environment_goes_on(case: str) -
     other.close()
 
 
-@pytest.mark.parametrize("case", [case for case in ENVS if case != "corridor"])
+@pytest.mark.parametrize("case", [case for case in EVERY if case != "corridor"])
 def test_the_seed_decides_the_first_observation(case: str) -> None:
     first, same, another = (copied(make(case, seed).reset()) for seed in (1, 1, 2))
     assert np.array_equal(first, same)

@@ -11,7 +11,7 @@ from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields
 from quintain.settings.base import Settings
 from quintain.settings.normalize import ALIASES
-from quintain.settings.run import CheckpointSettings
+from quintain.settings.run import CheckpointSettings, EnvWorkerSettings
 from quintain.settings.yaml_text import read_scalar
 from tests.docs.pages import DOCS, ROOT, table
 
@@ -42,11 +42,12 @@ def test_rollout_table_is_the_field_table() -> None:
     [
         ("concepts/algorithm.md", "## Settings and defaults", PPOSettings()),
         ("concepts/checkpoints.md", "## When a checkpoint is committed", CheckpointSettings()),
+        ("concepts/workers.md", "# Environment workers", EnvWorkerSettings()),
     ],
 )
 def test_defaults_are_those_of_the_settings(page: str, heading: str, settings: Settings) -> None:
     defaults = settings.model_dump(mode="json", exclude={"type"})
-    listed = {row[0]: read_scalar(row[1]) for row in table(DOCS / page, heading)}
+    listed = {row[0]: [] if row[1] == "[]" else read_scalar(row[1]) for row in table(DOCS / page, heading)}
     assert listed == defaults
 
 

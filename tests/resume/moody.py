@@ -1,6 +1,7 @@
-"""A small task with every kind of randomness, and the four kinds of training that between them have all kinds of state.
+"""A small task with every kind of randomness, and the five kinds of training that between them have all kinds of state.
 
 choices, numbers    PPO with Discrete or Box actions
+fragile             the same in an environment that breaks now and then, at times several times in a row
 memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
 groups              GRPO with a reference policy that is not the one a fresh trainer has
 """
@@ -32,6 +33,7 @@ PPO = {**COMMON, "batch_size": 12, "hidden_sizes": [4, 4], "learning_rate": {"st
 SETTINGS: dict[str, dict[str, Any]] = {
     "choices": PPO,
     "numbers": PPO,
+    "fragile": {**PPO, "env_workers.max_restarts": 1000, "env_workers.max_failures_in_a_row": 1000},
     "memory": {**COMMON, "batch_size": 16, "hidden_sizes": [4], "memory": {"cell": "lstm", "size": 3},
                "learning_rate": 1e-2, "adaptive_kl": 1e-5},
     "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
@@ -59,12 +61,16 @@ class Moody(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.age = float(self.np_random.uniform(-1.0, 1.0)), 0
+        if self.kind == "fragile" and self.place > 0.2:
+            raise OSError("slipped while getting up")
         return self._obs(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         type(self).on_step()
         self.place += self._move(action) + self.np_random.normal() / 4
         self.age += 1
+        if self.kind == "fragile" and self.place > 0.5:
+            raise RuntimeError("fell")
         noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
         return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()
 

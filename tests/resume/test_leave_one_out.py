@@ -92,6 +92,8 @@ SETUPS = (
     Setup("closed", stop_closed),
     Setup("closed, with the block free again", stop_released),
     Setup("collecting, stopped again at once", stop_collecting, stops_again=True),
+    Setup("collecting in what breaks", stop_collecting, "fragile"),
+    Setup("closed in what breaks", stop_closed, "fragile"),
     Setup("collecting with memory and masks", stop_collecting, "memory"),
     Setup("collected with memory and masks", stop_after("collect"), "memory"),
     Setup("closed with memory and masks", stop_closed, "memory"),
@@ -197,6 +199,7 @@ def layers(nets: str, places: tuple[int, ...]) -> list[str]:
 LSTM = [f"trunk.memory.{part}_{kind}" for part in ("input", "state") for kind in ("weight", "bias")]
 WEIGHTS = {
     "choices": layers("actor critic", (0, 2, 4)),
+    "fragile": layers("actor critic", (0, 2, 4)),
     "numbers": ["head.heads.0.log_std", *layers("actor critic", (0, 2, 4))],
     "memory": ["head.heads.1.log_std", *layers("actor critic", (0, 2)), *LSTM],
     "groups": layers("actor", (0, 2)),
@@ -218,7 +221,8 @@ ITEMS = (
     *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq") for name in EVERY_WEIGHT),
     "algorithm/adapted_learning_rate",
     *(f"algorithm/reference/{name}" for name in (*WEIGHTS["groups"], *SCALES)),
-    *(f"source/collector/env/{name}" for name in ("episode", "action_log/length", "action_log/start")),
+    *(f"source/collector/env/{name}" for name in ("episode", "incarnation", "down")),
+    *(f"source/collector/env/action_log/{name}" for name in ("length", "start")),
     *(f"source/collector/env/obs/{name}" for name in OBS),
     *(f"source/collector/env/action_log/rows/{name}" for name in ACTIONS),
     *(f"source/collector/obs/{name}" for name in OBS),

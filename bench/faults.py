@@ -1,0 +1,72 @@
+"""Measures what environments that break cost: steps/s with faults by the clock against none, side by side.
+
+Eight environments of 1 ms a step in four workers. The three kinds take turns, so that a slow minute of the machine
+meets all alike, and each is compared with the undisturbed one of its own round. Writes docs/results/faults.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quintain.envs.gymnasium import gym_env
+from quintain.envs.hosting import Hosting
+from quintain.envs.settings import GymSettings
+from quintain.rng import Rng
+from quintain.settings.run import EnvWorkerSettings
+
+LANES, WORKERS = 8, 4
+ENV = "tests.envs.fragile:BreaksByTheClock"
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "faults.json"
+
+
+def measure(how: str, seconds: float, faults_per_minute: float, seed: int) -> dict[str, float]:
+    """Steps for a while; returns steps/s without those that broke, and how many faults a minute there were."""
+    lenient = EnvWorkerSettings(num_workers=WORKERS, max_restarts=100_000, max_failures_in_a_row=1000)
+    hosting = Hosting.from_settings(lenient)
+    kwargs: dict[str, Any] = {"how": how, "every_seconds": LANES * 60.0 / faults_per_minute}
+    env = gym_env(GymSettings(id=ENV, kwargs=kwargs), LANES, Rng(seed), hosting=hosting)
+    env.reset()
+    action = torch.zeros(LANES, dtype=torch.int64)
+    num_steps, started = 0, time.monotonic()
+    while (elapsed := time.monotonic() - started) < seconds:
+        aborted = env.step(action).aborted
+        num_steps += LANES - (0 if aborted is None else int(aborted.sum()))
+    env.close()
+    return {"steps_per_second": num_steps / elapsed, "faults_per_minute": hosting.faults.restarts / elapsed * 60.0}
+
+
+def compare(rounds: int, seconds: float, faults_per_minute: float = 30.0) -> dict[str, Any]:
+    """Returns the shares of the throughput that are left with exceptions and with deaths: the median over rounds."""
+    found: dict[str, list[dict[str, float]]] = {"none": [], "raise": [], "kill": []}
+    for number in range(rounds):
+        # Nobody is always the first.
+        kinds = [list(found)[(number + place) % len(found)] for place in range(len(found))]
+        for kind in kinds:
+            how = "" if kind == "none" else kind
+            found[kind].append(measure(how, seconds, faults_per_minute, number))
+    alone = [result["steps_per_second"] for result in found["none"]]
+    report: dict[str, Any] = {"lanes": LANES, "workers": WORKERS, "rounds": rounds, "seconds": seconds}
+    for kind in ("raise", "kill"):
+        shares = [result["steps_per_second"] / without for result, without in zip(found[kind], alone, strict=True)]
+        rates = [result["faults_per_minute"] for result in found[kind]]
+        report[kind] = {"share": statistics.median(shares), "faults_per_minute": statistics.mean(rates)}
+    report["steps_per_second"] = statistics.median(alone)
+    return report
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    report = compare(options.rounds, options.seconds)
+    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))

@@ -1,0 +1,144 @@
+"""What becomes of environments that break: each fault is counted and told, until one is too many.
+
+A fault ends the episode of its lanes and nothing else; the environment is made anew and the other lanes go on. Only the
+decision is taken here. Whoever listens shows and keeps what was told.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quintain.errors import EnvError
+from quintain.services.restart_budget import RestartBudget, Spent
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+MAX_TRACEBACK = 8_000
+_MAX_UNTOLD = 100
+RAISED, DIED, HUNG = "W0501", "W0502", "W0503"
+CONTRACT_BREACHES = frozenset({"E0511", "E0515"})
+
+
+@dataclass(frozen=True)
+class LaneFault:
+    """What happened to one lane, or to all lanes of a worker."""
+
+    lanes: tuple[int, ...]
+    call: str
+    """What they were in: `create`, `reset` or `step`."""
+    what: str
+    """A sentence that names the environment, the call and the lane."""
+    error: str
+    """The cause in one line, such as `RuntimeError: no display`."""
+    trace: str = ""
+    """The user's own frames of the traceback, or where the process was when it died."""
+    code: str = "E0500"
+    warning: str = RAISED
+    cause: BaseException | None = field(default=None, compare=False)
+
+    def as_error(self) -> EnvError:
+        return EnvError(f"{self.what}: {self.error}" if self.error else self.what, code=self.code)
+
+
+Listener = Callable[[LaneFault, str], None]
+"""Receives a fault and a line for the user."""
+
+
+class FaultKeeper:
+    """Counts faults against a budget; without a budget the first one is an error."""
+
+    def __init__(self, budget: RestartBudget[LaneFault] | None = None) -> None:
+        self.budget = budget
+        self.restarts = 0
+        self.aborted = 0
+        self.spent: EnvError | None = None
+        self.fatal: LaneFault | None = None
+        """The first of the series of faults that spent the budget."""
+        self._listener: Listener | None = None
+        self._give_up: Callable[[str], None] | None = None
+        self._untold: list[tuple[LaneFault, str]] = []
+
+    def listen(self, listener: Listener, give_up: Callable[[str], None]) -> None:
+        """Tells of every fault from now on, and of those before; a spent budget asks to stop instead of raising."""
+        self._listener, self._give_up = listener, give_up
+        untold, self._untold = self._untold, []
+        for fault, line in untold:
+            listener(fault, line)
+
+    def deafen(self) -> None:
+        """Goes back to raising, when nobody is there any more who could stop in an orderly way."""
+        self._listener = self._give_up = None
+
+    def take(self, fault: LaneFault, team: str = "", *, first_lane: int = 0, num_aborted: int = 0) -> None:
+        """Counts a fault and tells of it; asks the run to stop, or raises, if it was one too many."""
+        if self.budget is None:
+            raise fault.as_error() from fault.cause
+        self.restarts += 1
+        self.aborted += num_aborted
+        verdicts = [self.budget.fail((team, lane), fault) for lane in fault.lanes]
+        used = max(self.budget.used((team, lane)) for lane in fault.lanes)
+        cause = f" ({fault.error})" if fault.error else ""
+        window = f"{self.budget.max_restarts} in {self.budget.window_seconds:g} s"
+        self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
+        for lane, verdict in zip(fault.lanes, verdicts, strict=True):
+            if verdict is not None:
+                number = first_lane + lane
+                self._end(f"lane {number} of {team.rstrip('/')}" if team else f"lane {number}", verdict)
+
+    def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
+        """Ends the series of failures of lanes that took a good step."""
+        if self.budget is not None and self.budget.shaky:
+            for lane in lanes:
+                self.budget.succeed((team, lane))
+
+    def state_dict(self) -> State:
+        return {"restarts": self.restarts, "aborted": self.aborted}
+
+    def load_state_dict(self, state: State) -> None:
+        self.restarts, self.aborted = state["restarts"], state["aborted"]
+
+    def _tell(self, fault: LaneFault, line: str) -> None:
+        if self._listener is None:
+            self._untold = [*self._untold, (fault, line)][:_MAX_UNTOLD]
+        else:
+            self._listener(fault, line)
+
+    def _end(self, who: str, verdict: Spent[LaneFault]) -> None:
+        if self.spent is not None:
+            return
+        first = verdict.first
+        error = EnvError(f"{who} {verdict.reason}; first: {first.as_error().message}", code="E0503")
+        error.__cause__ = first.cause
+        if self._give_up is None:
+            raise error
+        self.spent, self.fatal = error, first
+        self._give_up("an environment broke too often")
+
+
+def own_frames(error: BaseException, num_ours: int = 1) -> str:
+    """Returns a traceback without the frames of ours that called the user's code."""
+    trace = error.__traceback__
+    for _ in range(num_ours):
+        trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+    lines = traceback.format_exception(type(error), error, trace)
+    text = "".join(lines)
+    return text if len(text) <= MAX_TRACEBACK else f"{text[:200]}...\n{text[200 - MAX_TRACEBACK :]}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Names an exception and the first line of what it says."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
+
+
+def lanes_in_words(lanes: Sequence[int]) -> str:
+    """Names lanes as a part of a sentence.
+
+    >>> lanes_in_words([3]), lanes_in_words(range(2, 5))
+    ('lane 3', 'lanes 2-4')
+    """
+    return f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]}-{lanes[-1]}"

@@ -1,0 +1,48 @@
+"""Where lanes run, and what becomes of those that break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quintain.envs.faults import FaultKeeper, LaneFault
+from quintain.errors import SettingsError
+from quintain.services.restart_budget import RestartBudget
+from quintain.services.supervisor import Supervisor
+from quintain.settings.run import EnvWorkerSettings
+
+PRELOAD = ("quintain.envs.worker_process",)
+"""What every worker needs, imported once before it is forked."""
+
+
+@dataclass(frozen=True)
+class WorkerTeam:
+    """What all workers of a run have in common."""
+
+    settings: EnvWorkerSettings
+    supervisor: Supervisor
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Says where to put lanes and whom to tell of faults; alone: in this process, and the first is an error."""
+
+    faults: FaultKeeper = field(default_factory=FaultKeeper)
+    team: WorkerTeam | None = None
+
+    @classmethod
+    def from_settings(cls, settings: EnvWorkerSettings) -> Hosting:
+        """Makes what `run.env_workers` describes; starts no process yet."""
+        budget: RestartBudget[LaneFault] = RestartBudget(
+            max_restarts=settings.max_restarts,
+            window_seconds=settings.restart_window_seconds,
+            max_in_a_row=settings.max_failures_in_a_row,
+        )
+        team = None
+        if settings.num_workers is not None:
+            team = WorkerTeam(settings, Supervisor(PRELOAD, settings.pass_environment))
+        return cls(FaultKeeper(budget), team)
+
+    def refuse_workers(self, why: str) -> None:
+        """Refuses a setting that would have no effect."""
+        if self.team is not None:
+            raise SettingsError(f"run.env_workers.num_workers has no effect: {why}. Leave it out", code="E0232")

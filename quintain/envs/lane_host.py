@@ -1,0 +1,293 @@
+"""The environments of some lanes, stepped one after another: the same code in the learner's process and in a worker.
+
+Nothing here raises for what an environment does; it returns faults, and the lanes that had none go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.env_values import from_env, is_in_range, to_env
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, choice_sizes, flatten, leaves
+from quintain.envs.faults import LaneFault, in_one_line, own_frames
+from quintain.envs.lane_rows import CREATING, IDLE, RESETTING, STEPPING, LaneRows
+from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
+from quintain.envs.spaces import behavior_spec, text_notes
+from quintain.errors import EnvError, QuintainError
+
+if TYPE_CHECKING:
+    from quintain.rng import Rng
+    from quintain.typing import Array
+
+EnvFactory = Callable[[], Any]
+"""Makes one Gymnasium environment."""
+
+# A simulator may call sys.exit(); that must end its lane and not the process that trains.
+_ANYTHING = (Exception, SystemExit)
+_MAX_FIRST_RESETS = 5
+_ONE = np.ones(1, np.bool_)
+_CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """What all hosts of an environment have in common."""
+
+    group_size: int = 1
+    """Neighbouring lanes that begin their episodes alike."""
+    encode_text: bool = False
+    first_lane: int = 0
+    """Where the environment's lanes begin among those of all ranks."""
+
+
+class LaneHost:
+    """Holds one environment per lane; reads actions from shared rows and writes what they lead to."""
+
+    spec: BehaviorSpec
+    rows: LaneRows
+
+    def __init__(self, name: str, factories: Mapping[int, EnvFactory], rng: Rng, options: HostOptions) -> None:
+        self.name = name
+        self.factories = dict(factories)
+        self.rng = rng
+        self.options = options
+        self.envs: dict[int, Any] = {}
+        self.mask_source: MaskSource = ""
+        self.notes: tuple[str, ...] = ()
+        self.first_reset: tuple[Any, Any] | None = None
+        self.is_watched = False
+
+    def create(self) -> None:
+        """Makes every environment; raises if one cannot be made, because then none can be."""
+        for lane, factory in self.factories.items():
+            self.envs[lane] = _create(self.name, factory)
+
+    def describe(self, mask_source: MaskSource | None = None) -> BehaviorSpec:
+        """Says what a policy sees and chooses; unless it is known, looks for masks in lane 0's first reset."""
+        first = next(iter(self.envs.values()))
+        spaces = (self.name, first.observation_space, first.action_space)
+        spec = behavior_spec(*spaces, encode_text=self.options.encode_text)
+        found = declared_mask(first, first.observation_space, spec.action) if mask_source is None else mask_source
+        if found == "obs":
+            spec = behavior_spec(*spaces, encode_text=self.options.encode_text, leave_out=MASK)
+        elif mask_source is None and not found and choice_sizes(spec.action):
+            # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
+            found = "info" if MASK in (self._first_info() or {}) else ""
+        self.mask_source = found
+        self.notes = text_notes(self.name, first.observation_space, encode_text=self.options.encode_text)
+        return masked(spec, found)
+
+    def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
+        """Takes the memory in which steps are exchanged."""
+        self.spec, self.rows, self.mask_source = spec, rows, mask_source
+        self.obs_leaves = leaves(spec.obs, f.OBS)
+        self.action_leaves = leaves(spec.action, f.ACTION)
+        self.has_plain_obs = isinstance(spec.obs, BoxSpec)
+        self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
+
+    def forget_first_reset(self) -> None:
+        """Resets lane 0 anew when its first episode is asked for again."""
+        self.first_reset = None
+
+    def reset(self, lanes: Sequence[int]) -> list[LaneFault]:
+        """Starts the episode that the rows say in each lane."""
+        faults = []
+        for lane in lanes:
+            episode, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
+            if fault := self._reset(lane, episode, incarnation):
+                faults.append(fault)
+        return faults
+
+    def restart(self, lanes: Sequence[int]) -> list[LaneFault]:
+        """Makes environments anew and starts the episode that the rows say."""
+        faults = []
+        for lane in lanes:
+            with suppress(*_ANYTHING):  # it is broken already
+                self.envs[lane].close()
+            self._mark(lane, CREATING)
+            try:
+                self.envs[lane] = _create(self.name, self.factories[lane])
+            except _ANYTHING as error:
+                faults.append(self._fault(lane, "create", error))
+            else:
+                faults += self.reset([lane])
+            self._mark(lane, IDLE)
+        return faults
+
+    def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
+        """Steps lanes with the actions in the rows; a lane whose episode ended starts its next one."""
+        rows, envs, is_watched = self.rows, self.envs, self.is_watched
+        rewards, ends, cuts = rows.reward, rows.terminated, rows.truncated
+        faults = []
+        for lane, action in zip(lanes, self._actions(lanes), strict=True):
+            if is_watched:
+                self._mark(lane, STEPPING)
+            try:
+                obs, reward, terminated, truncated, info = envs[lane].step(action)
+                rewards[lane] = float(reward)
+                ends[lane] = terminated
+                cuts[lane] = truncated
+                is_over = autoreset and (terminated or truncated)
+                self._store(rows.final_obs if is_over else rows.obs, lane, obs, "step")
+                if rows.mask is not None and not is_over:
+                    self._store_mask(lane, obs, info)
+            except _ANYTHING as error:
+                faults.append(self._fault(lane, "step", error, f", action {action}"))
+            else:
+                if is_over and (fault := self._reset(lane, int(rows.episode[lane]) + 1, 0)):
+                    faults.append(fault)
+            if is_watched:
+                self._mark(lane, IDLE)
+        return faults
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            with suppress(*_ANYTHING):  # one that cannot be closed must not keep the others open
+                env.close()
+
+    def _reset(self, lane: int, episode: int, incarnation: int) -> LaneFault | None:
+        self._mark(lane, RESETTING)
+        try:
+            if lane == 0 and self.first_reset is not None:
+                (obs, info), self.first_reset = self.first_reset, None
+            else:
+                obs, info = self.envs[lane].reset(seed=self._seed(lane, episode, incarnation))
+            self._store(self.rows.obs, lane, obs, "reset")
+            self._store_mask(lane, obs, info)
+        except _ANYTHING as error:
+            return self._fault(lane, "reset", error)
+        finally:
+            self._mark(lane, IDLE)
+        return None
+
+    def _first_info(self) -> Any:
+        """Returns what the first reset tells beside the observation; an environment that fails may try again."""
+        lane = next(iter(self.envs))
+        failures: list[BaseException] = []
+        for incarnation in range(_MAX_FIRST_RESETS):
+            try:
+                obs, info = self.envs[lane].reset(seed=self._seed(lane, 0, incarnation))
+            except _ANYTHING as error:
+                failures.append(error)
+                self.envs[lane] = _create(self.name, self.factories[lane])
+            else:
+                # After a failure the lane's first episode must fail in its turn, to be counted and told.
+                self.first_reset = None if failures else (obs, info)
+                return info
+        raise self._fault(lane, "reset", failures[0], episode=0).as_error() from failures[0]
+
+    def _seed(self, lane: int, episode: int, incarnation: int) -> int:
+        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
+        group = self._number(lane) // self.options.group_size
+        return self.rng.seed_for("reset", group, episode, incarnation)
+
+    def _number(self, lane: int) -> int:
+        return self.options.first_lane + lane
+
+    def _mark(self, lane: int, call: int) -> None:
+        """Says in shared memory what this lane is about to do, so that a watcher can name who never came back."""
+        if self.is_watched:
+            marks = self.rows.marks
+            marks[lane] = (marks[lane] | 3) + 1 + call
+
+    def _actions(self, lanes: Sequence[int]) -> Sequence[Any]:
+        """Returns one action per lane as the environment takes it.
+
+        Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
+        """
+        columns: dict[str, Any] = {}
+        for name, leaf in self.action_leaves.items():
+            chosen = self.rows.action[name]
+            rows = to_env(leaf, chosen[lanes] if len(lanes) != len(chosen) else chosen)
+            columns[name] = rows.tolist() if isinstance(leaf, DiscreteSpec) else rows
+        if len(columns) == 1 and f.ACTION in columns:
+            single: Sequence[Any] = columns[f.ACTION]
+            return single
+        return [
+            build(self.spec.action, {k: rows[i] for k, rows in columns.items()}, f.ACTION) for i in range(len(lanes))
+        ]
+
+    def _fault(
+        self, lane: int, call: str, error: BaseException, action: str = "", episode: int | None = None
+    ) -> LaneFault:
+        if isinstance(error, EnvError):
+            what, code = f"{error.message} (lane {self._number(lane)})", error.code
+            return LaneFault((lane,), call, what, "", own_frames(error), code, cause=error)
+        number, incarnation = episode or 0, 0
+        if episode is None:
+            number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
+        when = f", episode {number}{action[:200]}" if call == "step" else ""
+        what = f"env {self.name!r} failed in {call}() on lane {self._number(lane)}{when}"
+        seed = self._seed(lane, number, incarnation)
+        trace = f"{own_frames(error)}\nepisode {number} of lane {self._number(lane)} began with reset(seed={seed})"
+        return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
+
+    def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
+        if self.has_plain_obs:
+            self._store_leaf(rows[f.OBS], f.OBS, lane, obs, call)
+            return
+        try:
+            named = flatten(self.spec.obs, obs, f.OBS)
+        except (KeyError, IndexError, TypeError) as error:
+            raise EnvError(
+                f"env {self.name!r} {call}() returned an observation without {error}, declared {self.spec.obs}",
+                code="E0511",
+            ) from error
+        for name, value in named.items():
+            self._store_leaf(rows[name], name, lane, from_env(self.obs_leaves[name], value), call)
+
+    def _store_leaf(self, rows: Array, name: str, lane: int, value: Any, call: str) -> None:
+        if np.shape(value) != rows.shape[1:]:
+            raise EnvError(
+                f"env {self.name!r} {call}() returned {name} of shape {np.shape(value)}, declared "
+                f"{self.obs_leaves[name]}. Make the observation and observation_space agree",
+                code="E0511",
+            )
+        if not self.has_plain_obs and not is_in_range(self.obs_leaves[name], value):
+            raise EnvError(
+                f"env {self.name!r} {call}() returned {name} with a choice that it did not declare: counted from zero, "
+                f"{value} is not in {self.obs_leaves[name]}",
+                code="E0511",
+            )
+        if name in self.whole_leaves and _loses_digits(value, rows.dtype):
+            raise EnvError(
+                f"env {self.name!r} {call}() returned {name} as {np.asarray(value).dtype} with values that "
+                f"{rows.dtype}, which it declared, cannot hold. Make the observation and observation_space agree",
+                code="E0511",
+            )
+        rows[lane] = value
+
+    def _store_mask(self, lane: int, obs: Any, info: Any) -> None:
+        if self.rows.mask is not None:
+            found = read_mask(self.name, self.mask_source, self.envs[lane], obs, info)
+            self.rows.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
+
+
+def _loses_digits(value: Any, dtype: Any) -> bool:
+    found = np.asarray(value)
+    if found.dtype == dtype or found.dtype.kind in "bui":
+        return False
+    with np.errstate(invalid="ignore"):
+        return not np.array_equal(found, found.astype(dtype))
+
+
+def _create(name: str, factory: EnvFactory) -> Any:
+    try:
+        env = factory()
+    except QuintainError:
+        raise
+    except _ANYTHING as error:
+        raise EnvError(f"env {name!r} cannot be created: {in_one_line(error)}", code="E0505") from error
+    for needed in ("reset", "step", "observation_space", "action_space"):
+        if not hasattr(env, needed):
+            raise EnvError(
+                f"env {name!r} made a {type(env).__name__} without {needed}; it must be a Gymnasium environment",
+                code="E0506",
+            )
+    return env

@@ -1,0 +1,104 @@
+"""How to make one environment, in words that another process understands: JSON that names code and never holds any."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from quintain.envs.factories import factory_of, made_alone
+from quintain.envs.lane_host import EnvFactory
+from quintain.envs.settings import GymSettings
+from quintain.errors import SettingsError
+from quintain.registry import import_part
+
+_HOW = "Name it as module:Name, define it in a module that can be imported, or leave run.env_workers.num_workers out"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes environments from settings, or by calling what a path names."""
+
+    settings: dict[str, Any] | None = None
+    registered: str | None = None
+    """Gymnasium's own description of the id, for a process in which nobody registered it."""
+    path: str = ""
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] | None = None
+
+    @classmethod
+    def from_settings(cls, settings: GymSettings) -> Recipe:
+        """Describes what `{type: gym, id: ...}` makes."""
+        registered = None if ":" in settings.id else _describe_registered(settings.id)
+        return cls(settings=settings.model_dump(mode="json"), registered=registered)
+
+    @classmethod
+    def from_object(cls, made_by: Any) -> Recipe:
+        """Describes a class, a function or a partial of one; refuses what another process could not find."""
+        if isinstance(made_by, partial):
+            inner = cls.from_object(made_by.func)
+            recipe = cls(path=inner.path, arguments=made_by.args, keywords=made_by.keywords)
+            recipe.to_json()
+            return recipe
+        return cls(path=_path_of(made_by))
+
+    def factory(self) -> EnvFactory:
+        """Returns what makes one environment, in whichever process it is called."""
+        if self.settings is not None:
+            settings = GymSettings.model_validate(self.settings)
+            if self.registered is not None and settings.id not in gymnasium.registry:
+                gymnasium.registry[settings.id] = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
+            return factory_of(settings)
+        made_by = import_part("env", self.path)
+        return partial(made_alone, self.path, partial(made_by, *self.arguments, **(self.keywords or {})))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the recipe as JSON; what is not JSON cannot travel."""
+        words = {name: value for name, value in vars(self).items() if value}
+        try:
+            text = json.dumps(words, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"run.env_workers: an environment's arguments cannot be sent to another process ({error}). {_HOW}",
+                code="E0231",
+            ) from error
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    @classmethod
+    def from_json(cls, words: dict[str, Any]) -> Recipe:
+        return cls(**{**words, "arguments": tuple(words.get("arguments", ()))})
+
+
+def _describe_registered(env_id: str) -> str | None:
+    spec = gymnasium.registry.get(env_id)
+    if spec is None:
+        return None
+    if callable(spec.entry_point):
+        path = _path_of(spec.entry_point)
+        spec = gymnasium.envs.registration.EnvSpec(**{**_fields(spec), "entry_point": path})
+    try:
+        return str(spec.to_json())
+    except (TypeError, ValueError):
+        # It has arguments of its own that are not JSON; a plugin registers it in the worker too, or nobody does.
+        return None
+
+
+def _fields(spec: Any) -> dict[str, Any]:
+    skipped = {"namespace", "name", "version"}
+    return {name: value for name, value in vars(spec).items() if name not in skipped}
+
+
+def _path_of(made_by: Any) -> str:
+    module, name = getattr(made_by, "__module__", None), getattr(made_by, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for step in (name or "").split("."):
+        found = getattr(found, step, None)
+    if found is not made_by or module == "__main__":
+        shown = name or type(made_by).__name__
+        raise SettingsError(f"run.env_workers: another process cannot import {module}:{shown}. {_HOW}", code="E0231")
+    return f"{module}:{name}"

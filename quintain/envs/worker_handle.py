@@ -1,0 +1,68 @@
+"""One worker as the learner sees it: its lanes, the commands it still owes an answer to, and what it said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from quintain.envs.faults import LaneFault, lanes_in_words
+from quintain.envs.worker_process import DONE, STEP
+from quintain.services.supervisor import Child
+
+
+class WorkerHandle:
+    """One process and the lanes it has."""
+
+    def __init__(self, label: str, lanes: list[int], first_lane: int) -> None:
+        self.label = label
+        self.first_lane = first_lane
+        self.lanes = lanes
+        self.child: Child | None = None
+        self.call = ""
+        self.num_owed = 0
+        """Commands that it has not answered yet."""
+        self.inbox: list[dict[str, Any]] = []
+
+    def __str__(self) -> str:
+        return f"worker {self.label} ({lanes_in_words([self.first_lane + lane for lane in self.lanes])})"
+
+    def send(self, words: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Sends a command, which will be answered."""
+        assert self.child is not None, "lanes of a worker that is gone are restarted first"
+        self.child.send(words, descriptors)
+        self.call, self.num_owed = words["call"], self.num_owed + 1
+
+    def send_step(self) -> None:
+        """Sends the command that comes at every step, in one byte."""
+        assert self.child is not None
+        self.child.send_word(STEP)
+        self.call, self.num_owed = "step", 1
+
+    def read(self, faults: list[LaneFault]) -> bool:
+        """Takes in what has arrived; returns False if the conversation is over."""
+        while self.child is not None and self.num_owed:
+            message = self.child.receive()
+            if message is None:
+                return True
+            if message == DONE:
+                self.num_owed -= 1
+                continue
+            try:
+                words = json.loads(message)
+                if "what" in words:
+                    faults.append(_fault_from(words, self.lanes))
+                else:
+                    self.inbox.append(words)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                return False
+        return True
+
+
+def _fault_from(words: dict[str, Any], lanes: Sequence[int]) -> LaneFault:
+    """Reads a worker's own account; raises if it speaks of what is not its own."""
+    found = tuple(int(lane) for lane in words["lanes"])
+    call, what, error, trace, code = (str(words[name]) for name in ("call", "what", "error", "trace", "code"))
+    if not set(found) <= set(lanes) or call not in {"step", "reset", "create"}:
+        raise ValueError("a worker reported a fault that is not its own")
+    return LaneFault(found, call, what, error, trace, code)

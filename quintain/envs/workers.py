@@ -1,0 +1,267 @@
+"""Lanes in worker processes: split over them by index, stepped in parallel, each process expendable.
+
+All numbers go through one piece of shared memory without a name, which the kernel frees with its last user; commands
+are single words over a socket. A worker that dies or does not answer takes only its own lanes down, and is started
+anew when they are.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.data.spec import BehaviorSpec, spec_from_dict
+from quintain.envs.faults import DIED, HUNG, FaultKeeper, LaneFault
+from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.hosting import WorkerTeam
+from quintain.envs.lane_host import HostOptions
+from quintain.envs.lane_rows import CREATING, RESETTING, STEPPING, LaneRows, num_bytes
+from quintain.envs.masks import offered
+from quintain.envs.recipes import Recipe
+from quintain.envs.worker_handle import WorkerHandle
+from quintain.errors import EnvError, QuintainError, SettingsError
+from quintain.services import unnamed_memory
+
+if TYPE_CHECKING:
+    from quintain.rng import Rng
+    from quintain.typing import Array
+
+ENTRY = "quintain.envs.worker_process:serve"
+_LOOK_SECONDS = 0.25
+_LAST_WORDS_SECONDS = 1.0
+_CALLS = {STEPPING: "step", RESETTING: "reset", CREATING: "create"}
+_ERRORS: dict[Any, type[QuintainError]] = {2: SettingsError, 5: EnvError}
+
+
+class WorkerEnv(LaneEnv):
+    """Steps lanes that live in worker processes; the numbers are those of the same lanes in this process."""
+
+    def __init__(
+        self,
+        name: str,
+        recipe: Recipe,
+        num_lanes: int,
+        rng: Rng,
+        team: WorkerTeam,
+        *,
+        group_size: int = 1,
+        encode_text: bool = False,
+        first_lane: int = 0,
+        faults: FaultKeeper | None = None,
+    ) -> None:
+        order = {
+            "name": name,
+            "recipe": recipe.to_json(),
+            "rng": [rng.seed, rng.path],
+            "options": [group_size, encode_text, first_lane],
+        }
+        self.recipe = recipe
+        label = rng.path.strip("/").replace("/", "-") or "env"
+        crew = WorkerCrew(name, order, num_lanes, team, label=label, first_lane=first_lane)
+        self._install(name, crew, rng, HostOptions(group_size, encode_text, first_lane), faults)
+
+    @property
+    def mirror(self) -> Any:
+        # A function of observations and actions; the one environment it belongs to is never stepped.
+        return offered(self.recipe.factory()(), "mirror")
+
+
+@dataclass
+class _Look:
+    since: float
+    marks: list[int]
+
+
+class WorkerCrew:
+    """Hosts lanes in processes; implements `Crew`."""
+
+    def __init__(
+        self, name: str, order: dict[str, Any], num_lanes: int, team: WorkerTeam, *, label: str, first_lane: int
+    ) -> None:
+        assert team.settings.num_workers is not None
+        num_workers = min(team.settings.num_workers, num_lanes)
+        self.name = name
+        self.order = order
+        self.settings = team.settings
+        self.supervisor = team.supervisor
+        shares = np.array_split(np.arange(num_lanes), num_workers)
+        self.workers = [WorkerHandle(f"{label}-{i}", share.tolist(), first_lane) for i, share in enumerate(shares)]
+        self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
+        self.resources = ExitStack()
+        # Until the shared memory is there, workers have no place in which to note down what they do.
+        self.marks: Array = np.zeros(num_lanes, np.int64)
+        try:
+            self.spec, self.mask_source, self.notes = self._open()
+            self.memory = unnamed_memory.allocate(num_bytes(self.spec, num_lanes))
+            self.resources.callback(os.close, self.memory)
+            self.rows = LaneRows(self.spec, num_lanes, mmap.mmap(self.memory, 0))
+            self.marks = self.rows.marks
+            for worker in self.workers:
+                self._attach(worker)
+            self._require(self._gather(self.workers))
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, lanes: Sequence[int]) -> list[LaneFault]:
+        return self._call("reset", lanes)
+
+    def restart(self, lanes: Sequence[int]) -> list[LaneFault]:
+        for worker in dict.fromkeys(self.home[lane] for lane in lanes):
+            if worker.child is None:
+                self._start(worker)
+                self._attach(worker)
+        return self._call("restart", lanes)
+
+    def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
+        if len(lanes) != len(self.home) or not autoreset:
+            return self._call("step", lanes, autoreset=autoreset)
+        for worker in self.workers:
+            worker.send_step()
+        return self._gather(self.workers)
+
+    def forget_first_reset(self) -> None:
+        # Only the process with lane 0 looked, and only while it has not been started anew.
+        self._call("forget", [0] if self.workers[0].child is not None else [])
+
+    def close(self) -> None:
+        children = [worker.child for worker in self.workers if worker.child is not None]
+        for worker in self.workers:
+            if worker.child is not None:
+                # The end of the conversation is the request to close environments and leave.
+                worker.child.hang_up()
+                worker.child = None
+        self.supervisor.stop(children, first=None)
+        self.resources.close()
+
+    def _call(self, call: str, lanes: Sequence[int], **words: Any) -> list[LaneFault]:
+        if not lanes:
+            return []
+        asked = dict.fromkeys(self.home[lane] for lane in lanes)
+        for worker in asked:
+            mine = [lane for lane in lanes if self.home[lane] is worker]
+            worker.send({"call": call, "lanes": mine, **words})
+        return self._gather(list(asked))
+
+    def _open(self) -> tuple[BehaviorSpec, Any, tuple[str, ...]]:
+        """Starts every worker and lets the one with lane 0 say what there is to see and to choose."""
+        for worker in self.workers:
+            self._start(worker)
+            worker.send({"call": "describe", "finds_mask": worker is self.workers[0]})
+        self._require(self._gather(self.workers))
+        about = self.workers[0].inbox.pop()
+        for worker in self.workers[1:]:
+            worker.inbox.clear()
+        try:
+            spec = spec_from_dict(about["spec"])
+            LaneRows(spec, 1)
+            return spec, about["mask_source"], tuple(map(str, about["notes"]))
+        except (KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
+            raise EnvError(f"env {self.name!r}: its worker did not say what its spaces are ({error})") from error
+
+    def _start(self, worker: WorkerHandle) -> None:
+        worker.inbox.clear()
+        worker.num_owed = 0
+        worker.child = self.supervisor.start(worker.label, ENTRY)
+        path = [os.path.abspath(entry) for entry in sys.path]
+        worker.child.send({**self.order, "lanes": worker.lanes, "sys_path": path, "cwd": os.getcwd()})
+
+    def _attach(self, worker: WorkerHandle) -> None:
+        words = {"spec": self.spec.to_dict(), "num_lanes": len(self.home), "mask_source": self.mask_source}
+        worker.send({"call": "attach", **words}, [self.memory])
+
+    def _require(self, faults: Sequence[LaneFault]) -> None:
+        """Raises for what goes wrong at the start: an environment that cannot be made once need not be tried again."""
+        for worker in self.workers:
+            for words in worker.inbox:
+                if "failed" in words:
+                    kind = _ERRORS.get(words.get("exit_code"), EnvError)
+                    raise kind(str(words["failed"]), code=str(words["code"]))
+        for fault in faults:
+            raise fault.as_error()
+
+    def _gather(self, asked: Sequence[WorkerHandle]) -> list[LaneFault]:
+        """Waits until everyone asked has answered, has died, or has been given up."""
+        faults: list[LaneFault] = []
+        waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
+        looks = {worker: _Look(time.monotonic(), self._marks(worker)) for worker in asked}
+        poller = select.poll()
+        for descriptor in (*waiting, self.supervisor.report_descriptor):
+            poller.register(descriptor, select.POLLIN)
+        while waiting:
+            for descriptor, _ in poller.poll(_LOOK_SECONDS * 1000.0):
+                if descriptor not in waiting:
+                    self.supervisor.read_reports()
+            for descriptor, worker in list(waiting.items()):
+                assert worker.child is not None
+                goes_on = worker.read(faults)
+                if worker.num_owed and (not goes_on or worker.child.is_over):
+                    faults.append(self._lose(worker))
+                elif worker.num_owed and self._is_overdue(worker, looks[worker]):
+                    faults.append(self._give_up(worker))
+                if not worker.num_owed:
+                    poller.unregister(descriptor)
+                    del waiting[descriptor]
+        # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
+        return sorted(faults, key=lambda fault: fault.lanes)
+
+    def _marks(self, worker: WorkerHandle) -> list[int]:
+        marks: list[int] = self.marks[worker.lanes].tolist()
+        return marks
+
+    def _is_overdue(self, worker: WorkerHandle, look: _Look) -> bool:
+        now, marks = time.monotonic(), self._marks(worker)
+        if marks != look.marks:
+            look.since, look.marks = now, marks
+        return now - look.since > self._limit(marks)
+
+    def _limit(self, marks: Sequence[int]) -> float:
+        is_stepping = any(mark & 3 == STEPPING for mark in marks)
+        return self.settings.step_timeout_seconds if is_stepping else self.settings.reset_timeout_seconds
+
+    def _lose(self, worker: WorkerHandle) -> LaneFault:
+        """Takes leave of a worker that is gone, or has stopped to make sense."""
+        child = worker.child
+        assert child is not None
+        is_dead = self.supervisor.await_end(child, _LAST_WORDS_SECONDS)
+        stack = child.stack()
+        if not is_dead:
+            self.supervisor.stop([child])
+        ending = child.describe_end() if is_dead else "left the conversation"
+        trace = "\n".join(filter(None, (stack, child.last_output)))
+        where = self._place(worker)
+        return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
+
+    def _give_up(self, worker: WorkerHandle) -> LaneFault:
+        """Ends a worker that does not answer, after asking where it is."""
+        child = worker.child
+        assert child is not None
+        limit = self._limit(self._marks(worker))
+        what = f"env {self.name!r}: {worker} gave no answer{self._place(worker)} for {limit:g} s"
+        trace = self.supervisor.stack_of(child)
+        self.supervisor.stop([child])
+        return self._dismissed(worker, what, trace, "E0508", HUNG)
+
+    def _dismissed(self, worker: WorkerHandle, what: str, trace: str, code: str, warning: str) -> LaneFault:
+        assert worker.child is not None
+        worker.child.close()
+        worker.child = None
+        worker.num_owed = 0
+        call = "step" if worker.call == "step" else "reset"
+        return LaneFault(tuple(worker.lanes), call, what, "", trace, code, warning)
+
+    def _place(self, worker: WorkerHandle) -> str:
+        """Names the call that a worker was in, from what it noted down before it began it."""
+        for lane, mark in zip(worker.lanes, self._marks(worker), strict=True):
+            if call := _CALLS.get(mark & 3):
+                return f" in {call}() on lane {worker.first_lane + lane}"
+        return ""

@@ -1,0 +1,200 @@
+"""A small process that forks children on request, keeps their output, and ends with its owner, children first.
+
+It has one thread and has imported what children need, so that a fork is safe and takes milliseconds. It holds no
+secrets: its environment is an allow-list, and children inherit nothing of the owner but the descriptors sent for them.
+The user's own script is not imported, so it needs no `if __name__ == "__main__"`. Imports nothing but the standard
+library; what children need is named by whoever starts it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from quintain.services.capped_output import CappedOutput
+from quintain.services.messages import MAX_MESSAGE_BYTES
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_AT_OWNER_SECONDS = 0.5
+_MAX_DESCRIPTORS = 8
+
+
+def main(descriptor: int, preload: list[str]) -> None:
+    """Serves the owner, who holds the other end of this socket, until it closes it or dies."""
+    owner_pid = os.getppid()
+    for module in preload:
+        importlib.import_module(module)
+    ForkServer(socket.socket(fileno=descriptor), owner_pid).serve()
+
+
+@dataclass
+class _Child:
+    number: int
+    output: CappedOutput
+
+
+class ForkServer:
+    """Starts, signals and buries children; tells the owner of every end."""
+
+    def __init__(self, owner: socket.socket, owner_pid: int) -> None:
+        self._owner = owner
+        self._owner_pid = owner_pid
+        self._pid = os.getpid()
+        self._children: dict[int, _Child] = {}
+        self._log_directory = ""
+        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(owner, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._bury)
+        self._is_serving = True
+
+    def serve(self) -> None:
+        try:
+            while self._is_serving and os.getppid() == self._owner_pid:
+                for key, _ in self._selector.select(_LOOK_AT_OWNER_SECONDS):
+                    key.data()
+        finally:
+            for pid in self._children:
+                _kill_group(pid)
+
+    def _obey(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._owner, MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._is_serving = False
+            return
+        request: dict[str, Any] = json.loads(data)
+        if request["do"] == "start":
+            self._start(request, descriptors)
+        elif request["do"] == "signal":
+            for pid, child in self._children.items():
+                # Only children that were not waited for are listed, so no pid can belong to somebody else by now.
+                if child.number == request["child"]:
+                    _send_signal(pid, request["signal"])
+        elif request["do"] == "log":
+            self._log_directory = request["directory"]
+            for child in self._children.values():
+                child.output.log_to(self._log_directory)
+
+    def _start(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(request, descriptors, writer)
+        for descriptor in (*descriptors, writer):
+            os.close(descriptor)
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        output = CappedOutput(reader, request["name"])
+        if self._log_directory:
+            output.log_to(self._log_directory)
+        self._children[pid] = _Child(request["child"], output)
+        self._selector.register(reader, selectors.EVENT_READ, lambda: self._listen(output))
+        self._tell({"started": request["child"], "pid": pid})
+
+    def _listen(self, output: CappedOutput) -> None:
+        # One round of events may hold both the end of a child and its last words.
+        if not output.is_closed and not output.drain():
+            self._selector.unregister(output.descriptor)
+
+    def _bury(self) -> None:
+        os.read(self._wake_reader, 4096)
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid)
+            # What the child itself started must not outlive it.
+            _kill_group(pid)
+            child.output.drain()
+            with suppress(KeyError):
+                self._selector.unregister(child.output.descriptor)
+            child.output.close()
+            exit_code = os.waitstatus_to_exitcode(status)
+            tail = child.output.tail.decode(errors="replace")
+            self._tell({"ended": child.number, "exit_code": exit_code, "output": tail})
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        with suppress(ConnectionError):
+            self._owner.send(json.dumps(report).encode())
+
+    def _become_child(self, request: dict[str, Any], descriptors: list[int], output: int) -> None:
+        exit_code = 1
+        try:
+            self._let_go(output)
+            stack = descriptors[-1]
+            faulthandler.enable(stack, all_threads=True)
+            faulthandler.register(signal.SIGUSR1, stack, all_threads=True)
+            module, _, name = request["entry"].partition(":")
+            function: Callable[..., None] = getattr(importlib.import_module(module), name)
+            function(*descriptors[:-1])
+            exit_code = 0
+        except SystemExit as ending:
+            exit_code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(exit_code)
+
+    def _let_go(self, output: int) -> None:
+        """Leaves nothing of the server in a child but its memory, and binds the child's life to the server's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Ctrl-C is for the owner, who saves first and then ends its children.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self._libc is not None:
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self._pid:
+                os._exit(1)
+        os.setpgid(0, 0)
+        self._selector.close()
+        self._owner.close()
+        for child in self._children.values():
+            child.output.close()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, nothing), (1, output), (2, output)):
+            os.dup2(source, target)
+        os.close(nothing)
+        os.close(output)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+        for stream, number in (("stdout", 1), ("stderr", 2)):
+            setattr(sys, stream, os.fdopen(number, "w", buffering=1, errors="backslashreplace", closefd=False))
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _send_signal(pid: int, number: int) -> None:
+    with suppress(OSError):
+        if number == signal.SIGKILL:
+            os.killpg(pid, number)
+        os.kill(pid, number)

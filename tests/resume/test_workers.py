@@ -1,0 +1,217 @@
+"""Runs with worker processes: the same numbers however many there are, whatever breaks, and whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.resume.nursery import ENVIRONMENT
+from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
+
+ENV = "tests.envs.fragile:Fragile"
+SETTINGS = (
+    "num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "budget.env_steps=2k",
+    "env_workers.max_restarts=100000", "env_workers.max_failures_in_a_row=1000", "checkpoint.every_updates=2",
+    "checkpoint.every_seconds=null", 'experiment.behaviors.default.events=[{"type": "evaluate", "num_episodes": 3}]',
+)  # fmt: skip
+
+
+def command(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "quintain", *words, "--quiet"],
+        cwd=folder,
+        env=ENVIRONMENT,
+        text=True,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    process = command(folder, *words)
+    _, printed = process.communicate(timeout=200)
+    return process.returncode, printed
+
+
+def train(folder: Path, run_id: str, num_workers: int | None, how: str, *more: str, env: str = ENV) -> Path:
+    kwargs = json.dumps({"how": how, "chance": 0.02})
+    workers = f"env_workers.num_workers={'null' if num_workers is None else num_workers}"
+    words = ("train", "ppo", env, f"env.kwargs={kwargs}", workers, *SETTINGS, *more, "--run-id", run_id)
+    status, printed = run(folder, *words)
+    assert status == 0, printed
+    return folder / "runs" / run_id
+
+
+def outcome(directory: Path) -> tuple[str, list[dict[str, Any]]]:
+    return digest_of(directory), rows_of(directory)
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the processes below one, as the kernel knows them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found.append((int(entry.name), parent))
+    below, wanted = [], {pid}
+    while wanted:
+        wanted = {child for child, parent in found if parent in wanted}
+        below += sorted(wanted)
+    return below
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def newest_checkpoint(directory: Path) -> str:
+    return max((path.name for path in directory.glob("checkpoints/0*")), default="")
+
+
+@pytest.mark.slow
+def test_the_digest_does_not_depend_on_the_number_of_workers_also_with_faults(tmp_path: Path) -> None:
+    alone = train(tmp_path, "alone", None, "raise")
+    for num_workers in (1, 2, 4):
+        directory = train(tmp_path, f"with-{num_workers}", num_workers, "raise")
+        assert outcome(directory) == outcome(alone)
+    [last] = rows_of(alone)[-1:]
+    # Two percent of two thousand steps, and some in evaluations, which cut no episode of the training.
+    assert last["env/restarts"] >= last["env/aborted"] > 20
+    records = [json.loads(line) for line in (alone / "events.jsonl").read_text().splitlines()]
+    faults = [record for record in records if record["kind"] == "env_fault"]
+    assert len(faults) == last["env/restarts"]
+    assert {record["code"] for record in faults} == {"W0501"}
+
+
+@pytest.mark.slow
+def test_ranks_have_workers_of_their_own(tmp_path: Path) -> None:
+    alone = train(tmp_path, "alone", None, "raise", "num_ranks=2")
+    shared = train(tmp_path, "shared", 2, "raise", "num_ranks=2")
+    assert outcome(shared) == outcome(alone)
+    assert rows_of(alone)[-1]["env/restarts"] > 20
+
+
+@pytest.mark.slow
+def test_deaths_on_a_schedule_give_the_same_numbers_twice(tmp_path: Path) -> None:
+    one, other = (train(tmp_path, name, 2, "segfault", "budget.env_steps=1k") for name in ("one", "other"))
+    assert outcome(one) == outcome(other)
+    assert rows_of(one)[-1]["env/restarts"] > 5
+    reports = sorted((one / "crash").iterdir())
+    # Faults beyond the tenth say what the first did.
+    assert len(reports) == 10
+    assert reports[0].read_text().startswith("Fatal Python error: Segmentation fault")
+    assert "fragile.py" in reports[0].read_text()
+
+
+@pytest.mark.slow
+def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    expected = outcome(train(tmp_path, "alone", None, "raise"))
+    chance = random.Random(4)
+    kwargs = json.dumps({"how": "raise", "chance": 0.02})
+    words: tuple[str, ...] = ("train", "ppo", ENV, f"env.kwargs={kwargs}", "env_workers.num_workers=2", *SETTINGS)
+    words = (*words, "--run-id", "killed")
+    directory = tmp_path / "runs" / "killed"
+    num_kills = 0
+    for _ in range(5):
+        latest = newest_checkpoint(directory)
+        process = command(tmp_path, *words)
+        while process.poll() is None and newest_checkpoint(directory) == latest:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0.0, 0.3))
+        if process.poll() is None:
+            children = descendants(process.pid)
+            assert children
+            process.kill()
+            process.wait(timeout=10)
+            num_kills += 1
+            time.sleep(2.0)
+            assert not any(map(is_alive, children))
+        assert process.stderr is not None
+        process.stderr.close()
+        assert_every_checkpoint_is_sound(directory)
+        words = ("resume", "killed", "--allow", ENV, f"env_workers.num_workers={chance.choice([1, 2, 3])}")
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert run(tmp_path, *words)[0] == 0
+    assert num_kills >= 3
+    assert outcome(directory) == expected
+    assert not [name for name in os.listdir("/dev/shm") if "quintain" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", ["null", "2"])
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_an_environment_that_always_breaks_ends_the_run_and_names_the_cause(
+    call: str, num_workers: str, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    kwargs = json.dumps({"how": "raise", "chance": 1.0, "call": call})
+    words = ("train", "ppo", ENV, f"env.kwargs={kwargs}", f"env_workers.num_workers={num_workers}", "--run-id", "a")
+    status, printed = run(tmp_path, *words)
+    assert status == 5, printed
+    assert time.monotonic() - started < 60.0
+    assert "RuntimeError: the arm fell off" in printed
+    assert f"failed in {call}()" in printed
+    if call == "step":
+        assert printed.startswith("error[E0503]: lane 0 of env failed 5 times in a row; first: ")
+        directory = tmp_path / "runs" / "a"
+        assert_every_checkpoint_is_sound(directory)
+        status_file = json.loads((directory / "status.json").read_text())
+        assert (status_file["state"], status_file["exit_code"]) == ("failed", 5)
+        # The user's own frame is the first that the report shows, and the report is named.
+        report = min((directory / "crash").iterdir())
+        assert report.name in printed
+        assert "fragile.py" in report.read_text().splitlines()[1]
+
+
+@pytest.mark.slow
+def test_an_environment_that_always_dies_ends_the_run_and_names_the_signal(tmp_path: Path) -> None:
+    kwargs = json.dumps({"how": "segfault", "chance": 1.0})
+    words = ("train", "ppo", ENV, f"env.kwargs={kwargs}", "env_workers.num_workers=2", "--run-id", "a")
+    status, printed = run(tmp_path, *words)
+    assert status == 5, printed
+    assert "was killed by SIGSEGV in step() on lane 0" in printed
+    assert sorted(path.name for path in (tmp_path / "runs" / "a" / "workers").iterdir())[:2] == [
+        "env-0.log",
+        "env-1.log",
+    ]
+
+
+@pytest.mark.slow
+def test_a_stop_by_signal_ends_the_workers_too(tmp_path: Path) -> None:
+    words = (
+        "train",
+        "ppo",
+        "tests.envs.fragile:Walk",
+        "env_workers.num_workers=2",
+        "budget.env_steps=1M",
+        "--run-id",
+        "a",
+    )
+    process = command(tmp_path, *words)
+    while not (tmp_path / "runs" / "a" / "status.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    _, printed = process.communicate(timeout=30)
+    assert process.returncode == 143, printed
+    assert len(children) >= 3
+    assert not any(map(is_alive, children))
