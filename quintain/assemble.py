@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,9 @@ import torch
 from quintain import registry
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
+from quintain.data.spec import BehaviorSpec
 from quintain.envs.base import Env
+from quintain.envs.eventful import cfg_of, with_events
 from quintain.envs.gymnasium import env_from_object
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
@@ -24,6 +26,7 @@ from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.guard import UpdateGuard
 
 if TYPE_CHECKING:
     from quintain.services.writers import Writer
@@ -40,6 +43,11 @@ class Slots:
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
     make_algorithm: Callable[..., Algorithm] | None = None
+    env_events: Mapping[str, Any] = field(default_factory=dict)
+    """Events of the training environment, beside those of the settings."""
+    evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
+    writer: Any = None
+    """What `trainer.writer` is to be, where a user brought one."""
 
 
 def assemble(run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None) -> Trainer:
@@ -57,8 +65,10 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     GlobalStreams().seed(rng.child("global"))
     make_env = env_maker(run_file, slots.env)
     make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
-    env = make_env(experiment.env.num_lanes, rng.child("env"))  # type: ignore[attr-defined]  # every env has lanes
-    policy = slots.policy or make_policy(run_file, env)
+    env_settings: Any = experiment.env
+    env = make_env(env_settings.num_lanes, rng.child("env"))
+    env = with_events(env, {**cfg_of(env_settings.env_events), **slots.env_events}, rng.child("env_events"))
+    policy = slots.policy or make_policy(run_file, env.spec)
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
     policy.to(resolve_device(run_file.run.device))
@@ -67,7 +77,14 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     episodes = EpisodeWindow()
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
-    collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend, starts_fresh=algorithm.starts_fresh)
+    collector = SyncCollector(
+        env,
+        policy,
+        rng.child("acting"),
+        episodes.extend,
+        starts_fresh=algorithm.starts_fresh,
+        on_nonfinite=env_settings.on_nonfinite,
+    )
     block = Rollout(
         env.spec,
         num_lanes=env.num_lanes,
@@ -77,16 +94,21 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         group_size=env.group_size,
         device=policy.device,
     )
+    context = EventContext(
+        make_evaluation_env, rng, experiment.budget.env_steps, env_events=slots.evaluation_env_events
+    )
     return Parts(
         policy=policy,
         algorithm=algorithm,
         source=LocalSource(collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, EventContext(make_evaluation_env, rng, experiment.budget.env_steps)),
+        events=_make_events(behavior, context),
         stats=StatsReporter(writer),
         episodes=episodes,
+        guard=UpdateGuard(run_file.run),
         session=session,
+        writer=writer if slots.writer is None else slots.writer,
     )
 
 
@@ -99,10 +121,10 @@ def env_maker(run_file: RunFile, slot: Any = None) -> Callable[[int, Rng], Env]:
     return lambda num_lanes, rng: make(settings, num_lanes, rng)
 
 
-def make_policy(run_file: RunFile, env: Env) -> Policy:
-    """Builds an untrained policy that fits the environment."""
+def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
+    """Builds an untrained policy that fits the spaces."""
     settings = _behavior(run_file).policy
-    policy: Policy = _load("policy", settings)(settings, env.spec, Rng(run_file.experiment.seed).child("policy"))
+    policy: Policy = _load("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
     return policy
 
 

@@ -140,7 +140,7 @@ def evaluate(
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
-    policy = make_policy(run_file, env)
+    policy = make_policy(run_file, env.spec)
     if loaded.manifest.about.get("spec") != policy.spec.to_dict():
         raise CheckpointIncompatible(f"checkpoint {checkpoint.name} was made for other spaces than {policy.spec}")
     restore_policy(policy, loaded)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import QuintainError, ResourceError
+from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.restore import require_same_spec, restore_trainer
 from quintain.run_output import CommandHints, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
@@ -39,8 +39,13 @@ class Run:
         directory: RunDirectory | None = None,
         *,
         resources: ExitStack | None = None,
+        runs_dir: Path = Path("runs"),
+        is_kept: bool = False,
     ) -> None:
+        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed."""
         self.run_file = run_file
+        self.runs_dir = runs_dir
+        self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
@@ -109,6 +114,8 @@ class Run:
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
         """Opens the run, and closes it whatever happens."""
+        if self.is_kept:
+            self._require_directory()
         self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
         try:
@@ -120,8 +127,10 @@ class Run:
                 yield
                 self.state = "stopped" if trainer.stop_reason else "finished"
                 self._commit_last(trainer)
+                self._report_idle_events(trainer)
         except BaseException as error:
             self.state = "failed"
+            self._keep_evidence_of(trainer, error)
             with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
                 self._write_status(trainer, exit_code=getattr(error, "exit_code", 1), reason=str(error))
             self.log("failed", trainer, code=getattr(error, "code", None), detail=str(error))
@@ -142,16 +151,33 @@ class Run:
 
     def save(self, trainer: Trainer) -> Path:
         """Commits a checkpoint now; a run without a directory gets one."""
-        if self.checkpoints is None:
-            behavior = next(iter(self.run_file.experiment.behaviors.values()))
-            run_id = self.run_file.run.id or default_run_id(
-                env_name(self.run_file), behavior.algorithm.type, runs_dir=Path("runs")
-            )
-            directory = RunDirectory.create(Path("runs"), run_id)
-            self.resources.enter_context(directory.lock())
-            self.open_directory(directory)
-            self.write_settings()
+        self._require_directory()
         return self._commit(trainer).path
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder of the run's directory; a run without a directory gets one."""
+        return self._require_directory().folder(name)
+
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Any]) -> Path | None:
+        """Writes arrays to crash/ if the run has a directory, and says where."""
+        if self.directory is None or self.checkpoints is None:
+            return None
+        path = self.directory.write_evidence(tensors)
+        self.log("evidence", trainer, detail=path.name)
+        return path
+
+    def rollback(self, trainer: Trainer) -> bool:
+        """Puts the trainer back to the last checkpoint; says whether there was one."""
+        if self.last is None or self.metrics is None:
+            return False
+        restore_trainer(trainer, load(self.last.path))
+        self.metrics.truncate_after(trainer.stats.last_step)
+        return True
+
+    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+        """Tells the user and the event log of something that training survives."""
+        self.writer.note(f"warning[{code}]: {text}")
+        self.log("warning", trainer, code=code, detail=text)
 
     def summary(self, trainer: Trainer) -> RunSummary:
         records = trainer.records
@@ -174,6 +200,31 @@ class Run:
         self.resources.close()
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _require_directory(self) -> RunDirectory:
+        if self.directory is None or self.checkpoints is None:
+            behavior = next(iter(self.run_file.experiment.behaviors.values()))
+            run_id = self.run_file.run.id or default_run_id(
+                env_name(self.run_file), behavior.algorithm.type, runs_dir=self.runs_dir
+            )
+            directory = RunDirectory.create(self.runs_dir, run_id)
+            self.resources.enter_context(directory.lock())
+            self.open_directory(directory)
+            self.write_settings()
+            return directory
+        return self.directory
+
+    def _report_idle_events(self, trainer: Trainer) -> None:
+        """Says which events the whole run never called: a typing error in a trigger shows nowhere else."""
+        idle = trainer.idle_events() if self.state == "finished" else []
+        if idle:
+            self.warn(trainer, "W0217", f"these events never happened in this run: {', '.join(idle)}")
+
+    def _keep_evidence_of(self, trainer: Trainer, error: BaseException) -> None:
+        if isinstance(error, NonFiniteError) and error.evidence:
+            with suppress(QuintainError):
+                path = self.keep_evidence(trainer, error.evidence)
+                error.notes = (*error.notes, *([f"note: the last steps are in {path}"] if path else []))
 
     def _report(self, trainer: Trainer) -> None:
         stats, progress = trainer.stats, trainer.progress

@@ -20,6 +20,8 @@ from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
+from quintain.rewards.extrinsic import Extrinsic
+from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rng import Rng
 from quintain.state import KeepsState
 
@@ -45,18 +47,25 @@ class Algorithm(KeepsState, ABC):
     """Whether every rollout begins new episodes in all lanes and counts only those."""
 
     def __init__(
-        self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
+        self,
+        settings: AlgorithmSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
     ) -> None:
+        """Makes the algorithm; without signals the environment's own reward is what counts."""
         self.settings = settings
         self.mirror: Mirror | None = None
         self.policy = policy
-        self.signals = dict(signals)
+        self.signals = dict(signals or {"extrinsic": Extrinsic(ExtrinsicSettings())})
         _refuse_mixed_discounts(self.signals)
-        self.rng = rng
+        self.rng = rng or Rng(0)
         self.optimizer = Optimizer(
             policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
-        self.sampler = MinibatchSampler(rng)
+        self.sampler = MinibatchSampler(self.rng)
+        self.learning_rate_scale = 1.0
+        """Smaller after the run went back because of numbers that were not finite."""
 
     @property
     def gamma(self) -> float:
@@ -88,6 +97,7 @@ class Algorithm(KeepsState, ABC):
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
     ) -> dict[str, torch.Tensor]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
+        learning_rate *= self.learning_rate_scale
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
             return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate)}
@@ -177,9 +187,5 @@ def report(sums: Mapping[str, torch.Tensor], count: int, where: str) -> Metrics:
     metrics = dict(zip(sums, values, strict=True))
     for name, value in metrics.items():
         if value != value or value in (float("inf"), float("-inf")):
-            raise NonFiniteError(
-                f"{name} became {value} in the update at {where}; lower the learning rate, or look for extreme "
-                f"rewards or observations",
-                code="E0604",
-            )
+            raise NonFiniteError(f"{name} became {value} in the update at {where}", code="E0604")
     return metrics

@@ -16,6 +16,7 @@ from quintain.data.spec import BoxSpec, DiscreteSpec, build, flatten, leaves, nu
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
 from quintain.envs.masks import MaskSource, find_mask_source
+from quintain.envs.parameters import ParameterLog, Parameters, lane_rows, originals, set_attributes
 from quintain.envs.spaces import as_array, as_mask, behavior_spec, leaf_spaces
 from quintain.errors import EnvError, QuintainError
 
@@ -76,6 +77,8 @@ class LaneEnv(Env):
         self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
         self.episode: Array = np.full(lanes, -1, dtype=np.int64)
         self.action_log = ActionLog(lanes, self.action_leaves)
+        self.parameter_log = ParameterLog(lanes)
+        self.as_made: list[dict[str, Any]] = [{} for _ in range(lanes)]
 
     def reset(self, lanes: Any = None) -> Any:
         for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
@@ -112,7 +115,26 @@ class LaneEnv(Env):
 
     @property
     def mirror(self) -> Any:
-        return getattr(getattr(self.envs[0], "unwrapped", self.envs[0]), "mirror", None)
+        return getattr(_unwrapped(self.envs[0]), "mirror", None)
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        ids = [int(lane) for lane in (range(self.num_lanes) if lanes is None else lanes)]
+        for lane, row in zip(ids, lane_rows(values, ids), strict=True):
+            self._assign(lane, row)
+            self.parameter_log.add(lane, int(self.action_log.length - self.action_log.start[lane]), row)
+
+    def _assign(self, lane: int, values: Mapping[str, Any]) -> None:
+        if values:
+            owner = _unwrapped(self.envs[lane])
+            self.as_made[lane] = {**originals(owner, values), **self.as_made[lane]}
+            set_attributes(owner, self.name, values)
+
+    def render(self) -> Array | None:
+        return np.asarray(self.envs[0].render())
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.envs[0], "metadata", None) or {}).get("render_fps", 30))
 
     def close(self) -> None:
         for env in self.envs:
@@ -124,12 +146,20 @@ class LaneEnv(Env):
 
     def state_dict(self) -> State:
         obs = {name: rows.copy() for name, rows in self.obs.items()}
-        return {"obs": obs, "episode": self.episode.copy(), "action_log": self.action_log.state_dict()}
+        return {
+            "obs": obs,
+            "episode": self.episode.copy(),
+            "action_log": self.action_log.state_dict(),
+            "parameter_log": self.parameter_log.state_dict(),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
         self.action_log.load_state_dict(state["action_log"])
+        self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
+        for each in range(self.num_lanes):
+            self._assign(each, {**self.as_made[each], **self.parameter_log.before[each]})
         drifted = []
         for lane in np.flatnonzero(self.episode >= 0):
             self._replay(int(lane))
@@ -144,9 +174,12 @@ class LaneEnv(Env):
     def _replay(self, lane: int) -> None:
         env = self.envs[lane]
         obs, info = env.reset(seed=self._seed(lane))
-        for chosen in self.action_log.since_reset(lane):
+        actions = self.action_log.since_reset(lane)
+        for step, chosen in enumerate(actions):
+            self._assign(lane, self.parameter_log.at(lane, step))
             rows = {name: np.asarray(value)[None] for name, value in chosen.items()}
             obs, _, _, _, info = env.step(self._lane_actions(rows)[0])
+        self._assign(lane, self.parameter_log.at(lane, len(actions)))
         self._store(self.obs, lane, obs, "step")
         self._store_mask(lane, info)
 
@@ -168,6 +201,7 @@ class LaneEnv(Env):
     def _reset_lane(self, lane: int) -> None:
         self.episode[lane] += 1
         self.action_log.start_episode(lane)
+        self.parameter_log.start_episode(lane)
         try:
             obs, info = self.envs[lane].reset(seed=self._seed(lane))
         except Exception as error:
@@ -208,6 +242,10 @@ class LaneEnv(Env):
     def _store_mask(self, lane: int, info: Any) -> None:
         if self.mask is not None and self.mask_source is not None:
             self.mask[lane] = as_mask(self.name, self.mask_source(self.envs[lane], info), self.spec.mask_size)
+
+
+def _unwrapped(env: Any) -> Any:
+    return getattr(env, "unwrapped", env)
 
 
 def _create(name: str, factory: EnvFactory) -> Any:

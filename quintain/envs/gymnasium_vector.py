@@ -18,6 +18,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.data.spec import DiscreteSpec, build, flatten, leaves
 from quintain.envs.base import Env, StepResult
+from quintain.envs.parameters import Parameters, set_lane_values
 from quintain.envs.spaces import as_array, behavior_spec, leaf_spaces
 from quintain.errors import EnvError
 from quintain.state import restore_generator, save_generator
@@ -96,6 +97,22 @@ class VectorEnv(Env):
     def _store_lane(self, rows: Mapping[str, Array], lane: int, obs: Any) -> None:
         for name, value in flatten(self.spec.obs, obs, f.OBS).items():
             rows[name][lane] = as_array(self.obs_leaves[name], self.obs_spaces[name], value)
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        set_lane_values(self.env.unwrapped, self.name, values, lanes, self.num_lanes)
+
+    @property
+    def can_reset_lanes(self) -> bool:
+        # Gymnasium resets some lanes by `reset_mask`, which environments that reset by themselves do not take.
+        return self.autoreset == "Disabled"
+
+    def render(self) -> Array | None:
+        frames = self.env.render()
+        return None if frames is None else np.asarray(frames[0])
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.env, "metadata", None) or {}).get("render_fps", 30))
 
     def close(self) -> None:
         self.env.close()

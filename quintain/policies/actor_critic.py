@@ -63,13 +63,13 @@ class Trunk(nn.Module):
 class ActorCritic(Policy):
     """Actor and critic for any mixture of observations and actions, with or without memory."""
 
-    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
         self.settings = settings
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
-        generator = rng.torch_generator("init")
+        generator = (rng or Rng(0)).torch_generator("init")
         seen = _groups(spec, settings)
         self.trunk = Trunk(seen["actor"], settings, generator)
         self.critic_trunk = None if seen["actor"] == seen["critic"] else Trunk(seen["critic"], settings, generator)

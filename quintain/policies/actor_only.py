@@ -18,7 +18,7 @@ from quintain.rng import Rng
 class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
-    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
         # Nothing is to be learned, saved or averaged for a network that is never asked.
         del self.critic

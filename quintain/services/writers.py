@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from quintain.services.printable import escape_control_characters
 
@@ -50,6 +50,30 @@ class Writer(Protocol):
     def write(self, step: int, row: Mapping[str, float]) -> None: ...
     def note(self, text: str) -> None: ...
     def close(self, summary: RunSummary) -> None: ...
+
+
+class ScalarWriter:
+    """Hands every number of a row to an object with `add_scalar(name, value, step)`, such as TensorBoard's.
+
+    The object is its owner's to close; here it is only flushed.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def open(self, header: RunHeader) -> None:
+        """Shows nothing: there is no place for a header among scalars."""
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            self.target.add_scalar(name, value, step)
+
+    def note(self, text: str) -> None:
+        """Shows nothing: notes are for people who watch."""
+
+    def close(self, summary: RunSummary) -> None:
+        if callable(getattr(self.target, "flush", None)):
+            self.target.flush()
 
 
 class WriterGroup:

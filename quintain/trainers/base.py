@@ -7,27 +7,36 @@ between        events fire, the row is written and checkpoints are taken only be
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Batch
+from quintain.envs.base import Env
+from quintain.envs.eventful import events_of
+from quintain.envs.events import EnvEventManager
+from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rollouts.source import RolloutSource
 from quintain.rollouts.store import RolloutStore
+from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.state import as_tensor
+from quintain.trainers.events import Evaluate
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.guard import UpdateGuard
 from quintain.trainers.records import Records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from quintain.services.writers import RunSummary
-    from quintain.typing import State
+    from quintain.typing import Array, Metrics, State
 
 
 class Session(Protocol):
@@ -36,6 +45,10 @@ class Session(Protocol):
     def running(self, trainer: Trainer) -> AbstractContextManager[None]: ...
     def after_cycle(self, trainer: Trainer) -> None: ...
     def save(self, trainer: Trainer) -> Path: ...
+    def folder(self, name: str) -> Path: ...
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Array]) -> Path | None: ...
+    def rollback(self, trainer: Trainer) -> bool: ...
+    def warn(self, trainer: Trainer, code: str, text: str) -> None: ...
     def summary(self, trainer: Trainer) -> RunSummary: ...
 
 
@@ -51,14 +64,18 @@ class Parts:
     events: EventManager
     stats: StatsReporter
     episodes: EpisodeWindow
+    guard: UpdateGuard
     session: Session
+    writer: Any
+    """Where the metrics go: the writers of the run, or the one that a user brought."""
 
 
 class Trainer:
     """Repeats a cycle over its parts until the budget is spent.
 
     `Trainer("ppo", "CartPole-v1").train(100_000)`: any slot takes a name, a settings object or a ready object;
-    further keywords are settings, as on the command line.
+    further keywords are settings, as on the command line. `Trainer(policy, env, algorithm, buffer_size, batch_size,
+    writer, ...)` is the same with the names and the order of EmbodiChain; see `quintain.embodichain_names`.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
@@ -66,7 +83,7 @@ class Trainer:
         "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
     )  # fmt: skip
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "firings", "guard")
     """Parts that only remember what happened."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -75,10 +92,10 @@ class Trainer:
             if not callable(getattr(cls, f"_stage_{stage}", None)):
                 raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
 
-    def __init__(self, policy: Any, env: Any, algorithm: Any = None, **settings: Any) -> None:
+    def __init__(self, policy: Any, env: Any, algorithm: Any = None, *more: Any, **settings: Any) -> None:
         from quintain.slots import parts_from_slots
 
-        self._install(parts_from_slots(policy, env, algorithm, settings))
+        self._install(parts_from_slots(policy, env, algorithm, more, settings))
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Trainer:
@@ -94,8 +111,11 @@ class Trainer:
         self.progress = parts.progress
         self.events = parts.events
         self.stats = parts.stats
+        self.firings = parts.events.firings
         self.episodes = parts.episodes
+        self.guard = parts.guard
         self.session = parts.session
+        self.writer = parts.writer
         self.records = Records()
         self.global_streams = GlobalStreams()
         self.batch: Batch | None = None
@@ -106,6 +126,7 @@ class Trainer:
         if total_timesteps is not None:
             self.progress.budget_env_steps = total_timesteps
         with self.session.running(self):
+            self.events.start(self)
             while not self.is_finished and not self.stop_reason:
                 if not self.advance():
                     self.source.wait()
@@ -155,21 +176,41 @@ class Trainer:
     def _stage_collect(self) -> bool:
         # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
         self.store.release()
-        if not self.source.fill(self.store, self.should_stop):
+        if not self._collect_rollout():
             return False
         self.batch = self.store.take()
+        self.stats.add_all(self.source.drain_metrics())
         return True
 
+    def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
+        """Fills the store through the collector; returns False if asked to stop first.
+
+        `on_step(step, info)` sees every step as a TensorDict that shares the rollout's memory, for statistics of your
+        own; override this method, or call `trainer.source.listen`, to have it in every cycle.
+        """
+        if on_step is not None:
+            self.source.listen(on_step)
+        return self.source.fill(self.store, self.should_stop)
+
     def _stage_estimate(self) -> bool:
-        self.algorithm.estimate(self._taken)
+        self.algorithm.estimate(self.taken)
         return True
 
     def _stage_update(self) -> bool:
-        self.stats.add_all(self.algorithm.update(self._taken, self.progress))
+        try:
+            losses = self.algorithm.update(self.taken, self.progress)
+        except NonFiniteError as fault:
+            return self.guard.failed(self, fault)
+        self.guard.passed()
+        self._log_train(losses)
         return True
 
+    def _log_train(self, losses: Mapping[str, float]) -> None:
+        """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
+        self.stats.add_all({name if "/" in name else f"train/{name}": value for name, value in losses.items()})
+
     def _stage_publish(self) -> bool:
-        batch = self._taken
+        batch = self.taken
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
         self.policy.observe(batch.valid_obs())
@@ -177,14 +218,60 @@ class Trainer:
         self.source.publish(self.progress.version, self.policy)
         return True
 
+    def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:
+        """Evaluates now and returns the metrics, which also go into the next row; None if asked to stop first."""
+        chosen = evaluation or self.evaluation
+        if chosen is None:
+            raise SettingsError("this trainer has no evaluate event, so it cannot evaluate. Give it one, or eval_env")
+        return chosen.play(self, num_episodes)
+
+    def trigger(self, name: str, lanes: Any = None) -> None:
+        """Fires the events that wait for this name: the trainer's, and the environment's in these lanes or in all."""
+        self.events.fire(name, self)
+        env_events = events_of(self.env)
+        if env_events is not None and name in env_events.available_modes:
+            env_events.apply(name, lanes)
+
     @property
-    def _taken(self) -> Batch:
+    def taken(self) -> Batch:
+        """The batch that this cycle learns from, until the next one is collected."""
         assert self.batch is not None, "a stage ran before collect"
         return self.batch
 
     @property
     def global_step(self) -> int:
         return self.progress.env_steps
+
+    @property
+    def env(self) -> Env:
+        return self.source.env
+
+    @property
+    def evaluation(self) -> Evaluate | None:
+        """The first event that evaluates, if there is one."""
+        found = (entry.function for entry in self.events.entries)
+        return next((event for event in found if isinstance(event, Evaluate)), None)
+
+    @property
+    def eval_env(self) -> Env | None:
+        return None if self.evaluation is None else self.evaluation.env
+
+    @property
+    def event_manager(self) -> EventManager:
+        return self.events
+
+    @property
+    def eval_event_manager(self) -> EnvEventManager | None:
+        return None if self.evaluation is None else self.evaluation.env_events
+
+    @property
+    def ret_window(self) -> deque[float]:
+        """The returns of the newest episodes, the oldest first."""
+        return self.episodes.returns
+
+    @property
+    def len_window(self) -> deque[int]:
+        return self.episodes.lengths
 
     def predict(self, obs: Any, state: None = None, *, deterministic: bool = True) -> tuple[Any, None]:
         """Returns what the policy does in an observation, ready for `env.step`, and its next state."""
@@ -193,6 +280,11 @@ class Trainer:
     def save_checkpoint(self) -> Path:
         """Commits a checkpoint now and returns its directory."""
         return self.session.save(self)
+
+    def idle_events(self) -> list[str]:
+        """Names the events of the trainer and of its environment that were never called."""
+        env_events = events_of(self.env)
+        return self.events.never_fired() + ([] if env_events is None else env_events.never_fired())
 
     def close(self) -> None:
         self.source.close()

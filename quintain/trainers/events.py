@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quintain.envs.base import Env
+from quintain.envs.eventful import cfg_of, events_of, with_events
+from quintain.envs.events import EnvEventManager
+from quintain.errors import SettingsError
 from quintain.rng import Rng
-from quintain.rollouts.evaluate import Evaluator
+from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
-    from quintain.trainers.settings import EvaluateSettings, ScheduledEventSettings, StopAtReturnSettings
+    from quintain.trainers.settings import (
+        EvaluateSettings,
+        RandomizeEnvSettings,
+        ResetEnvSettings,
+        ScheduledEventSettings,
+        StopAtReturnSettings,
+    )
+    from quintain.typing import Metrics
 
 MAX_EVAL_LANES = 10
 
@@ -26,6 +36,8 @@ class EventContext:
     make_env: Callable[[int, Rng], Env]
     rng: Rng
     budget_env_steps: int
+    env_events: Mapping[str, Any] = field(default_factory=dict)
+    """Events for the environments of the first evaluation, beside those of its settings."""
 
 
 class Evaluate:
@@ -34,32 +46,74 @@ class Evaluate:
     def __init__(self, settings: EvaluateSettings, context: EventContext) -> None:
         self.settings = settings
         interval = settings.every_env_steps or max(1, context.budget_env_steps // 10)
-        self.when: When = Every(env_steps=interval, at_end=True)
-        rng = context.rng.child("evaluation")
+        self.when: When = Every(
+            env_steps=None if settings.every_updates else interval, updates=settings.every_updates, at_end=True
+        )
+        rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
         # An environment may draw from a global generator when it is made; training must not notice.
         with GlobalStreams().untouched():
             env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
+            env_events = {**cfg_of(settings.env_events), **context.env_events}
+            env = with_events(env, env_events, rng.child("env_events"))
         self.evaluator = Evaluator(env, settings.num_episodes, rng)
 
+    @property
+    def env(self) -> Env:
+        return self.evaluator.env
+
+    @property
+    def env_events(self) -> EnvEventManager | None:
+        return events_of(self.evaluator.env)
+
     def __call__(self, trainer: Trainer) -> bool:
+        return trainer._eval_once(evaluation=self) is not None
+
+    def play(self, trainer: Trainer, num_episodes: int | None = None) -> Metrics | None:
+        """Evaluates now and reports it; returns None if the trainer was asked to stop before the end."""
         with trainer.global_streams.untouched(), trainer.stats.timer("evaluate"):
             results = self.evaluator.play(
-                trainer.policy, deterministic=self.settings.deterministic, should_stop=trainer.should_stop
+                trainer.policy,
+                deterministic=self.settings.deterministic,
+                should_stop=trainer.should_stop,
+                num_episodes=num_episodes,
             )
         if results is None:
-            return False
-        trainer.stats.set_all(
-            {
-                "eval/mean_reward": results.mean_return,
-                "eval/std_reward": results.std_return,
-                "eval/mean_ep_length": results.mean_length,
-            }
+            return None
+        metrics = metrics_of(results)
+        trainer.stats.set_all(metrics)
+        trainer.records.evaluated(
+            trainer.progress.env_steps,
+            results.mean_return,
+            len(results.returns),
+            score=self._score(metrics),
+            mode=self.settings.best_mode,
         )
-        trainer.records.evaluated(trainer.progress.env_steps, results.mean_return, self.settings.num_episodes)
-        return True
+        if self.env_events is not None and self.env_events.has_recordings:
+            self.env_events.flush(trainer.session.folder("videos"))
+        return metrics
+
+    def _score(self, metrics: Metrics) -> float:
+        name = self.settings.best_metric
+        if name not in metrics:
+            raise SettingsError(
+                f"evaluate.best_metric is {name!r}, which the evaluation did not give; it gave {', '.join(metrics)}",
+                code="E0205",
+            )
+        return metrics[name]
 
     def close(self) -> None:
         self.evaluator.env.close()
+
+
+def metrics_of(results: EpisodeResults) -> Metrics:
+    """Names what came of an evaluation as it is reported."""
+    said = {f"eval/{'success_rate' if k == 'success' else k}": float(v.mean()) for k, v in results.said.items()}
+    return {
+        "eval/mean_reward": results.mean_return,
+        "eval/std_reward": results.std_return,
+        "eval/mean_ep_length": results.mean_length,
+        **said,
+    }
 
 
 class StopAtReturn:
@@ -75,13 +129,39 @@ class StopAtReturn:
             records.goal_reached = True
 
 
+class RandomizeEnv:
+    """Draws parameters of the training environments; each draw depends on the seed and the update only."""
+
+    def __init__(self, settings: RandomizeEnvSettings, context: EventContext) -> None:
+        self.settings = settings
+        self.when: When = settings.when()
+        self.rng = context.rng.child("randomize_env")
+
+    def __call__(self, trainer: Trainer) -> None:
+        draw = self.rng.generator("draw", trainer.progress.updates)
+        values = {name: float(draw.uniform(low, high)) for name, (low, high) in self.settings.ranges.items()}
+        trainer.source.set_env_parameters(values)
+
+
+class ResetEnv:
+    """Cuts the episodes that are going on and begins new ones in all training lanes."""
+
+    def __init__(self, settings: ResetEnvSettings, context: EventContext) -> None:
+        self.settings = settings
+        self.when: When = settings.when()
+
+    def __call__(self, trainer: Trainer) -> None:
+        trainer.source.end_episode()
+
+
 class CallFunction:
-    """Calls a registered function `f(trainer, **parameters)` at an interval."""
+    """Calls a registered function `f(trainer, **parameters)` when its settings say."""
 
     def __init__(self, function: Callable[..., None], settings: ScheduledEventSettings) -> None:
         self.function = function
+        self.settings = settings
         self.parameters: dict[str, Any] = settings.parameters()
-        self.when: When = Every(env_steps=settings.every_env_steps, updates=settings.every_updates)
+        self.when: When = settings.when()
 
     def __call__(self, trainer: Trainer) -> None:
         self.function(trainer, **self.parameters)
