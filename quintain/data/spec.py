@@ -180,6 +180,27 @@ def _to_dict(spec: Spec) -> dict[str, object]:
     return {"type": "box", "shape": list(spec.shape), "dtype": spec.dtype, "low": low, "high": high}
 
 
+def behavior_spec_from_dict(described: Mapping[str, Any]) -> BehaviorSpec:
+    """Rebuilds a spec from what `to_dict` gave, such as in a checkpoint's manifest."""
+    obs, action = _from_dict(described["obs"]), _from_dict(described["action"])
+    return BehaviorSpec(obs=obs, action=action, mask_size=described["mask_size"])
+
+
+def _from_dict(described: Mapping[str, Any]) -> Spec:
+    kind = described["type"]
+    if kind == "discrete":
+        return DiscreteSpec(described["n"], described["start"])
+    if kind == "multi_discrete":
+        return MultiDiscreteSpec(tuple(described["nvec"]))
+    if kind == "dict":
+        return DictSpec(tuple((name, _from_dict(below)) for name, below in described["entries"].items()))
+    if kind == "tuple":
+        return TupleSpec(tuple(_from_dict(below) for below in described["entries"]))
+    low = tuple(-np.inf if bound is None else bound for bound in described["low"])
+    high = tuple(np.inf if bound is None else bound for bound in described["high"])
+    return BoxSpec(tuple(described["shape"]), described["dtype"], low, high)
+
+
 def box(*shape: int, low: float = -np.inf, high: float = np.inf, dtype: str = "float32") -> BoxSpec:
     """Makes a BoxSpec with the same bounds everywhere.
 

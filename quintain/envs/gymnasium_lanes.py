@@ -130,7 +130,12 @@ class LaneEnv(Env):
             set_attributes(owner, self.name, values)
 
     def render(self) -> Array | None:
-        return np.asarray(self.envs[0].render())
+        try:
+            frame = self.envs[0].render()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0507") from error
+        return None if frame is None else np.asarray(frame)
 
     @property
     def frames_per_second(self) -> float:

@@ -81,12 +81,12 @@ class Evaluator:
         deterministic: bool,
         should_stop: Callable[[], bool],
         num_episodes: int | None = None,
-        on_step: Callable[[Env], None] | None = None,
+        on_step: Callable[[Env, bool], None] | None = None,
     ) -> EpisodeResults | None:
         """Plays an equal share of the episodes in every lane; returns None if asked to stop before the end.
 
         A quota per lane matters: taking whichever episodes finish first would prefer short ones. `on_step` is called
-        with the environment at the first observation and after every step.
+        at the first observation and after every step, with the environment and whether lane 0 ended its episode.
         """
         env, num_lanes, watch = self.env, self.env.num_lanes, on_step or _look_away
         total = num_episodes or self.num_episodes
@@ -98,7 +98,7 @@ class Evaluator:
         env.load_state_dict(self.untouched)
         obs, mask, step, ended = env.reset(), env.action_mask(), 0, np.ones(num_lanes, dtype=np.bool_)
         state = policy.initial_state(num_lanes)
-        watch(env)
+        watch(env, False)
         with torch.inference_mode():
             while not all(lane.is_complete for lane in lanes):
                 if should_stop():
@@ -112,9 +112,9 @@ class Evaluator:
                     scratch.write(f.ACTION_MASK, t, mask)
                 policy.act(scratch.slots[t], state, deterministic=deterministic)
                 result = env.step(policy.env_action(scratch.slots[t]))
-                watch(env)
                 obs, mask, step = result.obs, result.action_mask, step + 1
                 done = np.asarray(result.terminated) | np.asarray(result.truncated)
+                watch(env, bool(done[0]))
                 valid = True if result.valid is None else np.asarray(result.valid)
                 ended = done if result.valid is None else ~np.asarray(result.valid)
                 running_return += np.where(valid, np.asarray(result.reward), 0.0)
@@ -149,5 +149,5 @@ def _is_one_per_lane(values: Any) -> bool:
     return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
 
 
-def _look_away(env: Env) -> None:
+def _look_away(env: Env, has_ended: bool) -> None:
     """Watches nothing."""
