@@ -63,10 +63,12 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global"))
-    make_env = env_maker(run_file, slots.env)
+    make_env = env_maker(run_file, slots.env, is_grouped=True)
     make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
     env_settings: Any = experiment.env
     env = make_env(env_settings.num_lanes, rng.child("env"))
+    for note in env.notes:
+        writer.note(note)
     env = with_events(env, {**cfg_of(env_settings.env_events), **slots.env_events}, rng.child("env_events"))
     policy = slots.policy or make_policy(run_file, env.spec)
     if policy.spec != env.spec:
@@ -76,6 +78,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     episodes = EpisodeWindow()
+    _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
     collector = SyncCollector(
         env,
@@ -112,13 +115,23 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def env_maker(run_file: RunFile, slot: Any = None) -> Callable[[int, Rng], Env]:
-    """Returns what makes the run's environment with any number of lanes, for training and for evaluation."""
+def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> Callable[[int, Rng], Env]:
+    """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
+
+    Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
+    """
     settings = run_file.experiment.env
+    if not is_grouped and "group_size" in type(settings).model_fields:
+        settings = settings.model_copy(update={"group_size": 1})
     if slot is not None:
-        return lambda num_lanes, rng: slot if isinstance(slot, Env) else env_from_object(slot, num_lanes, rng)
+        return lambda num_lanes, rng: slot if isinstance(slot, Env) else _env_from_slot(settings, slot, num_lanes, rng)
     make = _load("env", settings)
     return lambda num_lanes, rng: make(settings, num_lanes, rng)
+
+
+def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng) -> Env:
+    encode_text = settings.text_observations == "encode"
+    return env_from_object(slot, num_lanes, rng, group_size=settings.group_size, encode_text=encode_text)
 
 
 def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
@@ -140,6 +153,27 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def _require_groups(settings: Any, algorithm: Algorithm, env: Env) -> None:
+    """Refuses an environment that does not start lanes alike though it should; settings alone cannot tell."""
+    wanted = getattr(settings, "group_size", 1)
+    if wanted > 1 and env.group_size != wanted:
+        raise SettingsError(
+            f"experiment.env.group_size is {wanted}, but this environment does not start lanes alike", code="E0219"
+        )
+    if algorithm.needs_groups and env.group_size < 2:
+        raise SettingsError(
+            "the algorithm compares lanes that start alike, and this environment has no groups of them; set "
+            "experiment.env.group_size to 2 or more",
+            code="E0219",
+        )
+    if env.num_lanes % env.group_size:
+        raise SettingsError(
+            f"{env.num_lanes} lanes cannot be split into groups of {env.group_size}; experiment.env.group_size must "
+            f"divide num_lanes",
+            code="E0219",
+        )
+
+
 def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Policy) -> None:
     if not getattr(settings, "use_symmetry", False):
         return
@@ -150,6 +184,11 @@ def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Pol
         )
     if policy.state_size:
         raise SettingsError("algorithm.use_symmetry and policy.memory exclude each other. Leave one out", code="E0220")
+    if env.spec.mask_size:
+        raise SettingsError(
+            "algorithm.use_symmetry mirrors observations and actions but no action masks, which this environment has",
+            code="E0220",
+        )
     algorithm.mirror = env.mirror
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import CheckpointIncompatible, CheckpointNotFound, RunDirectoryError, SettingsError
-from quintain.restore import restore_policy
+from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
+from quintain.restore import require_same_spec, restore_policy
 from quintain.run import Run
-from quintain.run_output import env_name, make_writers
+from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
 from quintain.services.run_directory import RunDirectory
 from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
@@ -56,13 +56,17 @@ def start(
         chosen = default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
     run = Run(run_file, [] if quiet else make_writers(run_file, stream), planned)
+    _require_known_env(run_file)
     run.show_header()
     _show_notes(run, run_file)
     from quintain.assemble import assemble
 
     trainer = assemble(run_file, run, run.writer)
     if initialize_from is not None:
-        restore_policy(trainer.policy, load(initialize_from))
+        loaded = load(initialize_from)
+        require_same_spec(trainer.policy, loaded)
+        restore_policy(trainer.policy, loaded)
+        trainer.algorithm.begin_from_policy()
     # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of another:
     # those are committed first.
     config = run_file.to_yaml() if initialize_from is None else None
@@ -72,8 +76,7 @@ def start(
     if initialize_from is not None:
         run.save(trainer)
     run.write_settings()
-    if trainer.source.exactness != "exact":
-        run.writer.note(f"warning[W0402]: a resume of this run will not be exact; {trainer.source.exactness}")
+    run.show_determinism(trainer)
     return Launched(run, trainer, directory)
 
 
@@ -113,7 +116,11 @@ def resume(
         else:
             run.restore(trainer, checkpoint)
             _report_other_software(run, checkpoint.path)
-        if changes := changed_keys(stored, settings):
+        changes = changed_keys(stored, settings)
+        if any(path == "experiment.budget.env_steps" for path, _, _ in changes):
+            # Asked to train for longer, a run that once reached its goal goes on until it does again.
+            trainer.records.goal_reached = False
+        if changes:
             run.log("settings_changed", trainer, detail=[list(change) for change in changes])
         run.write_settings()
     except BaseException:
@@ -151,8 +158,7 @@ def evaluate(
     rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
     policy = make_policy(run_file, env.spec)
-    if loaded.manifest.about.get("spec") != policy.spec.to_dict():
-        raise CheckpointIncompatible(f"checkpoint {checkpoint.name} was made for other spaces than {policy.spec}")
+    require_same_spec(policy, loaded)
     restore_policy(policy, loaded)
     policy.to(resolve_device(run_file.run.device))
     results = Evaluator(env, num_episodes, rng).play(
@@ -231,12 +237,15 @@ def _settings_to_resume(
 ) -> tuple[RunFile, RunFile]:
     if not directory.config.is_file():
         raise RunDirectoryError(f"nothing to resume in {directory.path}: it has no config.yaml", code="E0303")
-    named = [*allow, *(_code_names(run_file.to_dict()) if run_file is not None else ())]
+    named = [*allow, *(code_names(run_file.to_dict()) if run_file is not None else ())]
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:
         return stored, RunFile.load(directory.config, *overrides, trusted=False, allow=named)
     accepted = RunFile.load(directory.config, *overrides, trusted=False, allow=named)
-    for path, old, new in changed_keys(accepted, run_file):
+    changes = changed_keys(accepted, run_file)
+    if run_file.run.threads != accepted.run.threads:
+        changes.append(("run.threads", accepted.run.threads, run_file.run.threads))
+    for path, old, new in changes:
         raise SettingsError(
             f"{path} changed {old} -> {new} since this run began, which would change its numbers. Repeat it as "
             f"{path}={new} to accept, or use another --run-id",
@@ -245,13 +254,13 @@ def _settings_to_resume(
     return stored, run_file
 
 
-def _code_names(value: Any) -> list[str]:
-    """Lists the module:Name strings of settings that the user named on the command line, which are trusted."""
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in _code_names(item)]
-    if isinstance(value, list | tuple):
-        return [name for item in value for name in _code_names(item)]
-    return [value] if isinstance(value, str) and ":" in value else []
+def _require_known_env(run_file: RunFile) -> None:
+    """Finds a misspelt Gymnasium id before anything is announced or built."""
+    settings = run_file.experiment.env
+    if settings.type == "gym" and ":" not in env_name(run_file):
+        from quintain.envs.gymnasium import require_registered
+
+        require_registered(env_name(run_file))
 
 
 def _show_notes(run: Run, run_file: RunFile) -> None:

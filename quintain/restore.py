@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
 
 
-def require_same_spec(trainer: Trainer, loaded: Loaded) -> None:
+def require_same_spec(policy: Policy, loaded: Loaded) -> None:
     """Refuses a checkpoint that was made for other spaces."""
-    saved, now = loaded.manifest.about.get("spec"), trainer.policy.spec.to_dict()
+    saved, now = loaded.manifest.about.get("spec"), policy.spec.to_dict()
     if saved != now:
         raise CheckpointIncompatible(
-            f"checkpoint is for {_describe(saved)}; this env has {trainer.policy.spec}. Use the environment it was "
-            f"trained with"
+            f"checkpoint is for {_describe(saved)}; this env has {policy.spec}. Use the environment it was trained with"
         )
 
 
@@ -49,10 +48,18 @@ def restore_policy(policy: Policy, loaded: Loaded) -> None:
 def _describe(spec: Any) -> str:
     if not isinstance(spec, Mapping):
         return "unknown spaces"
-    return ", ".join(f"{k} {_describe_space(v)}" for k, v in spec.items())
+    masked = " with masks" if spec.get("mask_size") else ""
+    return ", ".join(f"{which} {_describe_space(spec.get(which))}" for which in ("obs", "action")) + masked
 
 
 def _describe_space(space: Any) -> str:
-    if space.get("type") == "discrete":
+    kind = space.get("type") if isinstance(space, Mapping) else None
+    if kind == "discrete":
         return f"Discrete({space['n']})"
-    return f"Box({', '.join(map(str, space['shape']))})"
+    if kind == "multi_discrete":
+        return f"MultiDiscrete{space['nvec']}"
+    if kind == "dict":
+        return f"Dict({', '.join(f'{name}: {_describe_space(below)}' for name, below in space['entries'].items())})"
+    if kind == "tuple":
+        return f"Tuple({', '.join(map(_describe_space, space['entries']))})"
+    return f"Box({', '.join(map(str, space['shape']))})" if kind == "box" else "unknown"

@@ -49,7 +49,7 @@ class Run:
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
-        self.commands = CommandHints(directory)
+        self.commands = CommandHints(directory, run_file)
         self.checkpoints: CheckpointManager | None = None
         self.metrics: MetricsFile | None = None
         self.event_log: EventLog | None = None
@@ -72,7 +72,7 @@ class Run:
     def open_directory(self, directory: RunDirectory) -> None:
         """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
-        self.commands = CommandHints(directory)
+        self.commands = CommandHints(directory, self.run_file)
         self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
         for warning in self.checkpoints.sweep():
             self.writer.note(warning)
@@ -90,18 +90,28 @@ class Run:
         """Puts a fresh trainer where the checkpoint stands and drops the metric rows after it."""
         assert self.directory is not None
         assert self.metrics is not None
+        assert self.checkpoints is not None
         loaded = load(checkpoint.path)
-        require_same_spec(trainer, loaded)
+        require_same_spec(trainer.policy, loaded)
         restore_trainer(trainer, loaded)
         trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
         self.last = checkpoint
+        if checkpoint.commit != self.checkpoints.latest(lambda text: None).commit:
+            # Going back is a new branch: until it is committed, the next resume would take up the old one.
+            self._commit(trainer)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
         self.metrics.truncate_after(trainer.stats.last_step)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", trainer, detail={"checkpoint": checkpoint.name})
-        if trainer.source.exactness != "exact":
-            self.writer.note(f"warning[W0402]: this resume is not exact; {trainer.source.exactness}")
+        self.show_determinism(trainer)
+
+    def show_determinism(self, trainer: Trainer) -> None:
+        """Says what a resume of this run promises, as soon as the environment is known."""
+        if trainer.source.exactness == "exact":
+            self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
+        else:
+            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {trainer.source.exactness}")
 
     def begin_again(self) -> None:
         """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
@@ -181,6 +191,7 @@ class Run:
 
     def summary(self, trainer: Trainer) -> RunSummary:
         records = trainer.records
+        budget = None if records.goal_reached else trainer.progress.budget_env_steps
         return RunSummary(
             state=self.state,  # type: ignore[arg-type]  # one of the three once training ended
             seconds=trainer.stats.total_seconds,
@@ -189,7 +200,7 @@ class Run:
             best_step=records.best_step if records.best_return is not None else None,
             num_eval_episodes=records.num_eval_episodes,
             last_checkpoint=None if self.last is None else self.last.name,
-            next_commands=self.commands.after(self.state, trainer.progress.budget_env_steps),
+            next_commands=self.commands.after(self.state, budget),
         )
 
     @property
@@ -218,7 +229,7 @@ class Run:
         """Says which events the whole run never called: a typing error in a trigger shows nowhere else."""
         idle = trainer.idle_events() if self.state == "finished" else []
         if idle:
-            self.warn(trainer, "W0217", f"these events never happened in this run: {', '.join(idle)}")
+            self.warn(trainer, "W0214", f"these events never happened in this run: {', '.join(idle)}")
 
     def _keep_evidence_of(self, trainer: Trainer, error: BaseException) -> None:
         if isinstance(error, NonFiniteError) and error.evidence:

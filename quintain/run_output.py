@@ -17,20 +17,23 @@ if TYPE_CHECKING:
 class CommandHints:
     """Names the commands a user may want next; only ones that exist."""
 
-    def __init__(self, directory: RunDirectory | None) -> None:
+    def __init__(self, directory: RunDirectory | None, run_file: RunFile) -> None:
         self.run_id = None if directory is None else directory.run_id
+        self.allowed = "".join(f" --allow {name}" for name in code_names(run_file.to_dict()))
         default_place = directory is None or directory.path.parent == Path("runs")
         self.place = "" if default_place or directory is None else f" --runs-dir {directory.path.parent}"
 
-    def after(self, state: str, budget: int) -> list[tuple[str, str]]:
+    def after(self, state: str, budget: int | None) -> list[tuple[str, str]]:
+        """Returns commands and what they are for; without a budget there is nothing to train for longer."""
         if self.run_id is None:
             return []
         run = f"{self.run_id}{self.place}"
         if state != "finished":
-            return [(f"quintain resume {run}", "continue where it stopped")]
+            return [(f"quintain resume {run}{self.allowed}", "continue where it stopped")]
+        longer = f"quintain resume {run}{self.allowed} total_timesteps={3 * (budget or 0)}"
         return [
-            (f"quintain eval {run} --episodes 100", "play episodes with the result"),
-            (f"quintain resume {run} total_timesteps={3 * budget}", "train for longer"),
+            (f"quintain eval {run}{self.allowed} --episodes 100", "play episodes with the result"),
+            *([] if budget is None else [(longer, "train for longer")]),
             (f"quintain checkpoints list {run}", "what was saved"),
         ]
 
@@ -64,3 +67,12 @@ def env_name(run_file: RunFile) -> str:
     """Returns what to call the environment: its Gymnasium id, or its registered name."""
     settings = run_file.experiment.env
     return str(getattr(settings, "id", settings.type))
+
+
+def code_names(value: Any) -> list[str]:
+    """Lists the module:Name strings of settings that the user named on the command line, which are trusted."""
+    if isinstance(value, dict):
+        return [name for item in value.values() for name in code_names(item)]
+    if isinstance(value, list | tuple):
+        return [name for item in value for name in code_names(item)]
+    return [value] if isinstance(value, str) and ":" in value else []

@@ -127,6 +127,7 @@ def _env_settings(slot: Any) -> Any:
             "type": "gym",
             "id": type(slot).__name__ if spec is None else spec.id,
             "num_lanes": _num_lanes(slot),
+            "group_size": int(getattr(slot, "group_size", 1)),
         }
     return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
 

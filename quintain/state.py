@@ -83,7 +83,7 @@ def _save(value: Any, where: str) -> Any:
 def _restore(now: Any, saved: Any) -> Any:
     if isinstance(now, Stateful):
         # A torch module takes tensors only.
-        now.load_state_dict({k: as_tensor(v) for k, v in saved.items()} if hasattr(now, "parameters") else saved)
+        now.load_state_dict({k: as_tensor(v) for k, v in saved.items()} if hasattr(now, "named_parameters") else saved)
         return now
     if isinstance(now, np.ndarray):
         saved = np.asarray(saved)

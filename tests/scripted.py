@@ -24,7 +24,7 @@ from quintain.envs.base import Env
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.gymnasium_vector import VectorEnv
 from quintain.policies.base import Policy
-from quintain.policies.distributions import NoiseSpec
+from quintain.policies.heads import NoiseSpec
 from quintain.rng import Rng
 
 OBSERVATIONS = Box(-np.inf, np.inf, (3,), np.float32)
@@ -91,9 +91,12 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, lane: int, episodes: Sequence[Episode]) -> None:
         self.lane, self.episodes = lane, episodes
         self.episode, self.steps = -1, 0
+        self.seed: int | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.episode, self.steps = self.episode + 1, 0
+        # The same seed again is the same episode again.
+        is_repeated = seed is not None and seed == self.seed
+        self.episode, self.steps, self.seed = self.episode + (not is_repeated), 0, seed
         return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -180,17 +183,19 @@ class LinearPolicy(Policy):
     def __init__(self, spec: BehaviorSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.noise = NoiseSpec("uniform", 1)
+        self.noise = NoiseSpec(num_uniform=1)
         self.weight = nn.Parameter(torch.tensor([0.125, 1.0, 0.25]))
         self.bias = nn.Parameter(torch.tensor(1.0))
         self.logits = nn.Parameter(torch.zeros(2))
 
-    def act(self, slot: Slot, *, deterministic: bool = False) -> None:
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         slot.action.copy_(slot.noise[:, 0] >= 0.5)
         slot.log_prob.fill_(float(np.log(0.5)))
         slot.value.copy_(self.value_of(slot.obs))
 
-    def value_of(self, obs: torch.Tensor) -> torch.Tensor:
+    def value_of(
+        self, obs: torch.Tensor, state: torch.Tensor | None = None, first: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return obs @ self.weight + self.bias
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ def page(records: list[dict[str, Any]]) -> str:
         "Every run below is one that a user can type. It is scored by 100 evaluation episodes of its best checkpoint, "
         "which is what `quintain eval` plays, and of its latest one. `make learning` repeats them all and rewrites "
         "this page. Seconds count the whole command, evaluation during training included, on two cores shared with "
-        "other work; CPU seconds leave that other work out.",
+        "other work, and for the first seed of a session also the import of torch; CPU seconds leave other work out.",
         "",
         "![Mean return of training episodes against environment steps](learning.png)",
     ]

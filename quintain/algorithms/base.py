@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid, split
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.algorithms.symmetry import Mirror, with_mirrors
@@ -46,6 +46,9 @@ class Algorithm(KeepsState, ABC):
     starts_fresh: ClassVar[bool] = False
     """Whether every rollout begins new episodes in all lanes and counts only those."""
 
+    needs_groups: ClassVar[bool] = False
+    """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
+
     def __init__(
         self,
         settings: AlgorithmSettings,
@@ -66,6 +69,9 @@ class Algorithm(KeepsState, ABC):
         self.sampler = MinibatchSampler(self.rng)
         self.learning_rate_scale = 1.0
         """Smaller after the run went back because of numbers that were not finite."""
+
+    def begin_from_policy(self) -> None:
+        """Takes note that the policy was given other weights before the run began."""
 
     @property
     def gamma(self) -> float:
@@ -101,11 +107,11 @@ class Algorithm(KeepsState, ABC):
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
             return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate)}
-        parts = list(split(minibatch, micro_batch_size))
-        shares = [len(part[f.LOG_PROB]) / len(minibatch[f.LOG_PROB]) for part in parts]
+        whole = num_valid(minibatch)
         sums: dict[str, torch.Tensor] = {}
         self.optimizer.clear()
-        for part, share in zip(parts, shares, strict=True):
+        for part in split(minibatch, micro_batch_size):
+            share = num_valid(part) / whole
             loss = self.loss(part, fraction)
             self.optimizer.add(loss.total * share)
             sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}

@@ -18,7 +18,6 @@ from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import GRPOSettings
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
-from quintain.errors import SettingsError
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
@@ -32,6 +31,7 @@ class GRPO(Algorithm):
     """Makes actions likelier that did better than the rest of their group."""
 
     starts_fresh = True
+    needs_groups = True
     minibatch_fields = (f.OBS, f.ACTION, f.LOG_PROB, f.ADVANTAGE)
 
     def __init__(
@@ -47,12 +47,12 @@ class GRPO(Algorithm):
         self.settings: GRPOSettings = settings
         self.reference = reference
 
+    def begin_from_policy(self) -> None:
+        if self.reference is not None:
+            self.reference.load_state_dict(self.policy.state_dict())
+
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:
-            if rollout.group_size < 2:
-                raise SettingsError(
-                    "grpo compares lanes that start alike; set experiment.env.group_size to 2 or more", code="E0219"
-                )
             valid = rollout.array(f.VALID)[:-1]
             to_go = returns_to_go(self.reward(rollout), valid, self.gamma)
             advantage = group_relative(to_go, valid, rollout.group_size)
@@ -108,6 +108,8 @@ def group_relative(to_go: Array, valid: Array, group_size: int) -> Array:
     """Scales each step's return by mean and deviation over the members of its group that are still playing."""
     steps, lanes = to_go.shape
     grouped, alive = (x.reshape(steps, lanes // group_size, group_size) for x in (to_go, valid))
+    # In float32 the mean of equal returns may round to another number, and dividing would make that a difference.
+    grouped = grouped.astype(np.float64)
     count = np.maximum(alive.sum(axis=-1, keepdims=True), 1)
     mean = (grouped * alive).sum(axis=-1, keepdims=True) / count
     spread = np.sqrt((np.square(grouped - mean) * alive).sum(axis=-1, keepdims=True) / count)

@@ -35,7 +35,9 @@ class MinibatchSampler:
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
         rollout = batch.rollout
-        order = self._permutation(rollout.num_lanes, counters).to(rollout.device)
+        # A lane in which nothing counts would make a minibatch of nothing.
+        lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
+        order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
         for chosen in torch.split(order, max(1, batch_size // rollout.num_steps)):
             minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
@@ -61,14 +63,26 @@ def only_valid(minibatch: Minibatch, judged: Minibatch) -> tuple[Minibatch, Mini
     return kept, {name: field[valid] for name, field in judged.items()}
 
 
-def split(minibatch: Minibatch, size: int | None) -> Iterator[Minibatch]:
-    """Yields parts of at most `size` rows, for gradients that are added up before one step."""
-    if size is None or f.POLICY_STATE in minibatch:
-        yield minibatch
+def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
+    """Yields parts of at most `size` rows, or of whole lanes with memory, for gradients that add up to one step."""
+    if f.POLICY_STATE not in minibatch:
+        for start in range(0, len(minibatch[f.LOG_PROB]), size):
+            yield {name: field[start : start + size] for name, field in minibatch.items()}
         return
-    num_rows = len(next(iter(minibatch.values())))
-    for start in range(0, num_rows, size):
-        yield {name: field[start : start + size] for name, field in minibatch.items()}
+    state = minibatch[f.POLICY_STATE]
+    num_steps = len(minibatch[f.LOG_PROB]) // len(state)
+    by_lane = {n: x.view(num_steps, -1, *x.shape[1:]) for n, x in minibatch.items() if n != f.POLICY_STATE}
+    num_lanes = max(1, size // num_steps)
+    for start in range(0, len(state), num_lanes):
+        lanes = slice(start, start + num_lanes)
+        part = {name: field[:, lanes].flatten(0, 1) for name, field in by_lane.items()}
+        yield {**part, f.POLICY_STATE: state[lanes]}
+
+
+def num_valid(minibatch: Minibatch) -> torch.Tensor:
+    """Returns how many steps of a minibatch count, without waiting for a device."""
+    valid = minibatch.get(f.VALID)
+    return torch.tensor(len(minibatch[f.LOG_PROB])) if valid is None else valid.sum()
 
 
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:

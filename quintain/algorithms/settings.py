@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -32,6 +32,8 @@ NonNegativeSchedule = Annotated[Schedule, AfterValidator(_require_no_negative)]
 
 class AlgorithmSettings(PartSettings):
     """Configures the Adam optimizer that every gradient algorithm shares."""
+
+    needs_groups: ClassVar[bool] = False
 
     learning_rate: PositiveSchedule = constant(3e-4)
     """Step size of Adam."""
@@ -107,6 +109,8 @@ class A2CSettings(AlgorithmSettings):
 
 class GRPOSettings(AlgorithmSettings):
     """Improves the policy by comparing episodes that began alike, without a critic."""
+
+    needs_groups: ClassVar[bool] = True
 
     clip_coef: PositiveSchedule = constant(0.2)
     """How far the probability ratio may leave 1 before its gradient is cut."""

@@ -40,6 +40,7 @@ class TrainRequest:
     is_resume: bool
     is_forced: bool
     initialize_from: str | None
+    allow: tuple[str, ...]
     is_json: bool
     is_quiet: bool
 
@@ -69,6 +70,7 @@ def train(
     initialize_from: Annotated[
         str | None, typer.Option("--initialize-from", metavar="RUN", help="Start with the weights of a run.")
     ] = None,
+    allow: Allow = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -93,6 +95,7 @@ def train(
             is_resume=resume,
             is_forced=force,
             initialize_from=initialize_from,
+            allow=tuple(allow or ()),
             is_json=json,
             is_quiet=quiet,
         )
@@ -141,9 +144,13 @@ def run_training(request: TrainRequest) -> None:
     if request.is_resume:
         assert request.run_id is not None
         run_file = None if request.source is None else _load(request.source, request.overrides)
-        overrides = request.overrides
         launched = launch.resume(
-            request.runs_dir, request.run_id, overrides, run_file=run_file, **_output(request.is_json, request.is_quiet)
+            request.runs_dir,
+            request.run_id,
+            request.overrides,
+            allow=request.allow,
+            run_file=run_file,
+            **_output(request.is_json, request.is_quiet),
         )
     else:
         start_from = request.initialize_from
@@ -184,7 +191,7 @@ def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
     if request.source is not None:
         return _load(request.source, request.overrides)
     assert weights is not None
-    stored = RunFile.load(weights.parents[1] / "config.yaml", *request.overrides, trusted=False)
+    stored = RunFile.load(weights.parents[1] / "config.yaml", *request.overrides, trusted=False, allow=request.allow)
     return stored.replace("run.id", None)
 
 

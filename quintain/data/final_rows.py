@@ -10,7 +10,7 @@ import torch
 from quintain.state import as_tensor
 
 if TYPE_CHECKING:
-    from quintain.typing import State
+    from quintain.typing import Array, State
 
 
 class FinalRows:
@@ -40,6 +40,10 @@ class FinalRows:
     def take(self, places: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns the rows at the given places, by field name; the memory is under `policy_state`."""
         return {name: rows[places] for name, rows in self.rows.items()}
+
+    def array(self, name: str) -> Array:
+        """Returns the rows of one field that were added, on the CPU, in the order of their places."""
+        return self.rows[name][: self.count].cpu().numpy()
 
     def _make_room(self, needed: int) -> None:
         capacity = len(self.rows["policy_state"])

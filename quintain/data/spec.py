@@ -65,9 +65,15 @@ class DiscreteSpec:
 
 @dataclass(frozen=True)
 class MultiDiscreteSpec:
-    """Several choices at once, each numbered from zero."""
+    """Several choices at once, in a row and each numbered from zero, however the environment arranges them."""
 
     nvec: tuple[int, ...]
+    starts: tuple[int, ...] = ()
+    """What the environment calls the first of each choice; all zero if empty."""
+    env_shape: tuple[int, ...] = ()
+    """How the environment arranges the choices; in a row if empty."""
+    characters: str = ""
+    """Where the choices are those of a text: its characters, numbered from 1. 0 is any other, and what fills up."""
     dtype: str = "int64"
 
     @property
@@ -112,7 +118,7 @@ class BehaviorSpec:
     """Choices that a mask covers: all of the action's, in the order of its leaves; 0 when there is no mask."""
 
     def __str__(self) -> str:
-        return f"obs {self.obs}, action {self.action}"
+        return f"obs {self.obs}, action {self.action}" + (" with masks" if self.mask_size else "")
 
     def to_dict(self) -> dict[str, object]:
         """Describes the spec as JSON, for manifests and for comparing a checkpoint with an environment."""
@@ -151,15 +157,20 @@ def build(spec: Spec, values: Mapping[str, Any], name: str) -> Any:
     return values[name]
 
 
-def num_choices(spec: Spec) -> int:
-    """Returns how many choices all discrete leaves of an action have together."""
-    total = 0
+def choice_sizes(spec: Spec) -> tuple[int, ...]:
+    """Returns between how many options each discrete choice of an action is made, in the order of its leaves.
+
+    Example:
+        >>> choice_sizes(TupleSpec((discrete(4), box(2), multi_discrete(2, 3))))
+        (4, 2, 3)
+    """
+    sizes: tuple[int, ...] = ()
     for leaf in leaves(spec, "action").values():
         if isinstance(leaf, DiscreteSpec):
-            total += leaf.n
+            sizes += (leaf.n,)
         elif isinstance(leaf, MultiDiscreteSpec):
-            total += sum(leaf.nvec)
-    return total
+            sizes += leaf.nvec
+    return sizes
 
 
 def _entries(spec: DictSpec | TupleSpec) -> list[tuple[str, Spec]]:
@@ -170,7 +181,13 @@ def _to_dict(spec: Spec) -> dict[str, object]:
     if isinstance(spec, DiscreteSpec):
         return {"type": "discrete", "n": spec.n, "start": spec.start}
     if isinstance(spec, MultiDiscreteSpec):
-        return {"type": "multi_discrete", "nvec": list(spec.nvec)}
+        return {
+            "type": "multi_discrete",
+            "nvec": list(spec.nvec),
+            "starts": list(spec.starts),
+            "env_shape": list(spec.env_shape),
+            "characters": spec.characters,
+        }
     if isinstance(spec, DictSpec):
         return {"type": "dict", "entries": {name: _to_dict(below) for name, below in spec.entries}}
     if isinstance(spec, TupleSpec):
@@ -191,7 +208,8 @@ def _from_dict(described: Mapping[str, Any]) -> Spec:
     if kind == "discrete":
         return DiscreteSpec(described["n"], described["start"])
     if kind == "multi_discrete":
-        return MultiDiscreteSpec(tuple(described["nvec"]))
+        starts, env_shape = tuple(described["starts"]), tuple(described["env_shape"])
+        return MultiDiscreteSpec(tuple(described["nvec"]), starts, env_shape, described["characters"])
     if kind == "dict":
         return DictSpec(tuple((name, _from_dict(below)) for name, below in described["entries"].items()))
     if kind == "tuple":

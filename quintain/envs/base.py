@@ -47,6 +47,8 @@ class Env(KeepsState, ABC):
     num_lanes: int
     group_size: int = 1
     """Neighbouring lanes whose episodes begin alike."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how the environment was understood; shown when a run starts."""
 
     @abstractmethod
     def reset(self, lanes: Any = None) -> Any:

@@ -78,7 +78,7 @@ class EnvEventManager:
         """Calls the events of a mode; `interval` counts one step and calls what is due in it."""
         if mode not in self.available_modes:
             raise SettingsError(
-                f"no environment event has the mode {mode!r}; there are {', '.join(self.available_modes)}", code="E0217"
+                f"no environment event has the mode {mode!r}; there are {', '.join(self.available_modes)}", code="E0214"
             )
         if mode in (INTERVAL, STEP):
             if env_ids is not None:
@@ -196,5 +196,5 @@ def _require_call(
         raise SettingsError(
             f"event {name!r}: {method}{signature} cannot be called with {len(arguments)} arguments and "
             f"{', '.join(params) or 'no parameters'} ({error})",
-            code="E0221",
+            code="E0231",
         ) from error

@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
     """Makes the environment that `{type: gym, id: ...}` names."""
-    if settings.vectorization == "native":
-        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng)
     encode_text = settings.text_observations == "encode"
+    if settings.vectorization == "native":
+        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng, encode_text=encode_text)
     factories = [_factory(settings)] * num_lanes
     return LaneEnv(settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text)
 
 
-def env_from_object(slot: Any, num_lanes: int, rng: Rng) -> Env:
+def env_from_object(slot: Any, num_lanes: int, rng: Rng, *, group_size: int = 1, encode_text: bool = False) -> Env:
     """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):
-        return VectorEnv(name, slot, rng)
+        return VectorEnv(name, slot, rng, encode_text=encode_text)
     if isinstance(slot, gymnasium.Env):
-        return LaneEnv(name, [lambda: slot], rng)
+        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text)
     if callable(slot):
-        return LaneEnv(name, [partial(_made_alone, name, slot)] * num_lanes, rng)
+        factories = [partial(_made_alone, name, slot)] * num_lanes
+        return LaneEnv(name, factories, rng, group_size=group_size, encode_text=encode_text)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )
@@ -56,7 +57,7 @@ def _made_alone(name: str, factory: EnvFactory) -> Any:
 def _factory(settings: GymSettings) -> EnvFactory:
     if ":" in settings.id:
         return partial(_checked_instance, settings)
-    _require_registered(settings.id)
+    require_registered(settings.id)
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
     # Our own checks run on every step; Gymnasium's checker would cost as much as a small environment.
     return partial(gymnasium.make, settings.id, disable_env_checker=True, **limit, **settings.kwargs)
@@ -71,7 +72,7 @@ def _checked_instance(settings: GymSettings) -> Any:
 
 
 def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
-    _require_registered(settings.id)
+    require_registered(settings.id)
     if gymnasium.spec(settings.id).vector_entry_point is None:
         raise SettingsError(
             f"env {settings.id!r} has no vector entry point of its own, so vectorization: native cannot be used. "
@@ -86,7 +87,8 @@ def _make_vector(settings: GymSettings, num_lanes: int) -> Any:
         raise EnvError(f"env {settings.id!r} cannot be created: {reason}", code="E0505") from error
 
 
-def _require_registered(env_id: str) -> None:
+def require_registered(env_id: str) -> None:
+    """Refuses an id that Gymnasium does not know, with the nearest one that it does."""
     if env_id in gymnasium.registry:
         return
     known = list(gymnasium.registry)

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.spec import BoxSpec, DiscreteSpec, build, flatten, leaves, num_choices
+from quintain.data.env_values import from_env, is_in_range, to_env
+from quintain.data.spec import BoxSpec, DiscreteSpec, build, choice_sizes, flatten, leaves
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
-from quintain.envs.masks import MaskSource, find_mask_source
+from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, offered, read_mask
 from quintain.envs.parameters import ParameterLog, Parameters, lane_rows, originals, set_attributes
-from quintain.envs.spaces import as_array, as_mask, behavior_spec, leaf_spaces
+from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
     from quintain.typing import Array, State
+
+_ONE = np.ones(1, np.bool_)
 
 EnvFactory = Callable[[], Any]
 """Makes one Gymnasium environment."""
@@ -45,26 +48,31 @@ class LaneEnv(Env):
         self.num_lanes = len(factories)
         self.rng = rng
         self.envs = [_create(name, factory) for factory in factories]
-        first = self.envs[0]
-        self.mask_source: MaskSource | None = find_mask_source(first, rng.seed_for("probe"))
-        mask_size = (
-            0
-            if self.mask_source is None
-            else num_choices(
-                behavior_spec(name, first.observation_space, first.action_space, encode_text=encode_text).action
-            )
-        )
-        self.spec = behavior_spec(
-            name, first.observation_space, first.action_space, encode_text=encode_text, mask_size=mask_size
-        )
+        self.episode: Array = np.full(self.num_lanes, -1, dtype=np.int64)
+        self.first_reset: tuple[Any, Any] | None = None
+        self._describe(encode_text)
         self._allocate()
         self.drift = ""
+
+    def _describe(self, encode_text: bool) -> None:
+        """Finds out what the policy sees and chooses, and whether there are masks."""
+        first = self.envs[0]
+        spaces = (self.name, first.observation_space, first.action_space)
+        spec = behavior_spec(*spaces, encode_text=encode_text)
+        self.mask_source: MaskSource = declared_mask(first, first.observation_space, spec.action)
+        if self.mask_source == "obs":
+            spec = behavior_spec(*spaces, encode_text=encode_text, leave_out=MASK)
+        elif not self.mask_source and choice_sizes(spec.action):
+            # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
+            self.first_reset = self._start(0, episode=0)
+            self.mask_source = "info" if MASK in (self.first_reset[1] or {}) else ""
+        self.spec = masked(spec, self.mask_source)
+        self.notes = text_notes(self.name, first.observation_space, encode_text=encode_text)
 
     def _allocate(self) -> None:
         lanes = self.num_lanes
         self.obs_leaves = leaves(self.spec.obs, f.OBS)
         self.action_leaves = leaves(self.spec.action, f.ACTION)
-        self.obs_spaces = leaf_spaces(self.spec.obs, self.envs[0].observation_space, f.OBS)
         self.has_plain_obs = isinstance(self.spec.obs, BoxSpec)
         self.obs = {name: np.zeros((lanes, *leaf.shape), leaf.dtype) for name, leaf in self.obs_leaves.items()}
         self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
@@ -75,7 +83,6 @@ class LaneEnv(Env):
         self.reward: Array = np.zeros(lanes, dtype=np.float32)
         self.terminated: Array = np.zeros(lanes, dtype=np.bool_)
         self.truncated: Array = np.zeros(lanes, dtype=np.bool_)
-        self.episode: Array = np.full(lanes, -1, dtype=np.int64)
         self.action_log = ActionLog(lanes, self.action_leaves)
         self.parameter_log = ParameterLog(lanes)
         self.as_made: list[dict[str, Any]] = [{} for _ in range(lanes)]
@@ -108,16 +115,18 @@ class LaneEnv(Env):
                 self._reset_lane(lane)
             else:
                 self._store(self.obs, lane, obs, "step")
-                self._store_mask(lane, info)
+                self._store_mask(lane, obs, info)
         return StepResult(
             self.obs_view, self.reward, self.terminated, self.truncated, self.final_view, action_mask=self.mask
         )
 
     @property
     def mirror(self) -> Any:
-        return getattr(_unwrapped(self.envs[0]), "mirror", None)
+        return offered(self.envs[0], "mirror")
 
     def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        # Made with other parameters than those that are in force from now on.
+        self.first_reset = None
         ids = [int(lane) for lane in (range(self.num_lanes) if lanes is None else lanes)]
         for lane, row in zip(ids, lane_rows(values, ids), strict=True):
             self._assign(lane, row)
@@ -134,7 +143,7 @@ class LaneEnv(Env):
             frame = self.envs[0].render()
         except Exception as error:
             reason = " ".join(str(error).split())
-            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0507") from error
+            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0522") from error
         return None if frame is None else np.asarray(frame)
 
     @property
@@ -160,6 +169,7 @@ class LaneEnv(Env):
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
+        self.first_reset = None
         self.action_log.load_state_dict(state["action_log"])
         self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
@@ -178,7 +188,7 @@ class LaneEnv(Env):
 
     def _replay(self, lane: int) -> None:
         env = self.envs[lane]
-        obs, info = env.reset(seed=self._seed(lane))
+        obs, info = self._start(lane, int(self.episode[lane]))
         actions = self.action_log.since_reset(lane)
         for step, chosen in enumerate(actions):
             self._assign(lane, self.parameter_log.at(lane, step))
@@ -186,7 +196,7 @@ class LaneEnv(Env):
             obs, _, _, _, info = env.step(self._lane_actions(rows)[0])
         self._assign(lane, self.parameter_log.at(lane, len(actions)))
         self._store(self.obs, lane, obs, "step")
-        self._store_mask(lane, info)
+        self._store_mask(lane, obs, info)
 
     def _lane_actions(self, chosen: Mapping[str, Array]) -> Sequence[Any]:
         """Returns one action per row as the environment takes it.
@@ -195,8 +205,8 @@ class LaneEnv(Env):
         """
         columns: dict[str, Any] = {}
         for name, leaf in self.action_leaves.items():
-            rows = chosen[name]
-            columns[name] = (rows + leaf.start).tolist() if isinstance(leaf, DiscreteSpec) else rows.copy()
+            rows = to_env(leaf, chosen[name])
+            columns[name] = rows.tolist() if isinstance(leaf, DiscreteSpec) else rows
         if len(columns) == 1 and f.ACTION in columns:
             single: Sequence[Any] = columns[f.ACTION]
             return single
@@ -207,18 +217,23 @@ class LaneEnv(Env):
         self.episode[lane] += 1
         self.action_log.start_episode(lane)
         self.parameter_log.start_episode(lane)
+        if lane == 0 and self.first_reset is not None:
+            (obs, info), self.first_reset = self.first_reset, None
+        else:
+            obs, info = self._start(lane, int(self.episode[lane]))
+        self._store(self.obs, lane, obs, "reset")
+        self._store_mask(lane, obs, info)
+
+    def _start(self, lane: int, episode: int) -> tuple[Any, Any]:
+        incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
+        seed = self.rng.seed_for("reset", lane // self.group_size, episode, incarnation)
         try:
-            obs, info = self.envs[lane].reset(seed=self._seed(lane))
+            obs, info = self.envs[lane].reset(seed=seed)
         except Exception as error:
             raise EnvError(
                 f"env {self.name!r} failed in reset() on lane {lane}: {type(error).__name__}: {error}", code="E0502"
             ) from error
-        self._store(self.obs, lane, obs, "reset")
-        self._store_mask(lane, info)
-
-    def _seed(self, lane: int) -> int:
-        incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
-        return self.rng.seed_for("reset", lane // self.group_size, int(self.episode[lane]), incarnation)
+        return obs, info
 
     def _store(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
         if self.has_plain_obs:
@@ -232,8 +247,7 @@ class LaneEnv(Env):
                 code="E0511",
             ) from error
         for name, value in named.items():
-            leaf = as_array(self.obs_leaves[name], self.obs_spaces[name], value)
-            self._store_leaf(rows[name], name, lane, leaf, call)
+            self._store_leaf(rows[name], name, lane, from_env(self.obs_leaves[name], value), call)
 
     def _store_leaf(self, rows: Array, name: str, lane: int, value: Any, call: str) -> None:
         if np.shape(value) != rows.shape[1:]:
@@ -242,11 +256,18 @@ class LaneEnv(Env):
                 f"{self.obs_leaves[name]}. Make the observation and observation_space agree",
                 code="E0511",
             )
+        if not self.has_plain_obs and not is_in_range(self.obs_leaves[name], value):
+            raise EnvError(
+                f"env {self.name!r} {call}() returned {name} with a choice that it did not declare: counted from zero, "
+                f"{value} is not in {self.obs_leaves[name]}",
+                code="E0511",
+            )
         rows[lane] = value
 
-    def _store_mask(self, lane: int, info: Any) -> None:
-        if self.mask is not None and self.mask_source is not None:
-            self.mask[lane] = as_mask(self.name, self.mask_source(self.envs[lane], info), self.spec.mask_size)
+    def _store_mask(self, lane: int, obs: Any, info: Any) -> None:
+        if self.mask is not None:
+            found = read_mask(self.name, self.mask_source, self.envs[lane], obs, info)
+            self.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
 
 
 def _unwrapped(env: Any) -> Any:

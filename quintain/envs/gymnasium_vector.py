@@ -16,10 +16,12 @@ import gymnasium
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.spec import DiscreteSpec, build, flatten, leaves
+from quintain.data.env_values import from_env, is_in_range, to_env
+from quintain.data.spec import build, choice_sizes, flatten, leaves
 from quintain.envs.base import Env, StepResult
+from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
 from quintain.envs.parameters import Parameters, set_lane_values
-from quintain.envs.spaces import as_array, behavior_spec, leaf_spaces
+from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError
 from quintain.state import restore_generator, save_generator
 
@@ -31,34 +33,56 @@ if TYPE_CHECKING:
 class VectorEnv(Env):
     """Steps one Gymnasium vector environment."""
 
-    def __init__(self, name: str, env: Any, rng: Rng) -> None:
+    def __init__(self, name: str, env: Any, rng: Rng, *, encode_text: bool = False) -> None:
         self.name = name
         self.env = env
         self.rng = rng
         self.num_lanes = int(env.num_envs)
         self.autoreset = _autoreset_mode(name, env)
-        self.spec = behavior_spec(name, env.single_observation_space, env.single_action_space)
+        self.why_statistical = _first_unsaved(env)
+        self.has_started = False
+        self.first_reset: tuple[Any, Any] | None = None
+        self._describe(encode_text)
         self.obs_leaves = leaves(self.spec.obs, f.OBS)
-        self.obs_spaces = leaf_spaces(self.spec.obs, env.single_observation_space, f.OBS)
         self.obs = {n: np.zeros((self.num_lanes, *s.shape), dtype=s.dtype) for n, s in self.obs_leaves.items()}
         self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
         self.obs_view = build(self.spec.obs, self.obs, f.OBS)
         self.final_view = build(self.spec.obs, self.final_obs, f.OBS)
+        size = self.spec.mask_size
+        self.mask: Array | None = np.ones((self.num_lanes, size), np.bool_) if size else None
         self.ended: Array = np.zeros(self.num_lanes, dtype=np.bool_)
-        self.has_started = False
-        self.why_statistical = _first_unsaved(env)
+
+    def _describe(self, encode_text: bool) -> None:
+        """Finds out what the policy sees and chooses, and whether there are masks."""
+        env = self.env
+        spaces = (self.name, env.single_observation_space, env.single_action_space)
+        spec = behavior_spec(*spaces, encode_text=encode_text)
+        self.mask_source: MaskSource = declared_mask(env, env.single_observation_space, spec.action)
+        if self.mask_source == "obs":
+            spec = behavior_spec(*spaces, encode_text=encode_text, leave_out=MASK)
+        elif not self.mask_source and choice_sizes(spec.action):
+            # Only a reset shows what is in info; it is not repeated when the first one is asked for.
+            self.first_reset = env.reset(seed=self.rng.seed_for("reset"))
+            self.mask_source = "info" if MASK in (self.first_reset[1] or {}) else ""
+        self.spec = masked(spec, self.mask_source)
+        self.notes = text_notes(self.name, env.single_observation_space, encode_text=encode_text)
 
     def reset(self, lanes: Any = None) -> Any:
-        if lanes is None:
-            obs, _ = self.env.reset(seed=None if self.has_started else self.rng.seed_for("reset"))
-            self.has_started = True
-            self.ended.fill(False)
+        started = np.ones(self.num_lanes, np.bool_) if lanes is None else np.asarray(lanes, dtype=np.bool_)
+        if lanes is not None:
+            obs, info = self.env.reset(options={"reset_mask": started})
+        elif self.first_reset is not None:
+            (obs, info), self.first_reset = self.first_reset, None
         else:
-            mask = np.asarray(lanes, dtype=np.bool_)
-            obs, _ = self.env.reset(options={"reset_mask": mask})
-            self.ended[mask] = False
+            obs, info = self.env.reset(seed=None if self.has_started else self.rng.seed_for("reset"))
+        self.has_started = self.has_started or lanes is None
+        self.ended[started] = False
         self._store(self.obs, obs)
+        self._store_masks(obs, info, started)
         return self.obs_view
+
+    def action_mask(self) -> Array | None:
+        return self.mask
 
     def step(self, action: Any) -> StepResult:
         obs, reward, terminated, truncated, info = self.env.step(self._env_action(action))
@@ -69,34 +93,62 @@ class VectorEnv(Env):
             valid = ~self.ended
             np.copyto(self.ended, done)
             self._store(self.final_obs, obs)
+            self._store_masks(obs, info, ~done)
+            if self.mask is not None:
+                # What follows an end is a reset, whatever is chosen.
+                self.mask[done] = True
         elif self.autoreset == "SameStep":
             for lane in np.flatnonzero(done):
-                self._store_lane(self.final_obs, int(lane), info["final_obs"][lane])
-        elif done.any():
-            # Copies, because the reset may clear the very arrays that say how the step went.
-            reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
-            self._store(self.final_obs, obs)
-            obs, _ = self.env.reset(options={"reset_mask": done})
+                self._store_lane(self.final_obs, int(lane), info["final_obs"])
+            self._store_masks(obs, info, np.ones_like(done))
+        else:
+            self._store_masks(obs, info, ~done)
+            if done.any():
+                # Copies, because the reset may clear the very arrays that say how the step went.
+                reward, terminated, truncated = np.array(reward), np.array(terminated), np.array(truncated)
+                self._store(self.final_obs, obs)
+                obs, reset_info = self.env.reset(options={"reset_mask": done})
+                self._store_masks(obs, reset_info, done)
         self._store(self.obs, obs)
-        return StepResult(self.obs_view, reward, terminated, truncated, self.final_view, valid, info)
+        return StepResult(self.obs_view, reward, terminated, truncated, self.final_view, valid, info, self.mask)
 
     def _env_action(self, action: Any) -> Any:
-        chosen = {name: leaf.cpu().numpy() for name, leaf in flatten(self.spec.action, action, f.ACTION).items()}
-        for name, spec in leaves(self.spec.action, f.ACTION).items():
-            if isinstance(spec, DiscreteSpec) and spec.start:
-                chosen[name] = chosen[name] + spec.start
-        return build(self.spec.action, chosen, f.ACTION)
+        chosen = flatten(self.spec.action, action, f.ACTION)
+        action_leaves = leaves(self.spec.action, f.ACTION)
+        given = {name: to_env(leaf, chosen[name].cpu().numpy()) for name, leaf in action_leaves.items()}
+        return build(self.spec.action, given, f.ACTION)
 
     def _store(self, rows: Mapping[str, Array], obs: Any) -> None:
         for name, value in flatten(self.spec.obs, obs, f.OBS).items():
-            leaf = self.obs_leaves[name]
-            shift = leaf.start if isinstance(leaf, DiscreteSpec) else 0
-            values = np.asarray(value).reshape(rows[name].shape)
-            np.copyto(rows[name], values - shift if shift else values, casting="same_kind")
+            self._store_leaf(rows[name], name, value)
 
-    def _store_lane(self, rows: Mapping[str, Array], lane: int, obs: Any) -> None:
-        for name, value in flatten(self.spec.obs, obs, f.OBS).items():
-            rows[name][lane] = as_array(self.obs_leaves[name], self.obs_spaces[name], value)
+    def _store_lane(self, rows: Mapping[str, Array], lane: int, final_obs: Any) -> None:
+        # Gymnasium's own vector environments keep one observation per lane; arrays of all lanes are as good.
+        is_by_lane = isinstance(final_obs, np.ndarray | list)
+        of_lane = final_obs[lane] if is_by_lane else final_obs
+        for name, value in flatten(self.spec.obs, of_lane, f.OBS).items():
+            self._store_leaf(rows[name][lane, ...], name, value if is_by_lane else value[lane])
+
+    def _store_leaf(self, memory: Array, name: str, value: Any) -> None:
+        leaf = self.obs_leaves[name]
+        stored = np.asarray(from_env(leaf, value))
+        if stored.shape != memory.shape or not is_in_range(leaf, stored):
+            raise EnvError(
+                f"vector env {self.name!r} returned {name} of shape {stored.shape}, or with choices that it did not "
+                f"declare; declared {leaf} for each of {self.num_lanes} lanes",
+                code="E0511",
+            )
+        np.copyto(memory, stored, casting="same_kind")
+
+    def _store_masks(self, obs: Any, info: Any, wanted: Array) -> None:
+        """Keeps the masks of the wanted lanes and leaves those of the others alone."""
+        if self.mask is None or not wanted.any():
+            return
+        found = read_mask(self.name, self.mask_source, self.env, obs, info)
+        given = (info or {}).get(f"_{MASK}") if self.mask_source == "info" else None
+        if given is not None and (wanted & ~np.asarray(given)).any():
+            raise EnvError(f"vector env {self.name!r} gave an {MASK} in info for some lanes only", code="E0515")
+        self.mask[wanted] = checked_rows(self.name, self.spec.action, found, wanted)
 
     def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
         set_lane_values(self.env.unwrapped, self.name, values, lanes, self.num_lanes)
@@ -123,12 +175,16 @@ class VectorEnv(Env):
 
     def state_dict(self) -> State:
         obs = {name: rows.copy() for name, rows in self.obs.items()}
-        own = {"obs": obs, "ended": self.ended.copy(), "has_started": self.has_started}
+        mask = None if self.mask is None else self.mask.copy()
+        own = {"obs": obs, "mask": mask, "ended": self.ended.copy(), "has_started": self.has_started}
         return {**own, "layers": [_save_attributes(layer) for layer in _layers(self.env)]}
 
     def load_state_dict(self, state: State) -> None:
         for name, rows in self.obs.items():
             np.copyto(rows, state["obs"][name])
+        if self.mask is not None:
+            np.copyto(self.mask, state["mask"])
+        self.first_reset = None
         np.copyto(self.ended, state["ended"])
         self.has_started = state["has_started"]
         if not self.why_statistical:

@@ -1,27 +1,71 @@
-"""Where an environment keeps its action mask: in `info["action_mask"]`, or in a method `action_masks()`."""
+"""Where an environment keeps its action mask.
+
+It may be an entry `action_mask` of a Dict observation, what a method `action_masks()` returns, or
+`info["action_mask"]`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from quintain.data.masks import mask_rows
+from quintain.data.spec import BehaviorSpec, Spec, choice_sizes
 from quintain.errors import EnvError
 
-MaskSource = Callable[[Any, Any], Any]
-"""Returns the mask of an environment that just gave this info."""
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+MASK = "action_mask"
+MaskSource = Literal["", "obs", "method", "info"]
+"""Where the mask is; nowhere if empty."""
 
 
-def find_mask_source(env: Any, seed: int) -> MaskSource | None:
-    """Looks where the environment keeps its mask, by one reset; None if it has none."""
-    if callable(_method(env)):
-        return lambda env, info: _method(env)()
+def declared_mask(env: Any, observation_space: Any, action: Spec) -> MaskSource:
+    """Says where an environment keeps its mask as far as that can be seen before its first reset."""
+    if not choice_sizes(action):
+        return ""
+    if type(observation_space).__name__ == "Dict" and MASK in observation_space.spaces:
+        return "obs"
+    return "method" if callable(_method(env)) else ""
+
+
+def masked(spec: BehaviorSpec, source: MaskSource) -> BehaviorSpec:
+    """Returns the spec of an environment that has masks, or has none."""
+    return BehaviorSpec(spec.obs, spec.action, mask_size=sum(choice_sizes(spec.action)) if source else 0)
+
+
+def read_mask(name: str, source: MaskSource, env: Any, obs: Any, info: Any) -> Any:
+    """Returns what the environment calls its mask after it gave this observation and this info."""
+    if source == "method":
+        return _method(env)()
+    holder, where = (obs, "its observation") if source == "obs" else (info or {}, "info")
+    if MASK not in holder:
+        raise EnvError(f"env {name!r} gave no {MASK} in {where}, though it did at its first reset", code="E0515")
+    return holder[MASK]
+
+
+def checked_rows(name: str, action: Spec, value: Any, wanted: Array) -> Array:
+    """Turns what an environment calls its mask into rows of the wanted lanes, or says what is wrong with it."""
     try:
-        _, info = env.reset(seed=seed)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise EnvError(f"the environment failed in its first reset(): {reason}", code="E0502") from error
-    return (lambda env, info: info["action_mask"]) if "action_mask" in (info or {}) else None
+        return mask_rows(action, value, wanted)
+    except ValueError as error:
+        raise EnvError(f"env {name!r} gave {error}", code="E0515") from error
+
+
+def offered(env: Any, method: str) -> Any:
+    """Returns a method of the environment or of one of its wrappers, the outermost that has it, or None."""
+    while not hasattr(env, method):
+        if "env" not in getattr(env, "__dict__", ()):
+            return None
+        env = env.env
+    return getattr(env, method)
 
 
 def _method(env: Any) -> Any:
-    return getattr(getattr(env, "unwrapped", env), "action_masks", None)
+    # Some vector environments are made of single ones, of which each has the method.
+    singles: Any = getattr(env, "envs", ())
+    if len(singles) and callable(offered(singles[0], "action_masks")):
+        return lambda: np.stack([offered(single, "action_masks")() for single in singles])
+    return offered(env, "action_masks")

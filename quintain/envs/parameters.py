@@ -35,7 +35,7 @@ def set_lane_values(owner: Any, name: str, values: Parameters, lanes: Any, num_l
         elif lanes is not None:
             raise EnvError(
                 f"env {name!r}: parameter {key!r} is one number for all lanes, so it cannot be set in some of them",
-                code="E0516",
+                code="E0521",
             )
         else:
             setattr(owner, key, type(_number(owner, name, key))(value))
@@ -84,7 +84,7 @@ def _number(owner: Any, name: str, key: str) -> Any:
         return now
     numbers = [k for k, v in vars(owner).items() if _is_number(v) and k[0] != "_"]
     has = f"it has {', '.join(sorted(numbers))}" if numbers else "give it a method set_parameters(values)"
-    raise EnvError(f"env {name!r} has no parameter {key!r}; {has}", code="E0516")
+    raise EnvError(f"env {name!r} has no parameter {key!r}; {has}", code="E0521")
 
 
 def _indices(now: Any, lanes: Any) -> Any:

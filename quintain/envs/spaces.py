@@ -1,8 +1,8 @@
-"""Gymnasium spaces as specs, values of those spaces as arrays, and a sentence for each space that is not supported."""
+"""Gymnasium spaces as specs, and a sentence for each space that is not supported."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,86 +11,52 @@ from quintain.data.spec import (
     BoxSpec,
     DictSpec,
     DiscreteSpec,
-    LeafSpec,
     MultiDiscreteSpec,
     Spec,
     TupleSpec,
+    leaves,
 )
-from quintain.errors import EnvError, SpecMismatch
-
-if TYPE_CHECKING:
-    from quintain.typing import Array
+from quintain.errors import SpecMismatch
 
 
 def behavior_spec(
-    name: str, observation_space: Any, action_space: Any, *, encode_text: bool = False, mask_size: int = 0
+    name: str, observation_space: Any, action_space: Any, *, encode_text: bool = False, leave_out: str = ""
 ) -> BehaviorSpec:
-    """Describes one lane of a Gymnasium environment."""
-    obs = _obs_spec(name, observation_space, encode_text)
-    if obs is None:
-        raise SpecMismatch(f"env {name!r} has nothing to observe but text; set text_observations: encode")
-    return BehaviorSpec(obs=obs, action=_action_spec(name, action_space), mask_size=mask_size)
+    """Describes one lane of a Gymnasium environment; an entry of a Dict observation may be left out."""
+    obs = _obs_spec(name, observation_space, encode_text, leave_out)
+    if obs is None or not leaves(obs, "obs"):
+        hint = "; set text_observations: encode" if text_entries(observation_space) else ""
+        raise SpecMismatch(f"env {name!r} has nothing to observe in {_describe(observation_space)}{hint}")
+    action = _action_spec(name, action_space)
+    if not leaves(action, "action"):
+        raise SpecMismatch(f"env {name!r} has an empty action space {action_space}; a policy needs at least one action")
+    return BehaviorSpec(obs=obs, action=action)
+
+
+def text_notes(name: str, space: Any, *, encode_text: bool) -> tuple[str, ...]:
+    """Says what became of the Text entries of an observation, if it has any."""
+    found = text_entries(space)
+    if not found:
+        return ()
+    if encode_text:
+        return (f"note: env {name!r}: text is encoded as one choice per character: {', '.join(found)}",)
+    return (
+        f"note: env {name!r}: the policy does not see the text in {', '.join(found)}. Set text_observations: encode "
+        f"to let it",
+    )
 
 
 def text_entries(space: Any, path: str = "") -> list[str]:
-    """Lists the paths of Text entries, for the note that says what became of them."""
+    """Lists the paths of Text entries."""
     if type(space).__name__ == "Text":
         return [path or "the observation"]
     return [found for key, below in _children(space) for found in text_entries(below, f"{path}.{key}".lstrip("."))]
 
 
-def as_array(leaf: LeafSpec, space: Any, value: Any) -> Any:
-    """Turns one value of a space into what the leaf stores: choices from zero, text as numbers of characters."""
-    if isinstance(value, str):
-        known = {character: i + 1 for i, character in enumerate(space.character_list)}
-        codes = np.zeros(space.max_length, dtype=np.int64)
-        codes[: len(value)] = [known.get(character, 0) for character in value]
-        return codes
-    if isinstance(leaf, DiscreteSpec) and leaf.start:
-        return np.asarray(value) - leaf.start
-    if isinstance(leaf, MultiDiscreteSpec):
-        return np.asarray(value).reshape(-1)
-    return value
-
-
-def leaf_spaces(spec: Spec, space: Any, name: str) -> dict[str, Any]:
-    """Returns the Gymnasium space behind each leaf of a spec, by field name."""
-    if isinstance(spec, DictSpec):
-        return {p: s for key, b in spec.entries for p, s in leaf_spaces(b, space[key], f"{name}.{key}").items()}
-    if isinstance(spec, TupleSpec):
-        return {p: s for i, b in enumerate(spec.entries) for p, s in leaf_spaces(b, space[i], f"{name}.{i}").items()}
-    return {name: space}
-
-
-def as_mask(name: str, value: Any, mask_size: int) -> Array:
-    """Turns what an environment calls its mask, an array or a dict or tuple of them, into one row of choices."""
-    parts = [np.ravel(part) for part in _mask_parts(value)]
-    row = (parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(np.bool_)
-    if row.shape != (mask_size,):
-        raise EnvError(
-            f"env {name!r} gave an action mask of {row.size} choices, expected {mask_size}: one for each choice of "
-            f"each discrete action, in order",
-            code="E0515",
-        )
-    if not row.any():
-        raise EnvError(
-            f"env {name!r} gave an action mask that allows nothing; at least one must be allowed", code="E0515"
-        )
-    return row
-
-
-def _mask_parts(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [part for below in value.values() for part in _mask_parts(below)]
-    if isinstance(value, tuple):
-        return [part for below in value for part in _mask_parts(below)]
-    return [value]
-
-
-def _obs_spec(name: str, space: Any, encode_text: bool) -> Spec | None:
+def _obs_spec(name: str, space: Any, encode_text: bool, leave_out: str = "") -> Spec | None:
     kind = type(space).__name__
     if kind == "Dict":
-        entries = [(key, _obs_spec(name, below, encode_text)) for key, below in space.spaces.items()]
+        entries = [(k, _obs_spec(name, below, encode_text)) for k, below in _named(name, space) if k != leave_out]
         kept = tuple((key, spec) for key, spec in entries if spec is not None)
         return DictSpec(kept) if kept else None
     if kind == "Tuple":
@@ -99,7 +65,7 @@ def _obs_spec(name: str, space: Any, encode_text: bool) -> Spec | None:
             raise SpecMismatch(f"env {name!r} has text inside a Tuple observation; set text_observations: encode")
         return TupleSpec(tuple(spec for spec in specs if spec is not None))
     if kind == "Text":
-        return MultiDiscreteSpec((len(space.character_list) + 1,) * space.max_length) if encode_text else None
+        return _text(space) if encode_text else None
     if kind == "Box":
         _refuse_empty(name, "observation", space)
         # uint8 stays as it is (images are large); everything else is computed with as float32.
@@ -111,7 +77,7 @@ def _obs_spec(name: str, space: Any, encode_text: bool) -> Spec | None:
     if kind == "Discrete":
         return DiscreteSpec(n=int(space.n), start=int(space.start))
     if kind == "MultiDiscrete":
-        return MultiDiscreteSpec(tuple(int(n) for n in np.ravel(space.nvec)))
+        return _multi_discrete(space)
     raise SpecMismatch(
         f"env {name!r} has a {_describe(space)} observation space, which is not supported; Box, Discrete, "
         f"MultiDiscrete, MultiBinary, Text and Dict or Tuple of these are. Wrap it to turn it into one of them"
@@ -121,7 +87,7 @@ def _obs_spec(name: str, space: Any, encode_text: bool) -> Spec | None:
 def _action_spec(name: str, space: Any) -> Spec:
     kind = type(space).__name__
     if kind == "Dict":
-        return DictSpec(tuple((key, _action_spec(name, below)) for key, below in space.spaces.items()))
+        return DictSpec(tuple((key, _action_spec(name, below)) for key, below in _named(name, space)))
     if kind == "Tuple":
         return TupleSpec(tuple(_action_spec(name, below) for below in space.spaces))
     if kind == "Discrete":
@@ -129,9 +95,9 @@ def _action_spec(name: str, space: Any) -> Spec:
             raise SpecMismatch(f"env {name!r} has an empty action space {space}; a policy needs at least one action")
         return DiscreteSpec(n=int(space.n), start=int(space.start))
     if kind == "MultiDiscrete":
-        return MultiDiscreteSpec(tuple(int(n) for n in np.ravel(space.nvec)))
+        return _multi_discrete(space)
     if kind == "MultiBinary":
-        return MultiDiscreteSpec((2,) * int(np.prod(space.shape)))
+        return MultiDiscreteSpec((2,) * int(np.prod(space.shape)), env_shape=_arrangement(space.shape))
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
         _refuse_empty(name, "action", space)
         return _box(space, "float32")
@@ -139,6 +105,33 @@ def _action_spec(name: str, space: Any) -> Spec:
         f"env {name!r} has a {_describe(space)} action space, which is not supported; Discrete, MultiDiscrete, "
         f"MultiBinary, float Box and Dict or Tuple of these are"
     )
+
+
+def _named(name: str, space: Any) -> list[tuple[str, Any]]:
+    """Returns the entries of a Dict space, whose names become parts of field names."""
+    for key in space.spaces:
+        if not isinstance(key, str) or "." in key:
+            raise SpecMismatch(f"env {name!r} has a Dict space with the key {key!r}; keys must be text without dots")
+    return list(space.spaces.items())
+
+
+def _multi_discrete(space: Any) -> MultiDiscreteSpec:
+    starts = tuple(int(n) for n in np.ravel(getattr(space, "start", 0)))
+    return MultiDiscreteSpec(
+        nvec=tuple(int(n) for n in np.ravel(space.nvec)),
+        starts=starts if any(starts) else (),
+        env_shape=_arrangement(np.shape(space.nvec)),
+    )
+
+
+def _arrangement(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return () if len(shape) == 1 else tuple(int(n) for n in shape)
+
+
+def _text(space: Any) -> MultiDiscreteSpec:
+    # Sorted, because the order of a set of characters differs from process to process.
+    characters = "".join(sorted(space.character_list))
+    return MultiDiscreteSpec((len(characters) + 1,) * int(space.max_length), characters=characters)
 
 
 def _children(space: Any) -> list[tuple[str, Any]]:

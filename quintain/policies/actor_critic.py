@@ -14,14 +14,14 @@ from torch import nn
 
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
-from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten, leaves
-from quintain.errors import SpecMismatch
+from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
-from quintain.policies.heads import JointHead
+from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
 from quintain.policies.networks import Mlp, mlp
 from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.spec_rules import observed, refuse_misfits
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
@@ -65,14 +65,16 @@ class ActorCritic(Policy):
 
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
+        refuse_misfits(spec, settings)
         self.settings = settings
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
         generator = (rng or Rng(0)).torch_generator("init")
-        seen = _groups(spec, settings)
-        self.trunk = Trunk(seen["actor"], settings, generator)
-        self.critic_trunk = None if seen["actor"] == seen["critic"] else Trunk(seen["critic"], settings, generator)
+        actor_sees = observed(spec, "actor", settings.actor_obs)
+        critic_sees = observed(spec, "critic", settings.critic_obs)
+        self.trunk = Trunk(actor_sees, settings, generator)
+        self.critic_trunk = None if actor_sees == critic_sees else Trunk(critic_sees, settings, generator)
         value_trunk = self.critic_trunk or self.trunk
 
         def network(trunk: Trunk, output_size: int, output_gain: float) -> Mlp:
@@ -104,8 +106,10 @@ class ActorCritic(Policy):
         return value_features
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        named, rows = flatten(self.spec.obs, obs, f.OBS), self.obs_rows(obs)
-        named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
+        named = flatten(self.spec.obs, obs, f.OBS)
+        if self.state_size:
+            rows = self.obs_rows(obs)
+            named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value
@@ -153,21 +157,3 @@ class ActorCritic(Policy):
         if state is None:
             return None, None
         return state[:, : self.trunk.state_size], state[:, self.trunk.state_size :]
-
-
-def _groups(spec: BehaviorSpec, settings: ActorCriticSettings) -> dict[str, dict[str, LeafSpec]]:
-    """Returns the leaves that the actor and the critic see."""
-    every = leaves(spec.obs, f.OBS)
-    groups = {}
-    for group, wanted in (("actor", settings.actor_obs), ("critic", settings.critic_obs)):
-        names = list(every) if wanted is None else [_find(every, name, group) for name in wanted]
-        groups[group] = {name: every[name] for name in every if name in names}
-    return groups
-
-
-def _find(every: Mapping[str, LeafSpec], name: str, group: str) -> str:
-    path = f"{f.OBS}.{name}"
-    if path not in every:
-        have = ", ".join(p.removeprefix(f"{f.OBS}.") for p in every)
-        raise SpecMismatch(f"policy.{group}_obs names {name!r}, which the observation does not have; it has {have}")
-    return path

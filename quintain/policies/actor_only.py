@@ -10,6 +10,7 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec
+from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorOnlySettings
 from quintain.rng import Rng
@@ -19,6 +20,8 @@ class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
     def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
+        if settings.critic_obs is not None:
+            raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")
         super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
         # Nothing is to be learned, saved or averaged for a network that is never asked.
         del self.critic

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from quintain.data import fields as f
+from quintain.data.env_values import env_shape, from_env, to_env
+from quintain.data.masks import mask_rows
 from quintain.data.rollout import Rollout, Slot
-from quintain.data.spec import BehaviorSpec, DiscreteSpec, build, flatten, leaves
+from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.errors import SpecMismatch
 from quintain.policies.heads import NoiseSpec
 from quintain.rng import Rng
@@ -68,27 +70,53 @@ class Policy(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(
-        self, obs: Any, state: Any = None, *, deterministic: bool = True, rng: Rng | None = None
+        self,
+        obs: Any,
+        state: Any = None,
+        *,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        rng: Rng | None = None,
     ) -> tuple[Any, Any]:
         """Returns what to do in one observation or in a batch of them, ready for `env.step`, and the next state.
 
         A policy with memory takes the state it returned last, or None at the start of an episode; without memory the
-        state stays None. With `deterministic=False` the draw is that of `rng` (a fresh `Rng(0)` unless given), so a
-        caller who wants different draws passes different streams.
+        state stays None. The mask is taken from the observation if it is there; without one all choices are allowed.
+        With `deterministic=False` the draw is that of `rng` (a fresh `Rng(0)` unless given), so a caller who wants
+        different draws passes different streams.
         """
-        rows = {name: np.asarray(value) for name, value in flatten(self.spec.obs, obs, f.OBS).items()}
-        specs = leaves(self.spec.obs, f.OBS)
-        is_single = all(rows[name].shape == leaf.shape for name, leaf in specs.items())
-        for name, leaf in specs.items():
-            if not is_single and rows[name].shape[1:] != leaf.shape:
-                raise SpecMismatch(f"predict() got {name} of shape {rows[name].shape}; the policy takes {leaf}")
-        slot, memory = self._one_step({k: v[None] for k, v in rows.items()} if is_single else rows, state, rng)
+        rows, is_single = self._read_obs(obs)
+        slot, memory = self._one_step(rows, state, rng)
+        if action_mask is None and self.spec.mask_size and isinstance(obs, Mapping):
+            action_mask = obs.get(f.ACTION_MASK)
+        if action_mask is not None:
+            self._write_mask(slot, action_mask)
         self.act(slot, memory, deterministic=deterministic)
         named = flatten(self.spec.action, self.env_action(slot), f.ACTION)
         for name, leaf in leaves(self.spec.action, f.ACTION).items():
-            action = named[name].cpu().numpy()
-            named[name] = (action + leaf.start if isinstance(leaf, DiscreteSpec) else action)[0 if is_single else ...]
+            named[name] = to_env(leaf, named[name].cpu().numpy())[0 if is_single else ...]
         return build(self.spec.action, named, f.ACTION), memory if self.state_size else None
+
+    def _read_obs(self, obs: Any) -> tuple[dict[str, Array], bool]:
+        """Returns the leaves of what a user observed as a batch, and whether it was one observation alone."""
+        specs = leaves(self.spec.obs, f.OBS)
+        seen = {name: np.asarray(value) for name, value in flatten(self.spec.obs, obs, f.OBS).items()}
+        is_single = all(seen[name].shape == env_shape(leaf) for name, leaf in specs.items())
+        for name, leaf in specs.items():
+            if not is_single and seen[name].shape[1:] != env_shape(leaf):
+                raise SpecMismatch(f"predict() got {name} of shape {seen[name].shape}; the policy takes {leaf}")
+        rows = {name: np.asarray(from_env(leaf, seen[name])) for name, leaf in specs.items()}
+        return {name: row[None] for name, row in rows.items()} if is_single else rows, is_single
+
+    def _write_mask(self, slot: Slot, action_mask: Any) -> None:
+        if not self.spec.mask_size:
+            raise SpecMismatch("predict() got an action mask; this policy was made for an environment without masks")
+        memory = slot.leaves[f.ACTION_MASK]
+        try:
+            rows = mask_rows(self.spec.action, action_mask, np.ones(len(memory), np.bool_))
+        except ValueError as error:
+            raise SpecMismatch(f"predict() got {error}") from error
+        memory.copy_(torch.from_numpy(rows))
 
     def get_action(self, step: TensorDict, *, deterministic: bool = False, rng: Rng | None = None) -> TensorDict:
         """Writes action, sample_log_prob and value into a TensorDict that has `obs`."""

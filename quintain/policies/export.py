@@ -22,8 +22,9 @@ import torch
 from torch import nn
 
 from quintain.data import fields as f
+from quintain.data.env_values import env_shape
 from quintain.data.rollout import TORCH_DTYPES, Slot
-from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, flatten, leaves
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, choice_sizes, flatten, leaves
 from quintain.errors import QuintainError, SettingsError
 from quintain.policies.base import Policy
 from quintain.rng import Rng
@@ -193,7 +194,7 @@ def _require_libraries() -> Any:
     except ImportError as error:
         raise SettingsError(
             f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: pip install 'quintain[export]'",
-            code="E0222",
+            code="E0232",
         ) from error
 
 
@@ -221,28 +222,39 @@ def _output_names(policy: Policy) -> list[str]:
 
 
 def _from_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
-    return value - leaf.start if isinstance(leaf, DiscreteSpec) and leaf.start else value
+    if isinstance(leaf, DiscreteSpec):
+        return value - leaf.start
+    if isinstance(leaf, BoxSpec):
+        return value
+    row = value.reshape(value.shape[0], len(leaf.nvec))
+    return row - torch.tensor(leaf.starts) if leaf.starts else row
 
 
 def _to_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
-    return value + leaf.start if isinstance(leaf, DiscreteSpec) and leaf.start else value
+    if isinstance(leaf, DiscreteSpec):
+        return value + leaf.start
+    if isinstance(leaf, BoxSpec):
+        return value
+    numbered = value + torch.tensor(leaf.starts) if leaf.starts else value
+    return numbered.reshape(value.shape[0], *_shape(leaf))
+
+
+def _shape(leaf: LeafSpec) -> tuple[int, ...]:
+    """Returns the shape of one value in the graph: the environment's own; a text is the numbers of its characters."""
+    is_text = not isinstance(leaf, BoxSpec | DiscreteSpec) and leaf.characters
+    return leaf.shape if is_text else env_shape(leaf)
 
 
 def _first_choices(policy: Policy) -> list[int]:
-    places, at = [], 0
-    for leaf in leaves(policy.spec.action, f.ACTION).values():
-        sizes = [leaf.n] if isinstance(leaf, DiscreteSpec) else [] if isinstance(leaf, BoxSpec) else list(leaf.nvec)
-        for size in sizes:
-            places.append(at)
-            at += size
-    return places
+    return [0, *np.cumsum(choice_sizes(policy.spec.action))[:-1].tolist()]
 
 
 def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
     if isinstance(leaf, DiscreteSpec):
         return draw.integers(leaf.start, leaf.start + leaf.n, num_rows)
     if not isinstance(leaf, BoxSpec):
-        return np.stack([draw.integers(0, n, num_rows) for n in leaf.nvec], axis=1)
+        chosen = np.stack([draw.integers(0, n, num_rows) for n in leaf.nvec], axis=1)
+        return (chosen + np.asarray(leaf.starts or 0)).reshape(num_rows, *_shape(leaf))
     if leaf.dtype == "uint8":
         return draw.integers(0, 256, (num_rows, *leaf.shape)).astype(np.uint8)
     low, high = (np.clip(bound, -3.0, 3.0) for bound in leaf.bounds())
@@ -250,10 +262,12 @@ def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
 
 
 def _describe_leaf(leaf: LeafSpec) -> dict[str, Any]:
-    about: dict[str, Any] = {"dtype": leaf.dtype, "shape": ["batch", *leaf.shape]}
+    about: dict[str, Any] = {"dtype": leaf.dtype, "shape": ["batch", *_shape(leaf)]}
     if isinstance(leaf, DiscreteSpec):
         return {**about, "low": leaf.start, "high": leaf.start + leaf.n - 1}
     if isinstance(leaf, BoxSpec):
         low, high = ([float(x) if np.isfinite(x) else None for x in bound] for bound in (leaf.low, leaf.high))
         return {**about, "low": low, "high": high}
-    return {**about, "low": [0] * len(leaf.nvec), "high": [n - 1 for n in leaf.nvec]}
+    starts = leaf.starts or (0,) * len(leaf.nvec)
+    ranges = {"low": list(starts), "high": [start + n - 1 for start, n in zip(starts, leaf.nvec, strict=True)]}
+    return {**about, **ranges, **({"characters": leaf.characters} if leaf.characters else {})}

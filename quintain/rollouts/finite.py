@@ -119,7 +119,7 @@ def refuse_nonfinite(rollout: Rollout) -> None:
             t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])
             raise _error(rollout, what, lane, t, field[t, lane])
     for name in rollout.obs_names:
-        last = rollout.final.rows[name][: rollout.final.count].cpu().numpy()
+        last = rollout.final.array(name)
         if last.dtype.kind == "f" and not np.isfinite(last).all():
             row = int(np.argwhere(~np.isfinite(last))[0][0])
             t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == row)[0])

@@ -47,7 +47,7 @@ class SyncCollector(KeepsState):
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "rng", "on_episodes", "on_step", "seconds", "writing_env", "shared", "steps"}
+        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps"}
     )
 
     def __init__(
@@ -221,11 +221,15 @@ class SyncCollector(KeepsState):
         self.episode_length.fill(0)
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
-        """Ends a rollout in which every lane has played its one episode."""
-        rollout.storage[f.VALID][self.cursor :].fill_(False)
-        for name in rollout.obs_names:
-            rollout.storage[name][rollout.num_steps].copy_(rollout.storage[name][self.cursor])
-        self.cursor = rollout.num_steps
+        """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
+        last = rollout.num_steps
+        after = {name: rollout.storage[name][self.cursor].clone() for name in rollout.obs_names}
+        for name, field in rollout.storage.items():
+            if name not in (f.NOISE, f.FINAL_INDEX, f.POLICY_VERSION):
+                field[self.cursor :].zero_()
+        for name, rows in after.items():
+            rollout.storage[name][last].copy_(rows)
+        self.cursor = last
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""

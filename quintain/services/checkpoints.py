@@ -57,7 +57,7 @@ class CheckpointManager(CheckpointCatalog):
     def __init__(self, directory: Path, *, keep: int) -> None:
         super().__init__(directory)
         if keep < FEWEST_KEPT:
-            raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0216")
+            raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0211")
         self._keep = keep
         self._reserve = disk_reserve.DiskReserve(directory)
 

@@ -59,9 +59,7 @@ class HeaderLines:
             f"seed {header.seed}",
         ]
         what = [Text(f"quintain {header.version}", "bold"), *map(Text, words)]
-        where = [Text(f"determinism {header.exactness}")]
-        if header.start_step:
-            where.append(Text(f"from step {grouped(header.start_step)}"))
+        where = [Text(f"from step {grouped(header.start_step)}")] if header.start_step else []
         if header.run_directory is None:
             where.append(Text("Ctrl-C once stops"))
         else:

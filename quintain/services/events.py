@@ -143,16 +143,20 @@ class EventManager:
         return answer
 
     def state_dict(self) -> State:
-        """Saves the events that remember something, by their place in the order."""
-        memories = {str(i): e.function.state_dict() for i, e in enumerate(self.entries) if _has_memory(e)}
+        """Saves the events that remember something, by their place among these."""
+        memories = {str(i): event.state_dict() for i, event in enumerate(self._remembering)}
         return {"next_event": self.next_event, "has_started": self.has_started, "memories": memories}
 
     def load_state_dict(self, state: State) -> None:
         self.next_event = state["next_event"]
         self.has_started = state["has_started"]
-        for i, entry in enumerate(self.entries):
-            if _has_memory(entry):
-                entry.function.load_state_dict(state["memories"][str(i)])
+        for i, event in enumerate(self._remembering):
+            event.load_state_dict(state["memories"][str(i)])
+
+    @property
+    def _remembering(self) -> list[Stateful]:
+        # Not counting the others: an evaluation more or less must change neither the digest nor who gets which memory.
+        return [entry.function for entry in self.entries if isinstance(entry.function, Stateful)]
 
 
 def require_stages(entries: Collection[Entry], stages: Collection[str]) -> None:
@@ -162,12 +166,8 @@ def require_stages(entries: Collection[Entry], stages: Collection[str]) -> None:
             raise SettingsError(
                 f"event {entry.name} can never happen: it waits for stage {entry.when.stage!r}, and this trainer has "
                 f"{', '.join(stages)}",
-                code="E0217",
+                code="E0214",
             )
-
-
-def _has_memory(entry: Entry) -> bool:
-    return isinstance(entry.function, Stateful)
 
 
 def _name_of(function: Any) -> str:

@@ -33,7 +33,7 @@ def check_run_id(run_id: str) -> str:
     is_plain = _RUN_ID.fullmatch(run_id) and not _DEVICE_NAMES.fullmatch(run_id)
     if not is_plain or run_id == LATEST:
         expected = "1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit"
-        raise SettingsError(f"--run-id: found {run_id!r}, expected {expected}, and no reserved word", code="E0217")
+        raise SettingsError(f"--run-id: found {run_id!r}, expected {expected}, and no reserved word", code="E0212")
     return run_id
 
 

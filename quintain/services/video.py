@@ -33,7 +33,7 @@ class EpisodeRecorder:
             return
         frame = env.render()
         if frame is None or frame.ndim != 3:
-            raise EnvError("the environment gives no pictures: render() must return [height, width, 3]", code="E0507")
+            raise EnvError("the environment gives no pictures: render() must return [height, width, 3]", code="E0522")
         self.frames_per_second = env.frames_per_second
         self.frames.append(frame.copy())
 
@@ -44,7 +44,7 @@ def require_pillow() -> Any:
         return import_module("PIL.Image")
     except ImportError as error:
         raise SettingsError(
-            f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0222"
+            f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0232"
         ) from error
 
 

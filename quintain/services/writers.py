@@ -24,8 +24,6 @@ class RunHeader:
     run_directory: str | None
     budget_env_steps: int
     start_step: int = 0
-    exactness: str = "L3"
-    """The level of determinism that this run promises, L0 to L3."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
         problems += _staleness_has_placement(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
+        problems += _groups_fit_lanes(path, behavior, tree.experiment)
+        problems += _memory_has_whole_lanes(path, behavior)
+        problems += _micro_batch_fits_minibatch(path, behavior)
+        problems += _one_hand_on_the_learning_rate(path, behavior)
     return problems
 
 
@@ -47,7 +51,7 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
             (*path, "rollout", "max_staleness"),
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
             "set max_staleness to 0 or choose another placement",
-            "E0216",
+            "E0213",
         )
 
 
@@ -57,7 +61,73 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
         yield Problem(
             (*path, "events", types.index("stop_at_return")),
             "stop_at_return can never happen without an evaluate event; add {type: evaluate}",
-            "E0217",
+            "E0214",
+        )
+
+
+def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
+    env = ("experiment", "env")
+    group_size, num_lanes = _integer(experiment.env, "group_size"), _integer(experiment.env, "num_lanes")
+    if group_size is None or num_lanes is None:
+        return
+    algorithm = f"{dotted((*path, 'algorithm', 'type'))} {behavior.algorithm.type}"
+    needs_groups = getattr(type(behavior.algorithm), "needs_groups", False)
+    is_native = getattr(experiment.env, "vectorization", "lanes") == "native"
+    if is_native and (needs_groups or group_size > 1):
+        why = f"which {algorithm} needs" if needs_groups else f"which experiment.env.group_size {group_size} asks for"
+        yield Problem(
+            (*env, "vectorization"), f"native cannot start lanes alike, {why}; set vectorization to lanes", "E0219"
+        )
+    elif needs_groups and group_size < 2:
+        yield Problem(
+            (*env, "group_size"),
+            f"{group_size} leaves nothing to compare: {algorithm} compares lanes that start alike; set group_size to 2 "
+            f"or more, so that it divides experiment.env.num_lanes {num_lanes}",
+            "E0219",
+        )
+    elif num_lanes % group_size:
+        yield Problem(
+            (*env, "group_size"),
+            f"{group_size} does not divide experiment.env.num_lanes {num_lanes}; every group must be whole",
+            "E0219",
+        )
+
+
+def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    num_steps = _integer(behavior.rollout, "num_steps")
+    if num_steps is None or getattr(behavior.policy, "memory", None) is None:
+        return
+    for name in ("batch_size", "micro_batch_size"):
+        size = _integer(behavior.algorithm, name)
+        if size is not None and size % num_steps:
+            yield Problem(
+                (*path, "algorithm", name),
+                f"{size} is {size / num_steps:.3g} lanes of {dotted((*path, 'rollout', 'num_steps'))} {num_steps}; "
+                f"with {dotted((*path, 'policy', 'memory'))} a minibatch is whole lanes: set {name} to "
+                f"{max(1, round(size / num_steps)) * num_steps}, or to another multiple of num_steps",
+                "E0221",
+            )
+
+
+def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    whole, part = _integer(behavior.algorithm, "batch_size"), _integer(behavior.algorithm, "micro_batch_size")
+    if whole is not None and part is not None and part > whole:
+        yield Problem(
+            (*path, "algorithm", "micro_batch_size"),
+            f"{part} is more than {dotted((*path, 'algorithm', 'batch_size'))} {whole}, of which it is a part; "
+            f"lower it, or leave it out",
+            "E0215",
+        )
+
+
+def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    schedule = getattr(behavior.algorithm, "learning_rate", None)
+    if getattr(behavior.algorithm, "adaptive_kl", None) is not None and getattr(schedule, "end", None) is not None:
+        yield Problem(
+            (*path, "algorithm", "learning_rate"),
+            f"a schedule has no effect with {dotted((*path, 'algorithm', 'adaptive_kl'))}, which moves the learning "
+            f"rate by itself; give one number",
+            "E0222",
         )
 
 

@@ -193,10 +193,13 @@ class Trainer:
         return self.source.fill(self.store, self.should_stop)
 
     def _stage_estimate(self) -> bool:
-        self.algorithm.estimate(self.taken)
+        if self.taken.num_valid:
+            self.algorithm.estimate(self.taken)
         return True
 
     def _stage_update(self) -> bool:
+        if not self.taken.num_valid:
+            return True
         try:
             losses = self.algorithm.update(self.taken, self.progress)
         except NonFiniteError as fault:
@@ -273,9 +276,11 @@ class Trainer:
     def len_window(self) -> deque[int]:
         return self.episodes.lengths
 
-    def predict(self, obs: Any, state: None = None, *, deterministic: bool = True) -> tuple[Any, None]:
+    def predict(
+        self, obs: Any, state: Any = None, *, deterministic: bool = True, action_mask: Any = None
+    ) -> tuple[Any, Any]:
         """Returns what the policy does in an observation, ready for `env.step`, and its next state."""
-        return self.policy.predict(obs, state, deterministic=deterministic)
+        return self.policy.predict(obs, state, deterministic=deterministic, action_mask=action_mask)
 
     def save_checkpoint(self) -> Path:
         """Commits a checkpoint now and returns its directory."""

@@ -154,6 +154,15 @@ def test_lambda_one_gives_discounted_returns_and_lambda_zero_one_step_errors() -
     assert zeros.ravel().tolist() == [1.0, -3.0, -7.0]
 
 
+def test_nothing_follows_a_true_end_whatever_its_last_observation_is_worth() -> None:
+    reward, value, final = arrays([1], [10, 20], [100])
+    yes = np.ones((1, 1), bool)
+    # Terminated: 1 + 0 - 10. Only cut: 1 + 0.5 * 100 - 10.
+    over = generalized_advantages(reward, value, final, yes, yes, yes, gamma=0.5, gae_lambda=0.5)
+    cut = generalized_advantages(reward, value, final, ~yes, yes, yes, gamma=0.5, gae_lambda=0.5)
+    assert (over.item(), cut.item()) == (-9.0, 41.0)
+
+
 def test_inputs_are_left_as_they_were() -> None:
     given = arrays([1, 2], [1, 2, 3], [0, 5])
     copies = [array.copy() for array in given]

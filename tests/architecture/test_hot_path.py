@@ -14,10 +14,25 @@ SYNCHRONISING = frozenset({"item", "cpu", "tolist"})
 PER_STEP = {
     "rollouts/sync_collector.py": {"_step", "_follow_episodes", "_skip_resets", "_array"},
     "algorithms/ppo.py": {"loss"},
-    "algorithms/base.py": {"minibatches"},
-    "optimizer.py": {"step"},
-    "policies/actor_critic.py": {"act", "value_of", "evaluate_actions", "env_action", "_features"},
-    "policies/distributions.py": {"sample", "mode", "evaluate"},
+    "algorithms/a2c.py": {"loss"},
+    "algorithms/grpo.py": {"loss"},
+    "algorithms/base.py": {"minibatches", "descend", "judge", "mirrored"},
+    "algorithms/minibatches.py": {"rows", "lanes", "only_valid", "split", "num_valid", "_gather"},
+    "algorithms/symmetry.py": {"with_mirrors"},
+    "optimizer.py": {"step", "clear", "add", "apply"},
+    "policies/actor_critic.py": {
+        "act",
+        "choose",
+        "value_of",
+        "evaluate_actions",
+        "judge_actions",
+        "env_action",
+        "_step",
+    },
+    "policies/encoders.py": {"forward"},
+    "policies/memory.py": {"step", "replay", "_next"},
+    "policies/heads.py": {"sample", "mode", "evaluate", "env_action"},
+    "policies/joint_head.py": {"sample", "mode", "evaluate", "env_actions"},
 }
 """Functions that run once per step or per minibatch."""
 

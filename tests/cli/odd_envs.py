@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, Sequence
 
 VECTOR = Box(-1.0, 1.0, (2,), np.float32)
 
@@ -33,12 +33,22 @@ class Plain(gymnasium.Env[Any, Any]):
         return 1.0
 
 
-class DictObs(Plain):
-    observation_space = Dict({"a": VECTOR, "b": VECTOR})
+class SequenceObs(Plain):
+    observation_space = Sequence(VECTOR)
 
 
-class ManyChoices(Plain):
-    action_space = MultiDiscrete([2, 3])
+class WholeNumbers(Plain):
+    action_space = Box(0, 5, (2,), np.int64)
+
+
+class WrongMask(Plain):
+    def action_masks(self) -> Any:
+        return [True, True, False]
+
+
+class NothingAllowed(Plain):
+    def action_masks(self) -> Any:
+        return [False, False]
 
 
 class CannotBeMade(Plain):

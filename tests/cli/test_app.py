@@ -58,8 +58,7 @@ def quintain(*words: str) -> subprocess.CompletedProcess[str]:
 
 def imported_by(*words: str) -> set[str]:
     program = (
-        "import sys; from quintain.__main__ import main; main(sys.argv[1:]);"
-        "sys.stderr.write('|'.join(sys.modules))"
+        "import sys; from quintain.__main__ import main; main(sys.argv[1:]);sys.stderr.write('|'.join(sys.modules))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True, timeout=60
@@ -142,9 +141,7 @@ def test_a_usage_error_is_one_line_and_exit_2(
     assert printed.out == ""
 
 
-def test_a_group_without_its_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_without_its_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     group = typer.Typer(no_args_is_help=True)
     group.command("show")(lambda: None)
     group.command("schema")(lambda: None)
@@ -203,9 +200,7 @@ def test_a_bug_is_one_line_and_a_private_crash_report(
     assert app.main(["train", "ppo", "X"]) == 1
     [report] = tmp_path.glob("quintain-crash-*.txt")
     printed = capsys.readouterr().err
-    assert printed == (
-        f"error[E0101]: internal error: ZeroDivisionError: first. A crash report is in {report}\n"
-    )
+    assert printed == (f"error[E0101]: internal error: ZeroDivisionError: first. A crash report is in {report}\n")
     assert "Traceback" in report.read_text()
     assert stat.S_IMODE(report.stat().st_mode) == 0o600
 
@@ -220,9 +215,7 @@ def test_a_crash_report_that_cannot_be_written(
 
 
 @pytest.mark.parametrize("words", [["--debug", "train", "ppo", "X"], ["train", "ppo", "X", "--debug"]])
-def test_debug_shows_the_traceback(
-    words: list[str], failing: Raise, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_shows_the_traceback(words: list[str], failing: Raise, capsys: pytest.CaptureFixture[str]) -> None:
     failing(SettingsError("wrong"))
     assert app.main(words) == 2
     printed = capsys.readouterr().err
@@ -333,6 +326,7 @@ def test_train_passes_on_what_was_asked(requests: list[TrainRequest | ResumeRequ
             is_resume=False,
             is_forced=True,
             initialize_from=None,
+            allow=(),
             is_json=False,
             is_quiet=True,
         )

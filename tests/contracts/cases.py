@@ -15,20 +15,26 @@ ENVS: dict[str, dict[str, Any]] = {
     "gym native": {"type": "gym", "id": "CartPole-v1", "vectorization": "native", "max_episode_steps": 15},
     "corridor": {"type": "corridor"},
 }
-ALGORITHMS = ("ppo", "my_reinforce")
+ALGORITHMS = ("ppo", "a2c", "grpo", "my_reinforce")
+GROUPLESS = {"gym native"}
+"""Environments that cannot start lanes alike."""
 NUM_LANES, NUM_STEPS = 4, 32
 
 
 def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: int = 3, **behavior: Any) -> RunFile:
     chosen: dict[str, Any] = {"type": algorithm}
-    if algorithm == "ppo":
+    if algorithm in ("ppo", "grpo"):
         chosen |= {"batch_size": 48, "num_epochs": 2}
+    env = {"num_lanes": NUM_LANES, **(env or ENVS["gym lanes, choices"])}
+    if algorithm == "grpo":
+        chosen["kl_coef"] = 0.1
+        env["group_size"] = 2
     return RunFile.from_mapping(
         {
             "experiment": {
                 "seed": 5,
                 "budget": {"env_steps": cycles * NUM_LANES * NUM_STEPS},
-                "env": {"num_lanes": NUM_LANES, **(env or ENVS["gym lanes, choices"])},
+                "env": env,
                 "behaviors": {
                     "default": {"algorithm": chosen, "rollout": {"num_steps": NUM_STEPS}, "events": [], **behavior}
                 },

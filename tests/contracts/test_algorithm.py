@@ -14,7 +14,7 @@ from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
 from quintain.trainers.base import Trainer
-from tests.contracts.cases import ALGORITHMS, ENVS, NUM_LANES, NUM_STEPS, make_trainer, run_file
+from tests.contracts.cases import ALGORITHMS, ENVS, GROUPLESS, NUM_LANES, NUM_STEPS, make_trainer, run_file
 
 
 def test_every_registered_algorithm_has_a_case() -> None:
@@ -22,7 +22,8 @@ def test_every_registered_algorithm_has_a_case() -> None:
 
 
 def collected(algorithm: str) -> Trainer:
-    trainer = make_trainer(run_file(algorithm=algorithm))
+    # Without a time limit, so that some lanes fall earlier than others.
+    trainer = make_trainer(run_file({"type": "gym", "id": "CartPole-v1"}, algorithm=algorithm))
     assert trainer._stage_collect()
     return trainer
 
@@ -68,8 +69,10 @@ def test_state_is_complete(algorithm: str) -> None:
     assert_all_state_saved(make_trainer(run_file(algorithm=algorithm, cycles=5)))
 
 
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [(algorithm, env) for algorithm in ALGORITHMS for env in ENVS if algorithm != "grpo" or env not in GROUPLESS],
+)
 def test_an_interrupted_run_is_the_run_that_was_not(algorithm: str, env: str) -> None:
     # In the second rollout, then in the rest of it: 3 cycles of 32 steps are 96.
     settings = run_file(ENVS[env], algorithm, cycles=3)

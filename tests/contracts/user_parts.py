@@ -39,6 +39,7 @@ class Corridor(Env):
 
     def __init__(self, settings, num_lanes, rng):
         self.settings, self.num_lanes = settings, num_lanes
+        self.group_size = settings.group_size  # every lane starts in the first cell
         self.spec = BehaviorSpec(obs=box(1), action=discrete(2))
         self.cell = torch.zeros(num_lanes, 1)
         self.age = torch.zeros(num_lanes)

@@ -8,7 +8,7 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.data.spec import BehaviorSpec, DictSpec, TupleSpec, box, discrete, multi_discrete
 
 SPEC = BehaviorSpec(obs=box(2), action=discrete(4))
 N, T = 3, 5
@@ -16,6 +16,10 @@ N, T = 3, 5
 
 def make(spec: BehaviorSpec = SPEC) -> Rollout:
     return Rollout(spec, num_lanes=N, num_steps=T, noise_size=1)
+
+
+def add_final_obs(rollout: Rollout, t: int, lanes: np.ndarray, rows: np.ndarray) -> None:
+    rollout.add_final_obs(t, lanes, {f.OBS: rows}, rollout.policy_state)
 
 
 def lane_and_step(rollout: Rollout) -> None:
@@ -73,7 +77,7 @@ def test_fields_have_the_shapes_and_types_of_the_spec() -> None:
     )
     assert images[f.OBS].shape == (2, 5, 8, 8, 1)
     assert images[f.OBS].dtype == torch.uint8
-    assert images.final_obs.dtype == torch.uint8
+    assert images.final.rows[f.OBS].dtype == torch.uint8
     assert images[f.ACTION].shape == (2, 5, 2, 3)
     assert images[f.ACTION].dtype == torch.float32
     assert images[f.NOISE].shape == (2, 5, 6)
@@ -103,28 +107,28 @@ def test_begin_clears_what_the_last_use_left() -> None:
     for name in (f.REWARD, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE):
         rollout.storage[name].fill_(1)
     rollout.storage[f.VALID].fill_(False)
-    rollout.add_final_obs(2, np.array([1]), np.ones((1, 2)))
+    add_final_obs(rollout, 2, np.array([1]), np.ones((1, 2)))
     rollout.begin(2, version=7)
     for name in (f.REWARD, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE):
         assert not rollout.storage[name].any()
     assert rollout.storage[f.VALID].all()
     assert (rollout[f.FINAL_INDEX] == -1).all()
     assert (rollout[f.POLICY_VERSION] == 7).all()
-    assert (rollout.num_final, rollout.sequence) == (0, 2)
+    assert (rollout.final.count, rollout.sequence) == (0, 2)
 
 
 def test_final_observations_are_found_by_their_index_and_survive_growth() -> None:
     rollout = make()
     rollout.begin(1, version=0)
     # All lanes end at every step: 15 rows, where max(3, 3 * 5 // 8) = 3 were allocated.
-    assert len(rollout.final_obs) == 3
+    assert len(rollout.final.rows[f.OBS]) == 3
     for t in range(T):
-        rollout.add_final_obs(t, np.arange(N), np.array([[lane, t] for lane in range(N)], np.float32))
+        add_final_obs(rollout, t, np.arange(N), np.array([[lane, t] for lane in range(N)], np.float32))
     for lane in range(N):
         for t in range(T):
             row = int(rollout[f.FINAL_INDEX][lane, t])
-            assert rollout.final_obs[row].tolist() == [lane, t]
-    assert rollout.num_final == N * T
+            assert rollout.final.rows[f.OBS][row].tolist() == [lane, t]
+    assert rollout.final.count == N * T
     assert (rollout[f.FINAL_INDEX][:, T] == -1).all()
 
 
@@ -133,9 +137,9 @@ def test_final_observations_that_grew_while_acting_can_be_learned_from() -> None
     rollout.begin(1, version=0)
     with torch.inference_mode():
         for t in range(T):
-            rollout.add_final_obs(t, np.arange(N), np.ones((N, 2), np.float32))
+            add_final_obs(rollout, t, np.arange(N), np.ones((N, 2), np.float32))
     weight = torch.ones(2, requires_grad=True)
-    (rollout.final_obs @ weight).sum().backward()
+    (rollout.final.rows[f.OBS] @ weight).sum().backward()
     assert weight.grad is not None
 
 
@@ -145,13 +149,13 @@ def test_rollouts_come_back_whole() -> None:
     for stored in rollout.storage.values():
         stored.copy_(torch.from_numpy(generator.integers(0, 2, stored.shape)))
     for t in range(T):
-        rollout.add_final_obs(t, np.arange(N), generator.standard_normal((N, 2), np.float32))
+        add_final_obs(rollout, t, np.arange(N), generator.standard_normal((N, 2), np.float32))
     restored = make()
     restored.load_state_dict(rollout.state_dict())
     for name, stored in rollout.storage.items():
         assert torch.equal(restored.storage[name], stored)
-    assert torch.equal(restored.final_obs[: N * T], rollout.final_obs[: N * T])
-    assert (restored.num_final, restored.sequence) == (N * T, 3)
+    np.testing.assert_array_equal(restored.final.array(f.OBS), rollout.final.array(f.OBS))
+    assert (restored.final.count, restored.sequence) == (N * T, 3)
     assert restored.slots[1].obs.data_ptr() == restored.storage[f.OBS][1].data_ptr()
 
 
@@ -173,3 +177,66 @@ def test_a_batch_lists_valid_rows_and_counts_episodes_of_the_first_steps() -> No
     assert batch.valid_rows.tolist() == [row for row in range(15) if row != 7]
     assert (batch.num_valid, batch.num_episodes) == (14, 2)
     assert list(batch) == [rollout]
+
+
+STRUCTURED = BehaviorSpec(
+    obs=DictSpec((("image", box(8, 8, 1, dtype="uint8")), ("pair", TupleSpec((box(2), discrete(3)))))),
+    action=DictSpec((("gear", discrete(3)), ("lights", multi_discrete(2, 2)))),
+    mask_size=7,
+)
+
+
+def test_a_structured_rollout_has_one_field_per_leaf_and_slots_in_the_specs_own_shape() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=4)
+    assert rollout["obs.image"].shape == (N, T + 1, 8, 8, 1)
+    assert rollout["obs.pair.1"].dtype == torch.int64
+    assert rollout["action.lights"].shape == (N, T + 1, 2)
+    assert rollout["action_mask"].shape == (N, T + 1, 7)
+    assert rollout.policy_state.shape == (N, 4)
+    slot = rollout.slots[2]
+    assert slot.obs["pair"][1].data_ptr() == rollout.storage["obs.pair.1"][2].data_ptr()
+    assert slot.action["gear"].data_ptr() == rollout.storage["action.gear"][2].data_ptr()
+    assert set(slot.leaves) == {
+        "obs.image", "obs.pair.0", "obs.pair.1", "action.gear", "action.lights", "first", "action_mask"
+    }  # fmt: skip
+    assert "action_mask" not in make().storage
+
+
+def test_observations_are_written_in_their_own_shape() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    image = np.full((N, 8, 8, 1), 7, np.uint8)
+    rollout.write_obs(1, {"pair": (torch.ones(N, 2), np.arange(N)), "image": image})
+    assert (rollout["obs.image"][:, 1] == 7).all()
+    assert rollout["obs.pair.1"][:, 1].tolist() == [0, 1, 2]
+    assert (rollout["obs.pair.0"][:, 1] == 1).all()
+
+
+def test_a_tensordict_nests_the_leaves_and_shares_their_memory() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    td = rollout.td()
+    assert td["obs", "pair", "1"].data_ptr() == rollout["obs.pair.1"].data_ptr()
+    assert td["action", "gear"].shape == (N, T + 1)
+
+
+def test_final_rows_keep_the_memory_of_the_lane_that_ended() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    rollout.begin(1, version=0)
+    memory = torch.arange(6.0).reshape(N, 2)
+    rows = {"obs.image": np.zeros((1, 8, 8, 1), np.uint8), "obs.pair.0": np.ones((1, 2)), "obs.pair.1": np.array([2])}
+    rollout.add_final_obs(3, np.array([1]), rows, memory)
+    taken = rollout.final.take(rollout["final_index"][1, 3].reshape(1).long())
+    assert taken["policy_state"].tolist() == [[2.0, 3.0]]
+    assert taken["obs.pair.1"].tolist() == [2]
+    restored = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    restored.load_state_dict(rollout.state_dict())
+    assert restored.final.array("policy_state").tolist() == [[2.0, 3.0]]
+
+
+def test_the_observations_that_count_are_given_by_leaf() -> None:
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    rollout.begin(1, version=0)
+    rollout["obs.pair.1"][1, 2] = 2
+    rollout[f.VALID][0] = False
+    valid = Batch(rollout).valid_obs()
+    assert valid["obs.pair.1"].sum() == 2
+    assert {name: len(rows) for name, rows in valid.items()} == dict.fromkeys(rollout.obs_names, (N - 1) * T)

@@ -5,8 +5,22 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
-from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.data.spec import (
+    BehaviorSpec,
+    DictSpec,
+    TupleSpec,
+    box,
+    build,
+    choice_sizes,
+    discrete,
+    flatten,
+    leaves,
+    multi_discrete,
+)
+
+NESTED = DictSpec((("eye", TupleSpec((box(2), discrete(3)))), ("ear", multi_discrete(2, 4))))
 
 
 def test_specs_print_briefly() -> None:
@@ -37,4 +51,46 @@ def test_json_holds_everything_and_null_for_a_missing_bound() -> None:
     assert json.loads(json.dumps(described, allow_nan=False)) == {
         "obs": {"type": "box", "shape": [2], "dtype": "float32", "low": [0.0, 0.0], "high": [None, None]},
         "action": {"type": "discrete", "n": 3, "start": 1},
+        "mask_size": 0,
     }
+
+
+def test_leaves_are_named_by_their_path_in_a_fixed_order() -> None:
+    assert list(leaves(NESTED, "obs")) == ["obs.eye.0", "obs.eye.1", "obs.ear"]
+    assert leaves(NESTED, "obs")["obs.eye.1"] == discrete(3)
+    assert leaves(box(2), "obs") == {"obs": box(2)}
+
+
+def test_flattening_and_building_are_inverse_and_ignore_what_the_spec_does_not_name() -> None:
+    value = {"ear": "E", "eye": ("x", "y"), "nose": "not in the spec"}
+    flat = flatten(NESTED, value, "obs")
+    assert flat == {"obs.eye.0": "x", "obs.eye.1": "y", "obs.ear": "E"}
+    assert build(NESTED, flat, "obs") == {"eye": ("x", "y"), "ear": "E"}
+    assert flatten(box(1), "v", "obs") == {"obs": "v"}
+    assert build(box(1), {"obs": "v"}, "obs") == "v"
+    with pytest.raises(KeyError):
+        flatten(NESTED, {"eye": ("x", "y")}, "obs")
+
+
+def test_structured_specs_print_briefly_and_as_json() -> None:
+    assert str(NESTED) == "Dict(eye: Tuple(Box(2), Discrete(3)), ear: MultiDiscrete[2, 4])"
+    assert str(BehaviorSpec(box(1), discrete(2), mask_size=2)) == "obs Box(1), action Discrete(2) with masks"
+    described = json.loads(json.dumps(BehaviorSpec(NESTED, discrete(2)).to_dict(), allow_nan=False))["obs"]
+    assert described["type"] == "dict"
+    assert [below["type"] for below in described["entries"]["eye"]["entries"]] == ["box", "discrete"]
+    assert described["entries"]["ear"] == {
+        "type": "multi_discrete", "nvec": [2, 4], "starts": [], "env_shape": [], "characters": ""
+    }  # fmt: skip
+
+
+def test_the_choices_of_an_action_are_listed_in_the_order_of_its_leaves() -> None:
+    assert choice_sizes(NESTED) == (3, 2, 4)
+    assert choice_sizes(box(3)) == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((84, 84, 3), True), ((4, 84, 84), True), ((7, 7, 1), True), ((10, 10), False), ((6, 6, 3), False), ((9,), False)],
+)
+def test_images_have_height_width_and_channels(shape: tuple[int, ...], expected: bool) -> None:
+    assert box(*shape).is_image == expected

@@ -123,7 +123,7 @@ def test_box_actions_arrive_in_their_shape_and_may_be_kept() -> None:
 def test_an_observation_of_another_shape_is_an_error_of_the_environment(obs: Any) -> None:
     env = lanes(partial(Recorder, obs=obs))
     env.reset()
-    with pytest.raises(EnvError, match=r"step\(\) returned observation shape .*, declared Box\(2\)") as failed:
+    with pytest.raises(EnvError, match=r"step\(\) returned obs of shape .*, declared Box\(2\)") as failed:
         env.step(torch.zeros(2, dtype=torch.int64))
     assert (failed.value.code, failed.value.exit_code) == ("E0511", 5)
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_created_or_is_no_environment_is_refused() -> None:
         lanes(dict)
     assert failed.value.code == "E0506"
     with pytest.raises(SpecMismatch):
-        lanes(partial(Recorder, gymnasium.spaces.MultiBinary(2)))
+        lanes(partial(Recorder, gymnasium.spaces.Graph(Discrete(2), None)))
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 37, 90])
@@ -169,7 +169,7 @@ def test_a_restored_environment_continues_bitwise_in_the_middle_of_episodes(fact
     restored = lanes(factory, 3)
     restored.load_state_dict(env.state_dict())
     assert restored.exactness == "exact"
-    np.testing.assert_array_equal(restored.obs, env.obs)
+    np.testing.assert_array_equal(restored.obs["obs"], env.obs["obs"])
     for action in actions[num_steps:]:
         ours, theirs = restored.step(action), env.step(action)
         for mine, other in zip(ours[:4], theirs[:4], strict=True):
@@ -185,9 +185,9 @@ def test_a_restored_environment_saves_the_same_state() -> None:
         env.step(action)
     restored.load_state_dict(env.state_dict())
     ours, theirs = restored.state_dict(), env.state_dict()
-    np.testing.assert_array_equal(ours["obs"], theirs["obs"])
+    np.testing.assert_array_equal(ours["obs"]["obs"], theirs["obs"]["obs"])
     np.testing.assert_array_equal(ours["episode"], theirs["episode"])
-    np.testing.assert_array_equal(ours["action_log"]["rows"], theirs["action_log"]["rows"])
+    np.testing.assert_array_equal(ours["action_log"]["rows"]["action"], theirs["action_log"]["rows"]["action"])
     np.testing.assert_array_equal(ours["action_log"]["start"], theirs["action_log"]["start"])
 
 
@@ -204,9 +204,9 @@ def test_an_environment_that_writes_into_its_action_does_not_change_the_log() ->
     env, restored = lanes(factory), lanes(factory)
     env.reset()
     env.step(torch.ones(2, 1))
-    assert env.state_dict()["action_log"]["rows"].ravel().tolist() == [1, 1]
+    assert env.state_dict()["action_log"]["rows"]["action"].ravel().tolist() == [1, 1]
     restored.load_state_dict(env.state_dict())
-    assert restored.state_dict()["action_log"]["rows"].ravel().tolist() == [1, 1]
+    assert restored.state_dict()["action_log"]["rows"]["action"].ravel().tolist() == [1, 1]
 
 
 class Unrepeatable(Recorder):

@@ -198,7 +198,7 @@ def test_an_environment_that_cannot_be_saved_says_so_and_starts_anew(mode: str) 
     for _ in range(5):
         env.step(STILL)
     restored.load_state_dict(env.state_dict())
-    np.testing.assert_array_equal(restored.obs, start)
+    np.testing.assert_array_equal(restored.obs["obs"], start)
     restored.step(STILL)
 
 

@@ -87,6 +87,8 @@ def test_a_disk_that_stays_full_stops_the_run(
     assert_every_checkpoint_is_sound(run)
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["resumable"]) == ("failed", 8, True)
+    # The commits at 0, 32, 64 and 96 fit; those at 128, 160 and 192 do not, and three are enough.
+    assert (status["checkpoint"], status["step"]) == ("000004-step-96", 192)
     assert app.main(["resume", "b", "--quiet"]) == 0
     assert (digest_of(run), rows_of(run)) == reference
 

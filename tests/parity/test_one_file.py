@@ -57,7 +57,7 @@ def weights_of_framework(env_id: str, settings: dict[str, Any]) -> tuple[dict[st
     trainer = Trainer("ppo", env_id, total_timesteps=BUDGET, writers=[], events=[], **{**SMALL, **settings})
     trainer.train()
     renamed = {
-        name.removeprefix("head.").removeprefix("normalizer."): tensor
+        name.removeprefix("head.heads.0.").removeprefix("trunk.encoder.normalizer."): tensor
         for name, tensor in trainer.policy.state_dict().items()
     }
     return renamed, trainer

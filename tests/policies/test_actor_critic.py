@@ -49,7 +49,7 @@ def test_judging_an_action_again_gives_the_log_probability_it_was_sampled_with(
     spec: BehaviorSpec, normalize_obs: bool
 ) -> None:
     policy = make(spec, normalize_obs=normalize_obs)
-    policy.observe(3 + 5 * np.random.default_rng(5).standard_normal((50, *spec.obs.shape)))
+    policy.observe({f.OBS: 3 + 5 * np.random.default_rng(5).standard_normal((50, *spec.obs.shape))})
     rollout = acted(policy)
     now = policy.evaluate_actions({name: rollout.flat(name) for name in (f.OBS, f.ACTION)})
     torch.testing.assert_close(now[f.LOG_PROB], rollout.flat(f.LOG_PROB), atol=1e-5, rtol=0)
@@ -103,23 +103,25 @@ def test_networks_start_orthogonal_with_zero_biases() -> None:
 def test_continuous_actions_are_clipped_for_the_environment_only() -> None:
     policy = make(NUMBERS)
     rollout = acted(policy, num_lanes=50)
-    action = rollout.flat(f.ACTION)
-    clipped = policy.env_action(action)
+    action, slot = rollout.flat(f.ACTION), rollout.slots[0]
+    clipped = policy.env_action(slot)
     assert action.min() < -0.5
     assert action.max() > 0.25
     assert torch.equal(clipped, action.clamp(-0.5, 0.25))
     assert policy.predict(rollout.flat(f.OBS).numpy(), deterministic=False)[0].max() <= 0.25
     unclipped = make(NUMBERS, clip_actions=False)
-    assert torch.equal(unclipped.env_action(action), action)
+    assert torch.equal(unclipped.env_action(slot), action)
     unbounded = make(BehaviorSpec(obs=box(2), action=box(2)))
-    assert torch.equal(unbounded.env_action(action), action)
+    assert torch.equal(unbounded.env_action(slot), action)
 
 
 def test_bounds_may_differ_by_number_and_have_one_side() -> None:
     low, high = (-1.0, -math.inf), (math.inf, 2.0)
     bounded = box(2)
     spec = BehaviorSpec(obs=box(2), action=type(bounded)(shape=(2,), dtype="float32", low=low, high=high))
-    assert make(spec).env_action(torch.tensor([[-5.0, -5.0], [5.0, 5.0]])).tolist() == [[-1.0, -5.0], [5.0, 2.0]]
+    slot = Rollout(spec, num_lanes=2, num_steps=1, noise_size=2).slots[0]
+    slot.action.copy_(torch.tensor([[-5.0, -5.0], [5.0, 5.0]]))
+    assert make(spec).env_action(slot).tolist() == [[-1.0, -5.0], [5.0, 2.0]]
 
 
 @BOTH

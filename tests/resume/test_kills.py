@@ -137,8 +137,8 @@ def test_a_kill_between_a_resumed_row_and_its_commit_does_not_repeat_the_row(nur
     # Stopped inside the evaluation that closes a cycle: the counters have moved, the row is not written yet.
     status, _ = nursery.run(*words_of("row", EVALUATION, 10), fates=[Fate("evaluation", 30, "SIGTERM")])
     assert status == 143
-    # The resumed process writes that row, and dies before the next commit.
-    status, _ = nursery.run("resume", "row", "--quiet", fates=[Fate("collect", 10)])
+    # The resumed process writes that row, and dies as it begins to commit the best policy so far.
+    status, _ = nursery.run("resume", "row", "--quiet", fates=[Fate("write checkpoint", 1)])
     assert status == -signal.SIGKILL
     assert nursery.run("resume", "row", "--quiet")[0] == 0
     directory = nursery.folder / "runs" / "row"

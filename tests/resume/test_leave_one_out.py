@@ -6,90 +6,20 @@ The runs are stopped at different points of a cycle, because what must be saved 
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from quintain.assemble import Slots, assemble
 from quintain.errors import QuintainError
-from quintain.run import Run
 from quintain.services import state_files
-from quintain.services.events import CYCLE_END, After, Every, On
-from quintain.services.writers import WriterGroup
-from quintain.settings.tree import RunFile
+from quintain.services.events import CYCLE_END, After, On
 from quintain.trainers.base import Trainer
-
-LANES, STEPS, CYCLES = 3, 8, 5
-TOTAL = LANES * STEPS * CYCLES
-
-
-class Moody(gymnasium.Env[Any, Any]):
-    """Rewards noisily, by all three global generators; its observations depend on seed and actions alone.
-
-    Episodes end by themselves or by running out of time, after a number of steps that the actions decide.
-    """
-
-    observation_space = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
-    on_step: Callable[[], None] = staticmethod(lambda: None)
-
-    def __init__(self, *, is_continuous: bool) -> None:
-        self.is_continuous = is_continuous
-        bounds = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = bounds if is_continuous else gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.age = float(self.np_random.uniform(-1.0, 1.0)), 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        type(self).on_step()
-        self.place += (float(action[0]) if self.is_continuous else 2.0 * action - 1.0) + self.np_random.normal() / 4
-        self.age += 1
-        noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
-        return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, {}
-
-    def _obs(self) -> Any:
-        return np.array([self.place, self.age, math.sin(self.place)], np.float32)
-
-
-class Rows:
-    """Keeps the rows of a run without the columns that depend on the clock."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, dict[str, float]]] = []
-
-    def open(self, header: object) -> None: ...
-    def note(self, text: str) -> None: ...
-    def close(self, summary: object) -> None: ...
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        self.rows.append((step, {k: v for k, v in row.items() if not k.startswith("time/")}))
-
-
-class Nudge:
-    """An event with a memory that changes the policy a little more at each call."""
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-
-    def __call__(self, trainer: Trainer) -> None:
-        self.num_calls += 1
-        with torch.no_grad():
-            next(trainer.policy.parameters()).add_(1e-3 * self.num_calls)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"num_calls": self.num_calls}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.num_calls = state["num_calls"]
+from tests.resume.moody import CYCLES, LANES, SETTINGS, STEPS, TOTAL, Moody, Rows, begin, build
 
 
 @dataclass(frozen=True)
@@ -98,7 +28,7 @@ class Setup:
 
     name: str
     stop: Callable[[Trainer], None]
-    is_continuous: bool = False
+    kind: str = "choices"
     stops_again: bool = False
 
 
@@ -107,6 +37,8 @@ class Outcome:
     """What must be the same for every way to arrive."""
 
     digest: str
+    inside: str
+    """The digest in the last cycle, when the rollout that was learned from is still there."""
     rows: list[tuple[int, dict[str, float]]]
     exactness: str
 
@@ -152,67 +84,52 @@ def _interrupt(trainer: Trainer) -> bool:
 
 SETUPS = (
     Setup("collecting", stop_collecting),
-    Setup("collecting with Box actions", stop_collecting, is_continuous=True),
+    Setup("collecting with Box actions", stop_collecting, "numbers"),
     Setup("collected", stop_after("collect")),
     Setup("estimated", stop_after("estimate")),
+    Setup("updated", stop_after("update")),
     Setup("closing", stop_closing),
     Setup("closed", stop_closed),
     Setup("closed, with the block free again", stop_released),
     Setup("collecting, stopped again at once", stop_collecting, stops_again=True),
+    Setup("collecting with memory and masks", stop_collecting, "memory"),
+    Setup("collected with memory and masks", stop_after("collect"), "memory"),
+    Setup("closed with memory and masks", stop_closed, "memory"),
+    Setup("collecting with groups", stop_collecting, "groups"),
+    Setup("estimated with groups", stop_after("estimate"), "groups"),
+    Setup("closed with groups", stop_closed, "groups"),
+    Setup("closed with groups, with the block free again", stop_released, "groups"),
 )
 
 
-def build(setup: Setup) -> tuple[Trainer, Rows]:
-    Moody.on_step = staticmethod(lambda: None)
-    rows = Rows()
-    run_file = RunFile.from_mapping(
-        {
-            "experiment": {
-                "env": {"type": "gym", "id": "Moody", "num_lanes": LANES},
-                "behaviors": {"default": {"algorithm": {"type": "ppo"}, "events": []}},
-            }
-        },
-        changes={"num_steps": STEPS, "batch_size": 12, "num_epochs": 2, "normalize_obs": True, "hidden_sizes": [4, 4],
-                 "budget.env_steps": 2 * TOTAL, "learning_rate": {"start": 1e-2, "end": 1e-3}},
-    )  # fmt: skip
-    writer = WriterGroup([rows])
-    trainer = assemble(
-        run_file, Run(run_file, [rows]), writer, Slots(env=lambda: Moody(is_continuous=setup.is_continuous))
-    )
-    trainer.events.add(On(CYCLE_END), Nudge())
-    trainer.events.add(On(CYCLE_END), lambda trainer: None)
-    # Not due at 4 cycles of 24 steps (72 and 96 are both in the second 50), unless the step before is forgotten.
-    trainer.events.add(Every(env_steps=50), Nudge())
-    return trainer, rows
-
-
-def finish(trainer: Trainer, rows: list[tuple[int, dict[str, float]]]) -> Outcome:
+def finish(trainer: Trainer, rows: Rows, before: Rows | None = None) -> Outcome:
+    before = before or Rows()
     digest = state_files.digest_of(trainer.state_dict())
     exactness = trainer.source.exactness
     trainer.close()
-    return Outcome(digest, rows, exactness)
+    return Outcome(digest, before.inside or rows.inside, [*before.rows, *rows.rows], exactness)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted() -> dict[bool, Outcome]:
+def uninterrupted() -> dict[str, Outcome]:
     outcomes = {}
-    for setup in SETUPS[:2]:
-        trainer, rows = build(setup)
+    for kind in SETTINGS:
+        trainer, rows = begin(kind)
         trainer.train(TOTAL)
-        outcomes[setup.is_continuous] = finish(trainer, rows.rows)
+        outcomes[kind] = finish(trainer, rows)
     return outcomes
 
 
 @pytest.fixture(scope="module")
-def stopped() -> dict[str, tuple[dict[str, Any], list[tuple[int, dict[str, float]]]]]:
+def stopped() -> dict[str, tuple[dict[str, Any], Rows]]:
     """Stops each setup once; the state goes through the files that a checkpoint would have."""
     found = {}
     for setup in SETUPS:
-        trainer, rows = build(setup)
+        trainer, rows = begin(setup.kind)
         setup.stop(trainer)
         trainer.train(TOTAL)
         assert trainer.progress.env_steps < TOTAL, setup.name
-        found[setup.name] = (through_files(trainer.state_dict()), rows.rows)
+        found[setup.name] = (through_files(trainer.state_dict()), rows)
         trainer.close()
     return found
 
@@ -224,13 +141,13 @@ def through_files(state: Mapping[str, object]) -> dict[str, Any]:
 
 def resume(
     setup: Setup,
-    stopped: dict[str, tuple[dict[str, Any], list[tuple[int, dict[str, float]]]]],
+    stopped: dict[str, tuple[dict[str, Any], Rows]],
     *,
     leave_out: str = "",
     before_restore: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    state, rows_before = stopped[setup.name]
-    trainer, rows = build(setup)
+    state, before = stopped[setup.name]
+    trainer, rows = build(setup.kind)
     if leave_out:
         state = without(leave_out, state, trainer)
     before_restore()
@@ -238,10 +155,10 @@ def resume(
     if setup.stops_again:
         state = through_files(trainer.state_dict())
         trainer.close()
-        trainer, rows = build(setup)
+        trainer, rows = build(setup.kind)
         trainer.load_state_dict(state)
     trainer.train()
-    return finish(trainer, [*rows_before, *rows.rows])
+    return finish(trainer, rows, before)
 
 
 def without(item: str, state: dict[str, Any], fresh: Trainer) -> dict[str, Any]:
@@ -273,28 +190,46 @@ def has(item: str, state: dict[str, Any]) -> bool:
     return item in set(leaves(state["training"]))
 
 
-WEIGHTS = [f"{net}.{layer}.{kind}" for net in ("actor", "critic") for layer in (0, 2, 4) for kind in ("weight", "bias")]
-WEIGHTS.append("head.log_std")
+def layers(nets: str, places: tuple[int, ...]) -> list[str]:
+    return [f"{net}.{place}.{kind}" for net in nets.split() for place in places for kind in ("weight", "bias")]
+
+
+LSTM = [f"trunk.memory.{part}_{kind}" for part in ("input", "state") for kind in ("weight", "bias")]
+WEIGHTS = {
+    "choices": layers("actor critic", (0, 2, 4)),
+    "numbers": ["head.heads.0.log_std", *layers("actor critic", (0, 2, 4))],
+    "memory": ["head.heads.1.log_std", *layers("actor critic", (0, 2)), *LSTM],
+    "groups": layers("actor", (0, 2)),
+}
+EVERY_WEIGHT = sorted({name for names in WEIGHTS.values() for name in names})
+SCALES = [f"trunk.encoder.normalizer.{name}" for name in ("count", "mean", "sum_of_squares", "shift", "scale")]
 COUNTERS = "budget_env_steps iteration stage is_closing env_steps previous_env_steps episodes updates version"
-LANE_STATE = "obs first episode_return episode_length lane_step cursor"
+OBS = ("obs", "obs.place", "obs.age")
+ACTIONS = ("action", "action.go", "action.push")
+LANE_STATE = "first episode_return episode_length lane_step cursor mask policy_state playing"
 FIELDS = (
-    "obs action sample_log_prob value reward terminated truncated done first valid final_index final_value noise "
+    "action_mask sample_log_prob value reward terminated truncated done first valid final_index final_value noise "
     "policy_version advantage return"
 )
 ITEMS = (
     *(f"progress/{name}" for name in COUNTERS.split()),
-    *(f"policy/{name}" for name in WEIGHTS),
-    *(f"policy/normalizer.{name}" for name in ("count", "mean", "sum_of_squares", "shift", "scale")),
+    *(f"policy/{name}" for name in (*EVERY_WEIGHT, *SCALES)),
     "algorithm/optimizer/step",
-    *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq") for name in WEIGHTS),
-    *(f"source/collector/env/{name}" for name in ("obs", "episode", "action_log/rows", "action_log/start")),
+    *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq") for name in EVERY_WEIGHT),
+    "algorithm/adapted_learning_rate",
+    *(f"algorithm/reference/{name}" for name in (*WEIGHTS["groups"], *SCALES)),
+    *(f"source/collector/env/{name}" for name in ("episode", "action_log/length", "action_log/start")),
+    *(f"source/collector/env/obs/{name}" for name in OBS),
+    *(f"source/collector/env/action_log/rows/{name}" for name in ACTIONS),
+    *(f"source/collector/obs/{name}" for name in OBS),
     *(f"source/collector/{name}" for name in LANE_STATE.split()),
     "source/version",
-    *(f"store/{name}" for name in ("is_open", "is_committed", "sequence", "block/sequence", "block/final_obs")),
-    *(f"store/block/fields/{name}" for name in FIELDS.split()),
+    *(f"store/{name}" for name in ("is_open", "is_committed", "sequence", "block/sequence", "block/policy_state")),
+    *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
+    *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
     "events/next_event",
     "events/memories/0/num_calls",
-    "events/memories/2/num_calls",
+    "events/memories/1/num_calls",
     "global_streams/python/words",
     "global_streams/python/gauss",
     *(f"global_streams/numpy/{name}" for name in ("key", "pos", "has_gauss", "gauss")),
@@ -311,7 +246,7 @@ def test_the_list_is_the_whole_state(stopped) -> None:
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
 def test_with_everything_it_is_as_if_nothing_had_happened(setup: Setup, stopped, uninterrupted) -> None:
-    assert resume(setup, stopped) == uninterrupted[setup.is_continuous]
+    assert resume(setup, stopped) == uninterrupted[setup.kind]
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
@@ -321,7 +256,16 @@ def test_what_was_drawn_before_the_restore_does_not_matter(setup: Setup, stopped
         np.random.normal(size=7)  # noqa: NPY002
         torch.rand(5)
 
-    assert resume(setup, stopped, before_restore=draw) == uninterrupted[setup.is_continuous]
+    assert resume(setup, stopped, before_restore=draw) == uninterrupted[setup.kind]
+
+
+def test_evaluation_draws_from_no_stream_of_the_training(uninterrupted) -> None:
+    setup = SETUPS[0]
+    trainer, rows = build(setup.kind, events=({"type": "evaluate", "every_env_steps": 1, "num_episodes": 2},))
+    trainer.train(TOTAL)
+    assert all("eval/mean_reward" in row for _, row in rows.rows)
+    assert state_files.digest_of(trainer.state_dict()) == uninterrupted[setup.kind].digest
+    trainer.close()
 
 
 @pytest.mark.parametrize("item", ITEMS)
@@ -334,6 +278,6 @@ def test_without_one_item_it_is_noticed(item: str, stopped, uninterrupted) -> No
 
 def is_noticed(item: str, setup: Setup, stopped, uninterrupted) -> bool:
     try:
-        return resume(setup, stopped, leave_out=item) != uninterrupted[setup.is_continuous]
+        return resume(setup, stopped, leave_out=item) != uninterrupted[setup.kind]
     except (KeyError, ValueError, TypeError, RuntimeError, IndexError, AssertionError, Warning, QuintainError):
         return True

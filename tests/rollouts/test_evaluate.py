@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.data.rollout import Slot
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
@@ -71,11 +72,21 @@ def test_vector_environments_begin_again_too(mode: str) -> None:
     np.testing.assert_array_equal(first.returns, second.returns)
 
 
-def test_random_actions_are_not_repeated_from_block_to_block() -> None:
-    env = cartpole(1)
-    results = Evaluator(env, 40, Rng(3)).play(acting(env), deterministic=False, should_stop=never)
-    assert results.lengths.sum() > 300  # several blocks of noise
-    assert len(set(results.lengths.tolist())) > 5
+class KeepsNoise(LinearPolicy):
+    """Remembers the random numbers it was given."""
+
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        super().act(slot, state, deterministic=deterministic)
+        self.__dict__.setdefault("given", []).append(slot.noise.clone())
+
+
+def test_every_step_of_a_long_evaluation_has_its_own_random_numbers() -> None:
+    env = scripted_env([[Episode(200, "terminated")]] * 2, "SameStep")
+    policy = KeepsNoise(env.spec)
+    Evaluator(env, 2, Rng(3)).play(policy, deterministic=False, should_stop=never)
+    given = torch.stack(policy.given)
+    assert given.shape == (200, 2, 1)
+    assert len(given.unique()) == 400
 
 
 def test_a_stop_gives_no_result_and_the_next_evaluation_is_whole() -> None:

@@ -72,7 +72,7 @@ def test_every_slot_holds_what_the_script_says(mode: str) -> None:
                 assert rollout[f.VALID][lane, t] == row.valid, where
                 index = int(rollout[f.FINAL_INDEX][lane, t])
                 if is_end:
-                    assert rollout.final_obs[index].tolist() == list(row.final_obs), where
+                    assert rollout.final.rows[f.OBS][index].tolist() == list(row.final_obs), where
                 else:
                     assert index == -1, where
                 is_cut = row.truncated and not row.terminated
@@ -220,7 +220,7 @@ def test_environments_may_speak_tensors() -> None:
     assert rollout[f.OBS][0, :, 0].tolist() == [0, 1, 0, 1, 0, 1]
     assert rollout[f.OBS][1, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert rollout[f.TRUNCATED][0, :5].tolist() == [False, True, False, True, False]
-    assert rollout.final_obs[int(rollout[f.FINAL_INDEX][0, 1])].tolist() == [2, 2]
+    assert rollout.final.rows[f.OBS][int(rollout[f.FINAL_INDEX][0, 1])].tolist() == [2, 2]
     assert heard.lengths == [2, 2]
 
 
@@ -277,7 +277,7 @@ def test_collecting_makes_no_new_memory_for_fields(continuous: bool) -> None:
     places = {name: field.data_ptr() for name, field in rollout.storage.items()}
     with CountsFactories() as factories:
         collector.collect(rollout, 1, never)
-    assert rollout.num_final > 0
+    assert rollout.final.count > 0
     assert set(factories.counts) <= ALLOWED, factories.counts
     assert factories.counts.get("arange", 0) <= 10
     for _ in range(3):

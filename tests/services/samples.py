@@ -54,8 +54,6 @@ def run_on_small_disk(directory: Path, code: str) -> str:
     mount = f'mount -t tmpfs -o size=256k tmpfs "{directory}" && exec "$0" "$@"'
     done = run_python("\n".join(lines), str(directory), before=("unshare", "-rm", "sh", "-c", mount))
     if "Operation not permitted" in done.stderr:
-        pytest.skip(
-            "this system lets no user mount a file system; the tests with patched calls cover the logic"
-        )
+        pytest.skip("this system lets no user mount a file system; the tests with patched calls cover the logic")
     assert done.returncode == 0, done.stderr
     return done.stdout

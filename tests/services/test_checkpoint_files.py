@@ -139,9 +139,7 @@ class TestDamage:
         manager = committed(tmp_path, 1, 2)
         for path in manager.paths():
             (path / "state.json").unlink()
-        with pytest.raises(
-            CheckpointNotFound, match=r"no usable checkpoint in .* \(2 damaged; see \.bad-\*\)"
-        ):
+        with pytest.raises(CheckpointNotFound, match=r"no usable checkpoint in .* \(2 damaged; see \.bad-\*\)"):
             manager.latest(never)
         assert len(manager.sweep()) == 2
         with pytest.raises(CheckpointNotFound, match="2 damaged") as caught:
@@ -194,9 +192,7 @@ class TestHostileFiles:
     )
     def test_tensor_that_lies(self, tmp_path: Path, info: dict) -> None:
         header = json.dumps({"training/policy/weight": info}).encode()
-        self.check(
-            tmp_path, "state.safetensors", struct.pack("<Q", len(header)) + header + bytes(4), "safetensors"
-        )
+        self.check(tmp_path, "state.safetensors", struct.pack("<Q", len(header)) + header + bytes(4), "safetensors")
 
     @pytest.mark.parametrize(
         ("document", "reason"),

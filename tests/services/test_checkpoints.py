@@ -127,9 +127,7 @@ class TestResolve:
         manager = committed(tmp_path, 1, 2)
         manager.commit(state_at(2), step=2, about={}, is_best=True)
         manager.commit(state_at(3), step=3, about={})
-        found = {
-            which: manager.find(which, never).commit for which in ("2", "000001-step-1", "best", "latest")
-        }
+        found = {which: manager.find(which, never).commit for which in ("2", "000001-step-1", "best", "latest")}
         assert found == {"2": 3, "000001-step-1": 1, "best": 3, "latest": 4}
         with pytest.raises(CheckpointNotFound, match=r"'7'.*000001-step-1"):
             manager.find("7", never)
@@ -156,9 +154,7 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("call", ["write", "fsync", "rename", "mkdir"])
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-    def test_without_space_the_old_one_stays(
-        self, tmp_path: Path, monkeypatch, call: str, number: int
-    ) -> None:
+    def test_without_space_the_old_one_stays(self, tmp_path: Path, monkeypatch, call: str, number: int) -> None:
         manager = committed(tmp_path, 1)
 
         def refuse(*arguments: object, **options: object) -> None:

@@ -92,7 +92,7 @@ def drawn(width: int, *, encoding: str = "utf-8", header: RunHeader = HEADER) ->
 def test_the_picture_at_80_columns() -> None:
     lines = drawn(80)
     assert lines[0] == "quintain 0.1.0 · ppo · CartPole-v1 · 8 lanes · cpu (2 cores) · seed 0"
-    assert lines[1] == "run runs/cartpole-ppo-1115-otter · determinism L3 · Ctrl-C once saves and stops"
+    assert lines[1] == "run runs/cartpole-ppo-1115-otter · Ctrl-C once saves and stops"
     assert lines[2] == lines[7] == "─" * 80
     assert lines[3].startswith(" steps   61 440 / 100 000  ━━━")
     # 30 720 steps in 3 s leave 38 560 / 10 240 = 3.8 s.
@@ -209,7 +209,7 @@ def test_a_run_that_ends_before_its_first_row() -> None:
         console.close(RunSummary("stopped", 61.0, 5000))
 
     assert log_of(feed)[1:] == [
-        "determinism L3 · from step 5 000 · Ctrl-C once stops",
+        "from step 5 000 · Ctrl-C once stops",
         "stopped after 1 min 01 s · step 5 000",
     ]
 
@@ -240,9 +240,7 @@ def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
-def test_a_terminal_that_nobody_watches_gets_a_log(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_that_nobody_watches_gets_a_log(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     stream = FakeTerminal()
     console = ConsoleWriter(ConsoleSettings(every_seconds=1.0), stream)

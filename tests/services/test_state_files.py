@@ -70,9 +70,7 @@ class TestTree:
         self, tmp_path: Path, array: np.ndarray
     ) -> None:
         state = {"training": {"a/b": [array]}}
-        loaded = checkpoints.load(
-            CheckpointManager(tmp_path, keep=2).commit(state, step=0, about={}).path
-        ).state
+        loaded = checkpoints.load(CheckpointManager(tmp_path, keep=2).commit(state, step=0, about={}).path).state
         back = loaded["training"]["a/b"][0]
         assert back.shape == array.shape
         assert back.dtype == array.dtype.newbyteorder("=")

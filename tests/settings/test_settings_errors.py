@@ -172,11 +172,11 @@ def test_staleness_needs_another_placement():
         SettingsError, match=r"max_staleness: 1 has no effect with run\.placement\.type local"
     ) as caught:
         RunFile.from_names("ppo", "A-v1", "max_staleness=1")
-    assert caught.value.code == "E0216"
+    assert caught.value.code == "E0213"
 
 
 def test_stopping_needs_an_evaluation():
     with pytest.raises(SettingsError, match="without an evaluate event") as caught:
         RunFile.from_names("ppo", "A-v1", "events=[{type: stop_at_return, mean_return: 475}]")
-    assert caught.value.code == "E0217"
+    assert caught.value.code == "E0214"
     RunFile.from_names("ppo", "A-v1", "events=[evaluate, {type: stop_at_return, mean_return: 475}]")

@@ -97,11 +97,15 @@ def test_a_stage_without_its_method_fails_when_the_class_is_made() -> None:
 def test_the_normaliser_learns_valid_observations_after_the_update() -> None:
     trainer, counts = small_trainer(evaluate=False), []
     for stage in trainer.stages:
-        trainer.events.add(After(stage), lambda trainer: counts.append(trainer.policy.normalizer.count.item()))
+        trainer.events.add(After(stage), lambda trainer: counts.append(normalizer(trainer).count.item()))
     trainer.advance()
     assert counts == [0, 0, 0, 10]
     obs = trainer.batch.rollout["obs"][:, :-1].reshape(10, 4).double()
-    torch.testing.assert_close(trainer.policy.normalizer.mean, obs.mean(dim=0))
+    torch.testing.assert_close(normalizer(trainer).mean, obs.mean(dim=0))
+
+
+def normalizer(trainer: Trainer) -> Any:
+    return trainer.policy.trunk.encoder.normalizer
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted: str) -> None:

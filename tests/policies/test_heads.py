@@ -10,7 +10,8 @@ import torch
 from torch.distributions import Categorical, Independent, Normal
 
 from quintain.data.spec import box, discrete
-from quintain.policies.distributions import CategoricalHead, GaussianHead
+from quintain.policies.heads import CategoricalHead, GaussianHead, NoiseSpec
+from quintain.policies.settings import ActorCriticSettings
 from quintain.rng import Rng
 
 
@@ -19,14 +20,13 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def sampled(head, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    log_prob = torch.zeros(len(output))
-    head.sample(output, noise, action, log_prob)
+    log_prob = head.sample(output, noise, action, None)
     return action, log_prob
 
 
 def test_categorical_log_probabilities_and_entropies_are_torchs() -> None:
     output, action = 3 * random(50, 5), torch.arange(50) % 5
-    log_prob, entropy = CategoricalHead(discrete(5)).evaluate(output, action)
+    log_prob, entropy = CategoricalHead(discrete(5)).evaluate(output, action, None)
     oracle = Categorical(logits=output)
     torch.testing.assert_close(log_prob, oracle.log_prob(action), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(entropy, oracle.entropy(), atol=1e-6, rtol=1e-5)
@@ -75,15 +75,15 @@ def test_choices_come_as_often_as_their_probabilities_say() -> None:
 
 
 def test_the_mode_is_the_likeliest_choice() -> None:
-    action, log_prob = torch.zeros(2, dtype=torch.int64), torch.zeros(2)
+    action = torch.zeros(2, dtype=torch.int64)
     output = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
-    CategoricalHead(discrete(3)).mode(output, action, log_prob)
+    log_prob = CategoricalHead(discrete(3)).mode(output, action, None)
     assert action.tolist() == [1, 0]
     torch.testing.assert_close(log_prob, Categorical(logits=output).log_prob(action))
 
 
 def gaussian(*shape: int) -> GaussianHead:
-    head = GaussianHead(box(*shape), initial_log_std=0.0)
+    head = GaussianHead(box(*shape), ActorCriticSettings())
     with torch.no_grad():
         head.log_std.copy_(0.5 * random(head.output_size, seed=9))
     return head
@@ -93,7 +93,7 @@ def gaussian(*shape: int) -> GaussianHead:
 def test_gaussian_log_probabilities_and_entropies_are_torchs(shape: tuple[int, ...]) -> None:
     head = gaussian(*shape)
     output, action = random(40, head.output_size), random(40, *shape, seed=1)
-    log_prob, entropy = head.evaluate(output, action)
+    log_prob, entropy = head.evaluate(output, action, None)
     oracle = Independent(Normal(output, head.log_std.exp()), 1)
     torch.testing.assert_close(log_prob, oracle.log_prob(action.reshape(40, -1)), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, oracle.entropy(), atol=1e-5, rtol=1e-5)
@@ -111,14 +111,15 @@ def test_gaussian_actions_are_mean_plus_spread_times_noise(shape: tuple[int, ...
 
 
 def test_the_mode_of_a_gaussian_is_its_mean() -> None:
-    head, output, action, log_prob = gaussian(3), random(4, 3), torch.zeros(4, 3), torch.zeros(4)
+    head, output, action = gaussian(3), random(4, 3), torch.zeros(4, 3)
     with torch.no_grad():
-        head.mode(output, action, log_prob)
+        log_prob = head.mode(output, action, None)
         oracle = Independent(Normal(output, head.log_std.exp()), 1).log_prob(output)
     assert torch.equal(action, output)
     torch.testing.assert_close(log_prob, oracle, atol=1e-6, rtol=1e-6)
 
 
 def test_each_head_says_how_much_noise_it_takes() -> None:
-    assert (CategoricalHead(discrete(5)).noise.kind, CategoricalHead(discrete(5)).noise.size) == ("uniform", 1)
-    assert (gaussian(2, 2).noise.kind, gaussian(2, 2).noise.size) == ("normal", 4)
+    assert CategoricalHead(discrete(5)).noise == NoiseSpec(num_uniform=1)
+    assert gaussian(2, 2).noise == NoiseSpec(num_normal=4)
+    assert (NoiseSpec(num_uniform=1).size, NoiseSpec(num_normal=4).size, NoiseSpec(2, 3).size) == (1, 4, 5)

@@ -1,0 +1,84 @@
+"""One head for a whole action: its leaves are chosen independently of each other, given the network's output."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from quintain.data.spec import DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
+from quintain.policies.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, NoiseSpec
+from quintain.policies.settings import ActorCriticSettings
+
+
+class JointHead(nn.Module):
+    """Chooses all leaves of an action at once, independently given the network's output."""
+
+    def __init__(self, spec: Spec, settings: ActorCriticSettings) -> None:
+        super().__init__()
+        self.names = list(leaves(spec, "action"))
+        self.heads = nn.ModuleList(_make_head(leaf, settings) for leaf in leaves(spec, "action").values())
+        parts: list[Head] = list(self.heads)  # type: ignore[arg-type]  # the modules are heads
+        self.parts = parts
+        self.output_size = sum(head.output_size for head in parts)
+        self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
+        self._columns = self._assign_columns()
+
+    def _assign_columns(self) -> list[tuple[slice, slice, slice]]:
+        """Gives each leaf its columns of the output, of the noise and of the mask."""
+        columns, output, mask = [], 0, 0
+        uniform, normal = 0, self.noise.num_uniform
+        for head in self.parts:
+            start = uniform if head.noise.num_uniform else normal
+            columns.append(
+                (
+                    slice(output, output + head.output_size),
+                    slice(start, start + head.noise.size),
+                    slice(mask, mask + head.num_choices),
+                )
+            )
+            output, mask = output + head.output_size, mask + head.num_choices
+            uniform, normal = uniform + head.noise.num_uniform, normal + head.noise.num_normal
+        return columns
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Writes all leaves into `step`, by field name, and returns the joint log-probability [B]."""
+        if len(self.parts) == 1:
+            return self.parts[0].sample(output, noise, step[self.names[0]], mask)
+        total = torch.zeros_like(output[:, 0])
+        for name, head, (out, columns, choices) in zip(self.names, self.parts, self._columns, strict=True):
+            allowed = _choices(mask, head, choices)
+            total = total + head.sample(output[:, out], noise[:, columns], step[name], allowed)
+        return total
+
+    def mode(self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
+        total = torch.zeros_like(output[:, 0])
+        for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True):
+            total = total + head.mode(output[:, out], step[name], _choices(mask, head, choices))
+        return total
+
+    def evaluate(
+        self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(self.parts) == 1:
+            return self.parts[0].evaluate(output, step[self.names[0]], mask)
+        judged = [
+            head.evaluate(output[:, out], step[name], _choices(mask, head, choices))
+            for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True)
+        ]
+        log_probs, entropies = zip(*judged, strict=True)
+        return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
+
+    def env_actions(self, step: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
+
+
+def _make_head(leaf: LeafSpec, settings: ActorCriticSettings) -> Head:
+    if isinstance(leaf, DiscreteSpec):
+        return CategoricalHead(leaf)
+    return MultiCategoricalHead(leaf) if isinstance(leaf, MultiDiscreteSpec) else GaussianHead(leaf, settings)
+
+
+def _choices(mask: torch.Tensor | None, head: Head, columns: slice) -> torch.Tensor | None:
+    return None if mask is None or head.num_choices == 0 else mask[:, columns]

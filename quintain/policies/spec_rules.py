@@ -1,0 +1,61 @@
+"""Refuses settings of a policy that cannot do what they say with the spaces at hand, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, BoxSpec, LeafSpec, leaves
+from quintain.errors import SpecMismatch
+from quintain.policies.settings import ActorCriticSettings
+
+
+def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
+    """Raises for the first setting that these spaces leave without a meaning."""
+    boxes = {n: leaf for n, leaf in leaves(spec.action, f.ACTION).items() if isinstance(leaf, BoxSpec)}
+    for name in ("squash_actions", "state_dependent_std"):
+        if getattr(settings, name) and not boxes:
+            raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
+    if settings.squash_actions:
+        _require_bounds(boxes)
+    numbers = [leaf for leaf in leaves(spec.obs, f.OBS).values() if _is_number(leaf, settings)]
+    if settings.normalize_obs and not numbers:
+        raise SpecMismatch(
+            f"policy.normalize_obs scales numbers, and there are none in {spec.obs}: choices and images have known "
+            f"scales. Leave it out"
+        )
+
+
+def observed(spec: BehaviorSpec, group: str, wanted: tuple[str, ...] | None) -> dict[str, LeafSpec]:
+    """Returns the leaves below the entries that `policy.<group>_obs` names; None names all."""
+    every = leaves(spec.obs, f.OBS)
+    if wanted is None:
+        return every
+    chosen = {path for name in wanted for path in _below(every, name, group)}
+    if not chosen:
+        raise SpecMismatch(f"policy.{group}_obs is empty; name at least one entry of {spec.obs}, or leave it out")
+    return {path: leaf for path, leaf in every.items() if path in chosen}
+
+
+def _below(every: Mapping[str, LeafSpec], name: str, group: str) -> list[str]:
+    path = f"{f.OBS}.{name}"
+    found = [leaf for leaf in every if leaf == path or leaf.startswith(f"{path}.")]
+    if not found:
+        have = ", ".join(p.removeprefix(f"{f.OBS}.") for p in every) if f.OBS not in every else "no entries"
+        raise SpecMismatch(f"policy.{group}_obs names {name!r}, which the observation does not have; it has {have}")
+    return found
+
+
+def _require_bounds(boxes: Mapping[str, BoxSpec]) -> None:
+    for name, box in boxes.items():
+        if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()):
+            raise SpecMismatch(
+                f"policy.squash_actions needs a lower and an upper bound of every number, which {name} {box} does not "
+                f"have. Leave it out, or give the action space bounds"
+            )
+
+
+def _is_number(leaf: LeafSpec, settings: ActorCriticSettings) -> bool:
+    return isinstance(leaf, BoxSpec) and not (leaf.is_image and settings.image_encoder == "convolution")

@@ -1,0 +1,156 @@
+"""A small task with every kind of randomness, and the four kinds of training that between them have all kinds of state.
+
+choices, numbers    PPO with Discrete or Box actions
+memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
+groups              GRPO with a reference policy that is not the one a fresh trainer has
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from quintain.assemble import Slots, assemble
+from quintain.run import Run
+from quintain.services import state_files
+from quintain.services.events import CYCLE_END, After, Every, On
+from quintain.services.writers import WriterGroup
+from quintain.settings.tree import RunFile
+from quintain.trainers.base import Trainer
+
+LANES, STEPS, CYCLES = 3, 8, 5
+TOTAL = LANES * STEPS * CYCLES
+
+COMMON = {"num_steps": STEPS, "num_epochs": 2, "normalize_obs": True, "budget.env_steps": 2 * TOTAL}
+PPO = {**COMMON, "batch_size": 12, "hidden_sizes": [4, 4], "learning_rate": {"start": 1e-2, "end": 1e-3}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "choices": PPO,
+    "numbers": PPO,
+    "memory": {**COMMON, "batch_size": 16, "hidden_sizes": [4], "memory": {"cell": "lstm", "size": 3},
+               "learning_rate": 1e-2, "adaptive_kl": 1e-5},
+    "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
+               "learning_rate": 1e-2},
+}  # fmt: skip
+PLACE = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
+FORCE = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+STRUCTURED = gymnasium.spaces.Dict({"place": PLACE, "age": gymnasium.spaces.Discrete(7, start=1)})
+HYBRID = gymnasium.spaces.Dict({"go": gymnasium.spaces.Discrete(3), "push": FORCE})
+
+
+class Moody(gymnasium.Env[Any, Any]):
+    """Rewards noisily, by all three global generators; its observations depend on seed and actions alone.
+
+    Episodes end by themselves or by running out of time, after a number of steps that the actions decide.
+    """
+
+    on_step: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.observation_space = STRUCTURED if kind == "memory" else PLACE
+        self.action_space = {"numbers": FORCE, "memory": HYBRID}.get(kind, gymnasium.spaces.Discrete(2))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.age = float(self.np_random.uniform(-1.0, 1.0)), 0
+        return self._obs(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        type(self).on_step()
+        self.place += self._move(action) + self.np_random.normal() / 4
+        self.age += 1
+        noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
+        return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()
+
+    def _move(self, action: Any) -> float:
+        if self.kind == "memory":
+            assert self._info()["action_mask"][action["go"]]
+            return float(action["go"]) - 1.0 + 0.5 * float(action["push"][0])
+        return float(action[0]) if self.kind == "numbers" else 2.0 * action - 1.0
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([self.place > 0, True, self.place < 1])} if self.kind == "memory" else {}
+
+    def _obs(self) -> Any:
+        place = np.array([self.place, self.age, math.sin(self.place)], np.float32)
+        return {"place": place, "age": self.age + 1} if self.kind == "memory" else place
+
+
+class Rows:
+    """Keeps the rows of a run without the columns that depend on the clock, and what it was like in its last cycle."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.inside = ""
+
+    def open(self, header: object) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self, summary: object) -> None: ...
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        self.rows.append((step, {k: v for k, v in row.items() if not k.startswith("time/")}))
+
+
+class Nudge:
+    """An event with a memory that changes the policy a little more at each call."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self, trainer: Trainer) -> None:
+        self.num_calls += 1
+        with torch.no_grad():
+            next(trainer.policy.parameters()).add_(1e-3 * self.num_calls)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"num_calls": self.num_calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.num_calls = state["num_calls"]
+
+
+def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
+    """Makes a trainer as every process does."""
+    Moody.on_step = staticmethod(lambda: None)
+    rows = Rows()
+    run_file = RunFile.from_mapping(
+        {
+            "experiment": {
+                "env": {"type": "gym", "id": "Moody", "num_lanes": LANES},
+                "behaviors": {
+                    "default": {"algorithm": {"type": "grpo" if kind == "groups" else "ppo"}, "events": events}
+                },
+            }
+        },
+        changes=SETTINGS[kind],
+    )
+    trainer = assemble(run_file, Run(run_file, [rows]), WriterGroup([rows]), Slots(env=lambda: Moody(kind)))
+    trainer.events.add(On(CYCLE_END), Nudge())
+    trainer.events.add(On(CYCLE_END), lambda trainer: None)
+    trainer.events.add(After("update"), lambda trainer: look_inside(trainer, rows))
+    # Not due at 4 cycles of 24 steps (72 and 96 are both in the second 50), unless the step before is forgotten.
+    trainer.events.add(Every(env_steps=50), Nudge())
+    return trainer, rows
+
+
+def begin(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
+    """Makes a trainer as the first process of a run does, which may give it the weights of another run."""
+    trainer, rows = build(kind, events)
+    if kind == "groups":
+        with torch.no_grad():
+            for parameter in trainer.policy.parameters():
+                parameter.add_(0.1 * torch.sin(torch.arange(parameter.numel())).view_as(parameter))
+        trainer.policy.observe({"obs": np.arange(12.0).reshape(4, 3)})
+        trainer.algorithm.begin_from_policy()
+    return trainer, rows
+
+
+def look_inside(trainer: Trainer, rows: Rows) -> None:
+    if trainer.progress.iteration == CYCLES - 1:
+        rows.inside = state_files.digest_of(trainer.state_dict())
