@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,13 +188,14 @@ def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
 
 def _require_libraries() -> Any:
     try:
-        import_module("onnxscript")
-        return import_module("onnxruntime")
+        import onnxruntime
+        import onnxscript  # noqa: F401  # the exporter needs it, and would say so at length
     except ImportError as error:
         raise SettingsError(
             f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: pip install 'quintain[export]'",
             code="E0232",
         ) from error
+    return onnxruntime
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
         return draw.integers(leaf.start, leaf.start + leaf.n, num_rows)
     if not isinstance(leaf, BoxSpec):
         chosen = np.stack([draw.integers(0, n, num_rows) for n in leaf.nvec], axis=1)
-        return (chosen + np.asarray(leaf.starts or 0)).reshape(num_rows, *_shape(leaf))
+        return np.asarray(chosen + np.asarray(leaf.starts or 0)).reshape(num_rows, *_shape(leaf))
     if leaf.dtype == "uint8":
         return draw.integers(0, 256, (num_rows, *leaf.shape)).astype(np.uint8)
     low, high = (np.clip(bound, -3.0, 3.0) for bound in leaf.bounds())

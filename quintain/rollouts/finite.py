@@ -34,9 +34,9 @@ class Admitted(NamedTuple):
 
 
 class FiniteGate(KeepsState):
-    """Looks at every step of an environment and mends or drops what is not finite."""
+    """Looks at every step, where the run is to go on whatever comes, and mends or drops what is not finite."""
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"env"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"env", "mode"})
 
     def __init__(self, env: Env, mode: str) -> None:
         if mode == "drop_episode" and not env.can_reset_lanes:
@@ -51,7 +51,9 @@ class FiniteGate(KeepsState):
         self.num_clamped_steps = 0
 
     def admit(self, result: StepResult) -> Admitted:
-        """Returns the step with finite numbers only."""
+        """Returns the step with finite numbers only; where the run is to stop, the rollout is looked at as a whole."""
+        if self.mode == "error":
+            return Admitted(result)
         bad = self._bad_lanes(result)
         if not bad.any():
             return Admitted(result)
@@ -126,9 +128,9 @@ def refuse_nonfinite(rollout: Rollout) -> None:
             raise _error(rollout, "a last observation", lane, t, last[row])
 
 
-def refuse_empty(rollout: Rollout) -> None:
+def refuse_empty(rollout: Rollout, gate: FiniteGate) -> None:
     """Raises if nothing of a rollout is left to learn from."""
-    if not rollout.array(f.VALID)[:-1].any():
+    if gate.num_dropped_episodes and not rollout.array(f.VALID)[:-1].any():
         raise NonFiniteError(
             "every episode of a rollout was dropped because of numbers that are not finite. Mend the environment",
             code="E0601",

@@ -68,7 +68,7 @@ class SyncCollector(KeepsState):
         self.writing_env = env if isinstance(env, WritesRollout) else None
         self.shared: Rollout | None = None
         self.steps: list[Any] = []
-        self.gate = None if on_nonfinite == "error" else FiniteGate(env, on_nonfinite)
+        self.gate = FiniteGate(env, on_nonfinite)
         self.step_metrics = StepMetrics()
         self.obs = {
             name: np.array(torch.as_tensor(rows).cpu().numpy())
@@ -160,7 +160,7 @@ class SyncCollector(KeepsState):
             # An environment often fails because of a number it returned itself some steps before.
             refuse_nonfinite(rollout)
             raise
-        return Admitted(result) if self.gate is None else self.gate.admit(result)
+        return self.gate.admit(result)
 
     def _follow_episodes(self, rollout: Rollout, t: int, result: StepResult) -> None:
         reward, done = _array(result.reward), _array(result.terminated) | _array(result.truncated)
@@ -238,8 +238,7 @@ class SyncCollector(KeepsState):
         slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
         refuse_nonfinite(rollout)
-        if self.gate is not None:
-            refuse_empty(rollout)
+        refuse_empty(rollout, self.gate)
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:
@@ -250,7 +249,7 @@ class SyncCollector(KeepsState):
 
     def drain_metrics(self) -> Metrics:
         """Returns and forgets what the environment said about the steps since the last time."""
-        return {**self.step_metrics.drain(), **({} if self.gate is None else self.gate.metrics())}
+        return {**self.step_metrics.drain(), **self.gate.metrics()}
 
     def _value_truncated(self, rollout: Rollout) -> None:
         cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +40,12 @@ class EpisodeRecorder:
 def require_pillow() -> Any:
     """Imports the library that writes pictures, or says how to get it."""
     try:
-        return import_module("PIL.Image")
+        from PIL import Image
     except ImportError as error:
         raise SettingsError(
             f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0232"
         ) from error
+    return Image
 
 
 def save_webp(path: Path, frames: Sequence[Array], frames_per_second: float) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.registry import Registration
-from quintain.services.events import After, Every, On, When
 from quintain.settings.base import Count, PartSettings, Range
 from quintain.settings.choice import Choice
+
+if TYPE_CHECKING:
+    from quintain.services.events import When
 
 
 class TrainerSettings(PartSettings):
@@ -52,6 +54,8 @@ class ScheduledEventSettings(EventSettings):
 
     def when(self) -> When:
         """Returns when the event is due."""
+        from quintain.services.events import After, Every, On
+
         if self.after is not None:
             return After(self.after)
         if self.on is not None:

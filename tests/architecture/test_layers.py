@@ -26,7 +26,21 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"algorithms", "rollouts"}),
     frozenset({"scenario", "trainers"}),
     frozenset({"behaviors", "compat", "experiments", "online", "placements", "protocols", "scenarios", "text"}),
-    frozenset({"", "__main__", "assemble", "cli", "launch", "restore", "run", "run_output", "slots", "testing"}),
+    frozenset(
+        {
+            "",
+            "__main__",
+            "assemble",
+            "cli",
+            "embodichain_names",
+            "launch",
+            "restore",
+            "run",
+            "run_output",
+            "slots",
+            "testing",
+        }
+    ),
 )
 """The part of a module is the first name below quintain; "" is the package itself."""
 
@@ -48,7 +62,10 @@ SANCTIONED = {
 
 VOCABULARY_LIBRARIES = frozenset({"numpy", "pydantic", "pydantic_core", "yaml"})
 EXTRAS = {
+    "PIL": "quintain.services.video",
     "onnx": "quintain.policies.export",
+    "onnxruntime": "quintain.policies.export",
+    "onnxscript": "quintain.policies.export",
     "openai": "quintain.text.providers",
     "ray": "quintain.placements",
     "tensorboard": "quintain.services",

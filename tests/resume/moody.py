@@ -1,8 +1,9 @@
-"""A small task with every kind of randomness, and the four kinds of training that between them have all kinds of state.
+"""A small task with every kind of randomness, and the five kinds of training that between them have all kinds of state.
 
 choices, numbers    PPO with Discrete or Box actions
 memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
 groups              GRPO with a reference policy that is not the one a fresh trainer has
+events              PPO in an environment with events and parameters that sometimes returns NaN
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                "learning_rate": 1e-2, "adaptive_kl": 1e-5},
     "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
                "learning_rate": 1e-2},
+    "events": {**PPO, "on_nonfinite": "drop_episode"},
 }  # fmt: skip
 PLACE = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
 FORCE = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -53,17 +55,18 @@ class Moody(gymnasium.Env[Any, Any]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.wind, self.spread = 0.0, 1.0
         self.observation_space = STRUCTURED if kind == "memory" else PLACE
         self.action_space = {"numbers": FORCE, "memory": HYBRID}.get(kind, gymnasium.spaces.Discrete(2))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.place, self.age = float(self.np_random.uniform(-1.0, 1.0)), 0
+        self.place, self.age = self.spread * float(self.np_random.uniform(-1.0, 1.0)), 0
         return self._obs(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         type(self).on_step()
-        self.place += self._move(action) + self.np_random.normal() / 4
+        self.place += self._move(action) + self.np_random.normal() / 4 + self.wind
         self.age += 1
         noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
         return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()
@@ -78,7 +81,8 @@ class Moody(gymnasium.Env[Any, Any]):
         return {"action_mask": np.array([self.place > 0, True, self.place < 1])} if self.kind == "memory" else {}
 
     def _obs(self) -> Any:
-        place = np.array([self.place, self.age, math.sin(self.place)], np.float32)
+        is_broken = self.kind == "events" and self.age == 2 and self.place > 0.8
+        place = np.array([math.nan if is_broken else self.place, self.age, math.sin(self.place)], np.float32)
         return {"place": place, "age": self.age + 1} if self.kind == "memory" else place
 
 
@@ -115,6 +119,37 @@ class Nudge:
         self.num_calls = state["num_calls"]
 
 
+class Gust:
+    """An environment event with a memory: a wind that grows by its own count and by chance, and dies down at resets."""
+
+    def __init__(self, cfg: Any, env: Any) -> None:
+        self.strength = np.zeros(env.num_lanes)
+
+    def __call__(self, env: Any, lanes: Any, rng: np.random.Generator) -> None:
+        self.strength[lanes] += 0.02
+        env.set_parameters({"wind": self.strength[lanes] * rng.uniform(0.5, 1.5, len(lanes))}, lanes)
+
+    def reset(self, lanes: Any) -> None:
+        self.strength[lanes] /= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"strength": self.strength.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.strength[:] = state["strength"]
+
+
+def calm(env: Any, lanes: Any) -> None:
+    env.set_parameters({"wind": 0.01, "spread": 0.75}, lanes)
+
+
+ENV_EVENTS = {
+    "gust": {"func": Gust, "mode": "interval", "interval_step": 3},
+    "calm": {"func": calm, "mode": "interval", "interval_step": 2, "count_from": "episode"},
+    "turn": {"func": Gust, "mode": "reset"},
+}
+
+
 def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
     """Makes a trainer as every process does."""
     Moody.on_step = staticmethod(lambda: None)
@@ -130,13 +165,23 @@ def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, 
         },
         changes=SETTINGS[kind],
     )
-    trainer = assemble(run_file, Run(run_file, [rows]), WriterGroup([rows]), Slots(env=lambda: Moody(kind)))
+    slots = Slots(env=lambda: Moody(kind), env_events=ENV_EVENTS if kind == "events" else {})
+    trainer = assemble(run_file, Run(run_file, [rows]), WriterGroup([rows]), slots)
     trainer.events.add(On(CYCLE_END), Nudge())
     trainer.events.add(On(CYCLE_END), lambda trainer: None)
     trainer.events.add(After("update"), lambda trainer: look_inside(trainer, rows))
     # Not due at 4 cycles of 24 steps (72 and 96 are both in the second 50), unless the step before is forgotten.
     trainer.events.add(Every(env_steps=50), Nudge())
+    trainer.events.add(On("startup"), lambda trainer: Nudge()(trainer))
+    if kind == "events":
+        trainer.events.add(Every(updates=2), slow_down)
     return trainer, rows
+
+
+def slow_down(trainer: Trainer) -> None:
+    """Does what a rollback does to the learning rate, once."""
+    if trainer.progress.updates == 2:
+        trainer.algorithm.learning_rate_scale = 0.5
 
 
 def begin(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
