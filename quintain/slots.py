@@ -69,9 +69,9 @@ def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
     """Returns an algorithm that was made before, with the one setting that a trainer may change on it."""
     ours = algorithm.settings
     changed = [k for k in type(ours).model_fields if k != "type" and getattr(settings, k) != getattr(ours, k)]
-    if set(changed) - {"batch_size"}:
+    if fixed := [name for name in changed if name != "batch_size"]:
         raise SettingsError(
-            f"{', '.join(changed)} cannot be changed on an algorithm that is ready; make it with the settings you want"
+            f"{', '.join(fixed)} cannot be changed on an algorithm that is ready; make it with the settings you want"
         )
     algorithm.settings = settings
     return algorithm

@@ -202,5 +202,5 @@ def test_parameters_are_set_in_lanes_and_only_where_there_are_any() -> None:
     with pytest.raises(Exception, match="one number for all lanes") as failed:
         env.set_parameters({"friction": 0.5}, [0])
     assert failed.value.code == "E0521"
-    with pytest.raises(Exception, match="no parameter 'weight'; it has .*friction"):
+    with pytest.raises(Exception, match=r"no parameter 'weight'; it has .*friction"):
         env.set_parameters({"weight": 1.0})
