@@ -98,7 +98,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         device=policy.device,
     )
     context = EventContext(
-        make_evaluation_env, rng, experiment.budget.env_steps, env_events=slots.evaluation_env_events
+        make_evaluation_env,
+        rng,
+        experiment.budget.env_steps,
+        env_events=slots.evaluation_env_events,
+        on_nonfinite=env_settings.on_nonfinite,
     )
     return Parts(
         policy=policy,

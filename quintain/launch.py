@@ -161,7 +161,8 @@ def evaluate(
     require_same_spec(policy, loaded)
     restore_policy(policy, loaded)
     policy.to(resolve_device(run_file.run.device))
-    results = Evaluator(env, num_episodes, rng).play(
+    env_settings: Any = run_file.experiment.env
+    results = Evaluator(env, num_episodes, rng, on_nonfinite=env_settings.on_nonfinite).play(
         policy, deterministic=deterministic, should_stop=lambda: False, on_step=recorder
     )
     env.close()

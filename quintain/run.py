@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.restore import require_same_spec, restore_trainer
-from quintain.run_output import CommandHints, env_name, header_of
+from quintain.run_output import CommandHints, checkpoint_facts, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
 from quintain.services.event_log import EventLog
@@ -282,22 +282,14 @@ class Run:
             self.metrics.sync()
         step = trainer.progress.env_steps
         self.last = self.checkpoints.commit(
-            trainer.state_dict(), step=step, about=self._about(trainer), is_best=trainer.records.is_new_best(step)
+            trainer.state_dict(),
+            step=step,
+            about=checkpoint_facts(self.run_file, trainer),
+            is_best=trainer.records.is_new_best(step),
         )
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
         return self.last
-
-    def _about(self, trainer: Trainer) -> dict[str, Any]:
-        return {
-            "fingerprint": self.run_file.fingerprint(),
-            "settings": self.run_file.to_dict(),
-            "spec": trainer.policy.spec.to_dict(),
-            "exactness": trainer.source.exactness,
-            "device": str(trainer.policy.device),
-            "world_size": 1,
-            **facts(self.run_file.run.threads),
-        }
 
     def _write_status(self, trainer: Trainer, exit_code: int | None = None, reason: str | None = None) -> None:
         if self.directory is None or self.checkpoints is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quintain import registry
 from quintain.services.run_directory import RunDirectory
 from quintain.services.writers import RunHeader, Writer
-from quintain.versions import quintain_version
+from quintain.versions import facts, quintain_version
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
@@ -61,6 +61,19 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         budget_env_steps=budget_env_steps,
         start_step=start_step,
     )
+
+
+def checkpoint_facts(run_file: RunFile, trainer: Any) -> dict[str, Any]:
+    """Says of a checkpoint what it was made for, with and on."""
+    return {
+        "fingerprint": run_file.fingerprint(),
+        "settings": run_file.to_dict(),
+        "spec": trainer.policy.spec.to_dict(),
+        "exactness": trainer.source.exactness,
+        "device": str(trainer.policy.device),
+        "world_size": 1,
+        **facts(run_file.run.threads),
+    }
 
 
 def env_name(run_file: RunFile) -> str:

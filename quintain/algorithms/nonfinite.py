@@ -34,6 +34,14 @@ def evidence_of(batch: Batch) -> dict[str, Array]:
     return {name: batch.rollout.array(name).copy() for name in _field_names(batch)}
 
 
+def clear_nonfinite(batch: Batch) -> None:
+    """Puts 0 where a batch that is given up is not finite: it waits in the store, which checkpoints hold."""
+    for name in _field_names(batch):
+        field = batch.rollout.storage[name]
+        if field.is_floating_point():
+            field.masked_fill_(~torch.isfinite(field), 0.0)
+
+
 def _field_names(batch: Batch) -> list[str]:
     spec = batch.rollout.spec
     chosen = [*leaves(spec.obs, f.OBS), *leaves(spec.action, f.ACTION)]

@@ -12,8 +12,10 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
+from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy, draw_noise
 from quintain.rng import Rng
+from quintain.rollouts.finite import FiniteGate
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -68,8 +70,9 @@ class _LaneEpisodes:
 class Evaluator:
     """Plays the same starts every time it is asked, so that two policies meet the same episodes."""
 
-    def __init__(self, env: Env, num_episodes: int, rng: Rng) -> None:
+    def __init__(self, env: Env, num_episodes: int, rng: Rng, *, on_nonfinite: str = "error") -> None:
         self.env = env
+        self.on_nonfinite = on_nonfinite
         self.num_episodes = num_episodes
         self.rng = rng
         self.untouched = env.state_dict()
@@ -97,7 +100,7 @@ class Evaluator:
         )
         env.load_state_dict(self.untouched)
         obs, mask, step, ended = env.reset(), env.action_mask(), 0, np.ones(num_lanes, dtype=np.bool_)
-        state = policy.initial_state(num_lanes)
+        state, gate = policy.initial_state(num_lanes), FiniteGate(env, self.on_nonfinite)
         watch(env, False)
         with torch.inference_mode():
             while not all(lane.is_complete for lane in lanes):
@@ -111,7 +114,7 @@ class Evaluator:
                 if mask is not None:
                     scratch.write(f.ACTION_MASK, t, mask)
                 policy.act(scratch.slots[t], state, deterministic=deterministic)
-                result = env.step(policy.env_action(scratch.slots[t]))
+                result, _, dropped = gate.admit(env.step(policy.env_action(scratch.slots[t])))
                 obs, mask, step = result.obs, result.action_mask, step + 1
                 done = np.asarray(result.terminated) | np.asarray(result.truncated)
                 watch(env, bool(done[0]))
@@ -119,6 +122,10 @@ class Evaluator:
                 ended = done if result.valid is None else ~np.asarray(result.valid)
                 running_return += np.where(valid, np.asarray(result.reward), 0.0)
                 running_length += valid
+                if dropped is not None:
+                    running_return[dropped], running_length[dropped] = 0.0, 0
+                    ended = ended | dropped
+                    _refuse_to_go_on_forever(gate, total)
                 for lane in np.flatnonzero(done):
                     said = _said_of(result.info or {}, int(lane))
                     lanes[lane].add(float(running_return[lane]), int(running_length[lane]), said)
@@ -126,8 +133,23 @@ class Evaluator:
         return _results(lanes)
 
 
+def _refuse_to_go_on_forever(gate: FiniteGate, num_episodes: int) -> None:
+    if gate.num_dropped_episodes > 10 * num_episodes:
+        raise NonFiniteError(
+            f"{gate.num_dropped_episodes} episodes of an evaluation were dropped because of numbers that are not "
+            f"finite. Mend the environment",
+            code="E0601",
+        )
+
+
 def _results(lanes: list[_LaneEpisodes]) -> EpisodeResults:
     returns = np.array([value for lane in lanes for value in lane.returns])
+    if not np.isfinite(returns).all():
+        raise NonFiniteError(
+            f"an episode of the evaluation had the return {returns[~np.isfinite(returns)][0]}. Mend the environment, "
+            f"or set env.on_nonfinite to drop_episode or clamp",
+            code="E0601",
+        )
     lengths = np.array([value for lane in lanes for value in lane.lengths], dtype=np.int64)
     said: dict[str, list[float]] = {}
     for lane in lanes:

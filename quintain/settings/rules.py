@@ -85,8 +85,8 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
 
 def _never(interval: str, budget: int) -> str:
     return (
-        f"{interval} can never happen in a run of experiment.budget.env_steps {budget}; lower the interval or raise the "
-        f"budget"
+        f"{interval} can never happen in a run of experiment.budget.env_steps {budget}; lower the interval, or raise "
+        f"the budget"
     )
 
 

@@ -9,65 +9,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from quintain.algorithms.base import Algorithm
+import numpy as np
+
 from quintain.data.rollout import Batch
 from quintain.envs.base import Env
 from quintain.envs.eventful import events_of
 from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.policies.base import Policy
-from quintain.progress import Progress
-from quintain.rollouts.source import RolloutSource
-from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.state import as_tensor
 from quintain.trainers.events import Evaluate
 from quintain.trainers.global_streams import GlobalStreams
-from quintain.trainers.guard import UpdateGuard
+from quintain.trainers.parts import Parts, Session
 from quintain.trainers.records import Records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from quintain.services.writers import RunSummary
-    from quintain.typing import Array, Metrics, State
+    from quintain.typing import Metrics, State
 
-
-class Session(Protocol):
-    """What surrounds training: output, checkpoints, signals."""
-
-    def running(self, trainer: Trainer) -> AbstractContextManager[None]: ...
-    def after_cycle(self, trainer: Trainer) -> None: ...
-    def save(self, trainer: Trainer) -> Path: ...
-    def folder(self, name: str) -> Path: ...
-    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Array]) -> Path | None: ...
-    def rollback(self, trainer: Trainer) -> bool: ...
-    def warn(self, trainer: Trainer, code: str, text: str) -> None: ...
-    def summary(self, trainer: Trainer) -> RunSummary: ...
-
-
-@dataclass
-class Parts:
-    """Everything a trainer is put together from, ready to use."""
-
-    policy: Policy
-    algorithm: Algorithm
-    source: RolloutSource
-    store: RolloutStore
-    progress: Progress
-    events: EventManager
-    stats: StatsReporter
-    episodes: EpisodeWindow
-    guard: UpdateGuard
-    session: Session
-    writer: Any
-    """Where the metrics go: the writers of the run, or the one that a user brought."""
+__all__ = ["Parts", "Session", "Trainer", "as_tensors"]
 
 
 class Trainer:
@@ -194,7 +159,9 @@ class Trainer:
 
     def _stage_estimate(self) -> bool:
         if self.taken.num_valid:
-            self.algorithm.estimate(self.taken)
+            # An overflow shows in the numbers it leaves behind, which the update finds.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.algorithm.estimate(self.taken)
         return True
 
     def _stage_update(self) -> bool:

@@ -37,7 +37,8 @@ class EventContext:
     rng: Rng
     budget_env_steps: int
     env_events: Mapping[str, Any] = field(default_factory=dict)
-    """Events for the environments of the first evaluation, beside those of its settings."""
+    """Events for the environments of an evaluation, beside those of its settings."""
+    on_nonfinite: str = "error"
 
 
 class Evaluate:
@@ -55,7 +56,7 @@ class Evaluate:
             env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
             env_events = {**cfg_of(settings.env_events), **context.env_events}
             env = with_events(env, env_events, rng.child("env_events"))
-        self.evaluator = Evaluator(env, settings.num_episodes, rng)
+        self.evaluator = Evaluator(env, settings.num_episodes, rng, on_nonfinite=context.on_nonfinite)
 
     @property
     def env(self) -> Env:

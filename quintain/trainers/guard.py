@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quintain.algorithms.nonfinite import evidence_of, first_bad_tensor
+from quintain.algorithms.nonfinite import clear_nonfinite, evidence_of, first_bad_tensor
 from quintain.errors import NonFiniteError
 from quintain.state import KeepsState
 
@@ -44,6 +44,7 @@ class UpdateGuard(KeepsState):
         if self.in_a_row == 1:
             kept = trainer.session.keep_evidence(trainer, evidence_of(trainer.taken))
             found += f"; the batch is in {kept}" if kept else ""
+        clear_nonfinite(trainer.taken)
         if self._is_spent:
             raise NonFiniteError(f"{found}. {self._budget(trainer)}", code="E0604") from fault
         if self.settings.on_nonfinite_update == "rollback" and self._go_back(trainer):

@@ -282,6 +282,7 @@ def test_what_is_misspelt_is_refused_and_not_replaced() -> None:
         quiet_trainer(16, 32, eval_frequency=100)
 
 
+@pytest.mark.slow
 def test_optional_loggers_are_not_imported(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom quintain import Trainer\n"

@@ -1,4 +1,4 @@
-"""The shared rollout as EmbodiChain documents it: its fields, its last row, who writes what when, what shares memory."""
+"""The shared rollout as EmbodiChain documents it: its fields, its last row, who writes when, and what shares memory."""
 
 from __future__ import annotations
 

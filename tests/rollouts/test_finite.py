@@ -18,10 +18,11 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.progress import Progress
 from quintain.rng import Rng
+from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.finite import CLAMP_LIMIT, FiniteGate
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.envs.point_mass import PointMass
-from tests.scripted import Episode, expected_rows, scripted_env
+from tests.scripted import Episode, expected_rows, never, scripted_env
 
 SCRIPT = [[Episode(4, "terminated")], [Episode(3, "truncated")]]
 T = 8
@@ -200,3 +201,27 @@ def test_an_environment_that_writes_for_itself_is_mended_too() -> None:
     assert bool(torch.isfinite(rollout[f.REWARD]).all())
     # The new episode's first observation is in the rollout, not in the environment's own memory only.
     assert rollout[f.OBS][0, 3, 0].item() == pytest.approx((1 * 0.37 + 2 * 0.53) % 2.0 - 1.0)
+
+
+def evaluated(env: Env, on_nonfinite: str, num_episodes: int = 2) -> Any:
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), env.spec, Rng(0))
+    evaluator = Evaluator(env, num_episodes, Rng(0), on_nonfinite=on_nonfinite)
+    return evaluator.play(policy, deterministic=True, should_stop=never)
+
+
+def test_an_evaluation_is_mended_like_the_training() -> None:
+    def broken() -> Env:
+        return spoiled(scripted_env(SCRIPT, "lanes"), lane=0, at=(1,), field="reward")
+
+    with pytest.raises(NonFiniteError, match="an episode of the evaluation had the return nan"):
+        evaluated(broken(), "error")
+    # Lane 0, episode 0: 1 + 0 (clamped) + 2 + 2.5, instead of 7; lane 1: 2 + 2.5 + 3.
+    assert evaluated(broken(), "clamp").returns.tolist() == [5.5, 7.5]
+    # Episode 0 of lane 0 does not count; episode 1 is 0.75 + 1.25 + 1.75 + 2.25.
+    assert evaluated(broken(), "drop_episode").returns.tolist() == [6.0, 7.5]
+
+
+def test_an_evaluation_that_only_drops_comes_to_an_end() -> None:
+    env = spoiled(scripted_env(SCRIPT, "lanes"), lane=0, at=tuple(range(1000)))
+    with pytest.raises(NonFiniteError, match="21 episodes of an evaluation were dropped"):
+        evaluated(env, "drop_episode")
