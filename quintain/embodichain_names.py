@@ -84,6 +84,7 @@ def apply(run_file: RunFile, translation: Translation) -> RunFile:
     if "exp_name" in given and (translation.is_kept or run_file.run.id is None):
         run_file = run_file.replace("run.id", _free_name(translation.runs_dir, str(given["exp_name"])))
     run_file = _with_evaluation(run_file, translation)
+    _note_short_intervals(run_file, translation)
     if given.get("use_wandb"):
         run_file = _with_wandb(run_file, translation)
     if given.get("distributed") or given.get("world_size", 1) != 1:
@@ -111,7 +112,6 @@ def _with_evaluation(run_file: RunFile, translation: Translation) -> RunFile:
         changes |= {"every_env_steps": given["eval_freq"], "every_updates": None}
     if not changes:
         return run_file
-    _note_short_intervals(run_file, translation)
     found = [event for event in events if event.type == "evaluate"]
     evaluate = {**(found[0].model_dump(exclude_unset=True) if found else {}), "type": "evaluate", **changes}
     rest = [event for event in events if event not in found[:1]]

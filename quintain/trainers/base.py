@@ -57,10 +57,20 @@ class Trainer:
             if not callable(getattr(cls, f"_stage_{stage}", None)):
                 raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
 
-    def __init__(self, policy: Any, env: Any, algorithm: Any = None, *more: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        algorithm: Any = None,
+        buffer_size: int | None = None,
+        batch_size: int | None = None,
+        writer: Any = None,
+        *more: Any,
+        **settings: Any,
+    ) -> None:
         from quintain.slots import parts_from_slots
 
-        self._install(parts_from_slots(policy, env, algorithm, more, settings))
+        self._install(parts_from_slots(policy, env, algorithm, (buffer_size, batch_size, writer, *more), settings))
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Trainer:
@@ -260,6 +270,8 @@ class Trainer:
 
     def close(self) -> None:
         self.source.close()
+        if self.evaluation is not None:
+            self.evaluation.close()
 
     def state_dict(self) -> State:
         return {

@@ -53,8 +53,10 @@ def test_parameters_may_be_given_by_name_or_by_place_but_not_both() -> None:
         trainer.train(128)
     for mine, theirs in zip(by_name.policy.parameters(), by_place.policy.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    with pytest.raises(TypeError, match="batch_size twice"):
+    with pytest.raises(TypeError, match="multiple values for argument 'batch_size'"):
         quiet_trainer(16, 32, batch_size=32)
+    with pytest.raises(TypeError, match="eval_freq twice, by position and by name"):
+        quiet_trainer(16, 32, None, 64, eval_freq=64)
     with pytest.raises(TypeError, match="at most 21 positional"):
         quiet_trainer(*[None] * 19)
 
