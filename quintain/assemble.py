@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,16 +24,23 @@ from quintain.rng import Rng
 from quintain.rollouts.source import LocalSource
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.services.writers import Writer
     from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
+
+
+class EnvMaker(Protocol):
+    """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
+
+    def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
 
 
 @dataclass(frozen=True)
@@ -50,26 +59,30 @@ class Slots:
     """What `trainer.writer` is to be, where a user brought one."""
 
 
-def assemble(run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None) -> Trainer:
-    """Builds the trainer that the settings describe."""
-    parts = assemble_parts(run_file, session, writer, slots or Slots())
+def assemble(
+    run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: World | None = None
+) -> Trainer:
+    """Builds the trainer that the settings describe, or one rank's share of it."""
+    parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
     trainer_class: Any = _load("trainer", _behavior(run_file).trainer)
     trainer: Trainer = trainer_class.from_parts(parts)
     return trainer
 
 
-def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots) -> Parts:
+def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
     experiment, behavior = run_file.experiment, _behavior(run_file)
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
-    GlobalStreams().seed(rng.child("global"))
+    GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env) if slots.evaluation_env else make_env
+    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env)
     env_settings: Any = experiment.env
-    env = make_env(env_settings.num_lanes, rng.child("env"))
+    num_lanes: int = env_settings.num_lanes // world.size
+    env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
     for note in env.notes:
         writer.note(note)
-    env = with_events(env, {**cfg_of(env_settings.env_events), **slots.env_events}, rng.child("env_events"))
+    env_events = {**cfg_of(env_settings.env_events), **slots.env_events}
+    env = with_events(env, env_events, rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
     policy = slots.policy or make_policy(run_file, env.spec)
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
@@ -77,7 +90,9 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     signals = {name: _load("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
     make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
-    episodes = EpisodeWindow()
+    algorithm.join(world)
+    policy.join(world)
+    episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
     collector = SyncCollector(
@@ -101,6 +116,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         make_evaluation_env,
         rng,
         experiment.budget.env_steps,
+        world,
         env_events=slots.evaluation_env_events,
         on_nonfinite=env_settings.on_nonfinite,
     )
@@ -116,10 +132,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         guard=UpdateGuard(run_file.run),
         session=session,
         writer=writer if slots.writer is None else slots.writer,
+        world=world,
     )
 
 
-def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> Callable[[int, Rng], Env]:
+def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> EnvMaker:
     """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
 
     Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
@@ -127,15 +144,33 @@ def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) 
     settings = run_file.experiment.env
     if not is_grouped and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
-    if slot is not None:
-        return lambda num_lanes, rng: slot if isinstance(slot, Env) else _env_from_slot(settings, slot, num_lanes, rng)
-    make = _load("env", settings)
-    return lambda num_lanes, rng: make(settings, num_lanes, rng)
+    make = partial(_load("env", settings), settings) if slot is None else partial(_env_from_slot, settings, slot)
+    knows_lanes = "first_lane" in inspect.signature(make).parameters
+
+    def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+        if isinstance(slot, Env):
+            env: Env = slot
+        elif first_lane and not knows_lanes:
+            # It cannot give a lane the seeds that it would have on one rank; at least no two ranks share theirs.
+            env = make(num_lanes, rng.child(f"lanes_from_{first_lane}"))
+        else:
+            env = make(num_lanes, rng, **({"first_lane": first_lane} if first_lane else {}))
+        if first_lane != env.first_lane:
+            env.first_lane = first_lane
+        return env
+
+    return make_env
 
 
-def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng) -> Env:
-    encode_text = settings.text_observations == "encode"
-    return env_from_object(slot, num_lanes, rng, group_size=settings.group_size, encode_text=encode_text)
+def _env_from_slot(settings: Any, slot: Any, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+    return env_from_object(
+        slot,
+        num_lanes,
+        rng,
+        group_size=settings.group_size,
+        encode_text=settings.text_observations == "encode",
+        first_lane=first_lane,
+    )
 
 
 def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quintain import registry
-from quintain.errors import SettingsError
-from quintain.services.writers import ScalarWriter, Writer
 from quintain.settings.tree import RunFile
 
 PARAMETERS = (
@@ -46,21 +43,6 @@ class Translation:
         """Whether the run has a directory from its start."""
         return bool(self.given.get("checkpoint_dir") or self.given.get("save_freq"))
 
-    @property
-    def writers(self) -> list[Writer]:
-        """The writer that was given, as one of ours."""
-        writer = self.given.get("writer")
-        if writer is None:
-            return []
-        if callable(getattr(writer, "add_scalar", None)):
-            return [ScalarWriter(writer)]
-        if all(callable(getattr(writer, name, None)) for name in ("open", "write", "note", "close")):
-            return [writer]
-        found = type(writer).__name__
-        raise SettingsError(
-            f"writer got a {found}; pass an object with add_scalar, or with open, write, note and close"
-        )
-
 
 def translate(more: Sequence[Any], keywords: Mapping[str, Any]) -> Translation:
     """Sorts what followed the three slots into settings and EmbodiChain's other parameters."""
@@ -86,7 +68,7 @@ def apply(run_file: RunFile, translation: Translation) -> RunFile:
     run_file = _with_evaluation(run_file, translation)
     _note_short_intervals(run_file, translation)
     if given.get("use_wandb"):
-        run_file = _with_wandb(run_file, translation)
+        run_file = run_file.replace("run.writers", [*run_file.run.writers, {"type": "wandb"}])
     if given.get("distributed") or given.get("world_size", 1) != 1:
         translation.notes.append("note: distributed, rank and world_size have no effect; a launcher sets them")
     return run_file
@@ -130,13 +112,6 @@ def _note_short_intervals(run_file: RunFile, translation: Translation) -> None:
                 f"note: {name} {interval} is in environment steps and less than one update has ({per_update}), so it "
                 f"happens after every update"
             )
-
-
-def _with_wandb(run_file: RunFile, translation: Translation) -> RunFile:
-    if "wandb" in registry.names("writer"):
-        return run_file.replace("run.writers", [*run_file.run.writers, {"type": "wandb"}])
-    translation.notes.append("note: use_wandb has no effect; there is no writer of that name")
-    return run_file
 
 
 def _free_name(runs_dir: Path, name: str) -> str:

@@ -8,6 +8,7 @@ QuintainError                      1   a bug of ours
 │   ├── CheckpointNotFound         4
 │   └── CheckpointIncompatible     4
 ├── EnvError                       5   an environment cannot be created or broke its contract
+├── RankError                      5   another learner of this run ended or fell silent
 ├── NonFiniteError                 6   NaN or infinity where a number is needed
 ├── ServiceError                   7   an external service
 └── ResourceError                  8   disk, memory, file descriptors
@@ -68,6 +69,11 @@ class CheckpointIncompatible(CheckpointError):
 class EnvError(QuintainError):
     exit_code = 5
     default_code = "E0500"
+
+
+class RankError(QuintainError):
+    exit_code = 5
+    default_code = "E0530"
 
 
 class NonFiniteError(QuintainError):

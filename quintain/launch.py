@@ -6,13 +6,14 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
+from quintain.ranks import NUM_RANKS, Orders, Ranks, num_ranks_of, with_ranks_of_torchrun
 from quintain.restore import require_same_spec, restore_policy
 from quintain.run import Run
 from quintain.run_output import code_names, env_name, make_writers
@@ -50,33 +51,35 @@ def start(
     quiet: bool = False,
 ) -> Launched:
     """Prepares a new run; its directory is created only when everything else could be built."""
+    run_file = with_ranks_of_torchrun(run_file, is_new=True)
     behavior = next(iter(run_file.experiment.behaviors.values()))
     chosen = run_file.run.id if run_id is None else run_id
     if chosen is None:
         chosen = default_run_id(env_name(run_file), behavior.algorithm.type, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
-    run = Run(run_file, [] if quiet else make_writers(run_file, stream), planned)
+    writers = [] if quiet else make_writers(run_file, stream)
     _require_known_env(run_file)
-    run.show_header()
-    _show_notes(run, run_file)
-    from quintain.assemble import assemble
-
-    trainer = assemble(run_file, run, run.writer)
-    if initialize_from is not None:
-        loaded = load(initialize_from)
-        require_same_spec(trainer.policy, loaded)
-        restore_policy(trainer.policy, loaded)
-        trainer.algorithm.begin_from_policy()
-    # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of another:
-    # those are committed first.
-    config = run_file.to_yaml() if initialize_from is None else None
-    directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
-    run.resources.enter_context(directory.lock())
-    run.open_directory(directory)
-    if initialize_from is not None:
-        run.save(trainer)
-    run.write_settings()
-    run.show_determinism(trainer)
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file))
+    with _closing_on_failure(run.resources), run.ranks.leading():
+        run.show_header()
+        _show_notes(run, run_file)
+        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"))
+        if initialize_from is not None:
+            loaded = load(initialize_from)
+            require_same_spec(trainer.policy, loaded)
+            restore_policy(trainer.policy, loaded)
+        exactness = run.begin_together(trainer)
+        # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
+        # another: those are committed first.
+        config = run_file.to_yaml() if initialize_from is None else None
+        directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
+        run.resources.enter_context(directory.lock())
+        run.open_directory(directory)
+        if initialize_from is not None:
+            trainer.algorithm.begin_from_policy()
+            run.save(trainer)
+        run.write_settings()
+        run.show_determinism(exactness)
     return Launched(run, trainer, directory)
 
 
@@ -98,34 +101,14 @@ def resume(
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
     resources = ExitStack()
-    try:
+    with _closing_on_failure(resources):
         resources.enter_context(directory.lock())
         stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
-        run = Run(settings, [] if quiet else make_writers(settings, stream), directory, resources=resources)
-        run.open_directory(directory)
-        assert run.checkpoints is not None
-        is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
-        checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
-        run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
-        _show_notes(run, settings)
-        from quintain.assemble import assemble
-
-        trainer = assemble(settings, run, run.writer)
-        if checkpoint is None:
-            run.begin_again()
-        else:
-            run.restore(trainer, checkpoint)
-            _report_other_software(run, checkpoint.path)
-        changes = changed_keys(stored, settings)
-        if any(path == "experiment.budget.env_steps" for path, _, _ in changes):
-            # Asked to train for longer, a run that once reached its goal goes on until it does again.
-            trainer.records.goal_reached = False
-        if changes:
-            run.log("settings_changed", trainer, detail=[list(change) for change in changes])
-        run.write_settings()
-    except BaseException:
-        resources.close()
-        raise
+        settings = with_ranks_of_torchrun(settings, is_new=False)
+        writers = [] if quiet else make_writers(settings, stream)
+        run = Run(settings, writers, directory, resources=resources, ranks=Ranks(settings))
+        with run.ranks.leading():
+            trainer = _continue(run, directory, which, changed_keys(stored, settings))
     return Launched(run, trainer, directory)
 
 
@@ -201,6 +184,52 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     return export_onnx(policy, out or directory.folder("export"), about), checkpoint.path
 
 
+def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Trainer:
+    """Builds the trainer of a run and puts it where the checkpoint stands."""
+    run.open_directory(directory)
+    assert run.checkpoints is not None
+    is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
+    checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
+    run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
+    _show_notes(run, run.run_file)
+    # Asked to train for longer, a run that once reached its goal goes on until it does again.
+    goes_on = any(path == "experiment.budget.env_steps" for path, _, _ in changes)
+    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on))
+    if checkpoint is None:
+        run.begin_together(trainer)
+        run.begin_again()
+    else:
+        run.restore(trainer, checkpoint)
+        _report_other_software(run, checkpoint.path)
+    if goes_on:
+        trainer.records.goal_reached = False
+    if changes:
+        run.log("settings_changed", trainer, detail=[list(change) for change in changes])
+    run.write_settings()
+    return trainer
+
+
+def _assemble(run: Run, orders: Orders) -> Trainer:
+    """Meets the other ranks, if any, and builds the trainer on all of them."""
+    world = run.ranks.meet()
+    from quintain.assemble import assemble
+
+    orders.send(world, run.run_file)
+    trainer = assemble(run.run_file, run, run.writer, world=world)
+    # Nothing is written before everything could be built, on every rank.
+    world.barrier()
+    return trainer
+
+
+@contextmanager
+def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        resources.close()
+        raise
+
+
 def checkpoint_of(runs_dir: Path, text: str) -> Path:
     """Finds the checkpoint that RUN or RUN@which names."""
     name, which = split_checkpoint_suffix(text)
@@ -242,6 +271,7 @@ def _settings_to_resume(
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:
         return stored, RunFile.load(directory.config, *overrides, trusted=False, allow=named)
+    _refuse_other_ranks(stored, run_file, overrides)
     accepted = RunFile.load(directory.config, *overrides, trusted=False, allow=named)
     changes = changed_keys(accepted, run_file)
     if run_file.run.threads != accepted.run.threads:
@@ -253,6 +283,16 @@ def _settings_to_resume(
             code="E0207",
         )
     return stored, run_file
+
+
+def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[str]) -> None:
+    old, new = num_ranks_of(stored), num_ranks_of(settings)
+    if old != new and not any(text.partition("=")[0].rpartition(".")[2] == "num_ranks" for text in overrides):
+        raise SettingsError(
+            f"{NUM_RANKS} changed {old} -> {new} since this run began, so the resume would not be exact. Repeat it as "
+            f"num_ranks={new} to accept, or use another --run-id",
+            code="E0207",
+        )
 
 
 def _require_known_env(run_file: RunFile) -> None:

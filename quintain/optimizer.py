@@ -38,7 +38,9 @@ class Optimizer:
         self.world = world or Alone()
         values = list(self.parameters.values())
         self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in values]))
-        self.grad = torch.zeros_like(self.flat)
+        # One place more than there are parameters: how much this rank's gradient counts travels with it.
+        self.message = torch.zeros(self.flat.numel() + 1, dtype=self.flat.dtype, device=self.flat.device)
+        self.grad = self.message[:-1]
         self.flat.grad = self.grad
         with torch.no_grad():
             for parameter, data, grad in zip(values, self._split(self.flat), self._split(self.grad), strict=True):
@@ -49,11 +51,11 @@ class Optimizer:
         self.num_steps = torch.zeros((), dtype=torch.float32, device=self.flat.device)
         self.moments = {moment: torch.zeros_like(self.flat.data) for moment in ("exp_avg", "exp_avg_sq")}
 
-    def step(self, loss: torch.Tensor, learning_rate: float) -> torch.Tensor:
+    def step(self, loss: torch.Tensor, learning_rate: float, weight: float | torch.Tensor = 1.0) -> torch.Tensor:
         """Takes one step down the gradient of `loss` and returns the gradient's norm before clipping."""
         self.clear()
         self.add(loss)
-        return self.apply(learning_rate)
+        return self.apply(learning_rate, weight)
 
     def clear(self) -> None:
         """Forgets the gradient."""
@@ -63,13 +65,20 @@ class Optimizer:
         """Adds the gradient of a loss, or of a part of one."""
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
 
-    def apply(self, learning_rate: float) -> torch.Tensor:
+    def apply(self, learning_rate: float, weight: float | torch.Tensor = 1.0) -> torch.Tensor:
         """Takes one step down the gradient that was added up and returns its norm before clipping.
+
+        Ranks take the step together, down the mean of their gradients, each counting by its `weight`: the rows that
+        its loss is a mean of.
 
         A gradient that is not finite moves nothing: the device itself leaves the step out, so nobody waits for it.
         """
         grad = self.grad
-        self.world.average(grad)
+        if self.world.size > 1:
+            self.message[-1] = 1.0
+            self.message.mul_(weight)
+            self.world.average(self.message)
+            grad.div_(self.message[-1])
         norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))

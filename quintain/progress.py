@@ -44,6 +44,11 @@ class Progress(KeepsState):
         self.updates += 1
         self.version += 1
 
+    def begin_cycle_anew(self) -> None:
+        """Goes back to the start of a cycle whose experience was dropped; the end of a closed one is left out."""
+        self.stage = 0
+        self.is_closing = False
+
     def next_stage(self, num_stages: int) -> bool:
         """Steps to the next stage and says whether that closed the cycle."""
         self.stage = (self.stage + 1) % num_stages

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointIncompatible
+from quintain.rank_state import RANKS, deal_anew, share_of
 from quintain.services.checkpoint_catalog import Loaded
 
 if TYPE_CHECKING:
     from quintain.policies.base import Policy
     from quintain.trainers.base import Trainer
+    from quintain.typing import State
 
 
 def require_same_spec(policy: Policy, loaded: Loaded) -> None:
@@ -22,16 +24,27 @@ def require_same_spec(policy: Policy, loaded: Loaded) -> None:
         )
 
 
-def restore_trainer(trainer: Trainer, loaded: Loaded) -> None:
-    """Loads the whole state strictly; anything missing, extra or of another shape is an incompatible checkpoint."""
+def restore_rank(trainer: Trainer, state: State) -> None:
+    """Loads this rank's share of a state strictly; anything missing, extra or of another shape is incompatible.
+
+    A state of another number of ranks is dealt anew: what all ranks have alike is kept, and lanes begin new episodes.
+    """
     try:
-        trainer.load_state_dict(loaded.state)
+        if num_ranks_in(state) == trainer.world.size:
+            trainer.load_state_dict(share_of(state, trainer.world.rank))
+        else:
+            deal_anew(trainer, state)
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
         raise CheckpointIncompatible(
             f"the checkpoint does not fit this run ({type(error).__name__}: {first}). Resume with the settings it was "
             f"made with"
         ) from error
+
+
+def num_ranks_in(state: State) -> int:
+    """Returns how many ranks a state is of."""
+    return len(state["training"].get(RANKS, {})) or 1
 
 
 def restore_policy(policy: Policy, loaded: Loaded) -> None:

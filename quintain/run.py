@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
-from quintain.restore import require_same_spec, restore_trainer
+from quintain.follow import decide, is_report_due
+from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
+from quintain.ranks import Ranks
+from quintain.restore import num_ranks_in, require_same_spec, restore_rank
 from quintain.run_output import CommandHints, checkpoint_facts, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
@@ -39,6 +42,7 @@ class Run:
         directory: RunDirectory | None = None,
         *,
         resources: ExitStack | None = None,
+        ranks: Ranks | None = None,
         runs_dir: Path = Path("runs"),
         is_kept: bool = False,
     ) -> None:
@@ -58,6 +62,8 @@ class Run:
         self.failed_commits = 0
         self.state = "running"
         self.resources = resources or ExitStack()
+        self.ranks = ranks or Ranks(run_file, starts_processes=False)
+        self.resources.callback(self.ranks.close)
         self.is_header_shown = False
 
     # -- before training ------------------------------------------------------------------------------------------
@@ -93,25 +99,36 @@ class Run:
         assert self.checkpoints is not None
         loaded = load(checkpoint.path)
         require_same_spec(trainer.policy, loaded)
-        restore_trainer(trainer, loaded)
+        if trainer.world.size > 1:
+            broadcast_state(trainer.world, loaded.state)
+        restore_rank(trainer, loaded.state)
         trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
         self.last = checkpoint
-        if checkpoint.commit != self.checkpoints.latest(lambda text: None).commit:
-            # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        if decide(trainer.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
             self._commit(trainer)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
         self.metrics.truncate_after(trainer.stats.last_step)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", trainer, detail={"checkpoint": checkpoint.name})
-        self.show_determinism(trainer)
+        exactness = self.begin_together(trainer)
+        num_ranks = num_ranks_in(loaded.state)
+        if num_ranks != trainer.world.size:
+            exactness = f"statistical: {num_ranks} ranks became {trainer.world.size}, so all lanes begin new episodes"
+        self.show_determinism(exactness)
 
-    def show_determinism(self, trainer: Trainer) -> None:
+    def begin_together(self, trainer: Trainer) -> str:
+        """Gives all ranks the same weights and returns how exactly the run can be resumed."""
+        share_policy(trainer.policy, trainer.world)
+        return joint_exactness(trainer)
+
+    def show_determinism(self, exactness: str) -> None:
         """Says what a resume of this run promises, as soon as the environment is known."""
-        if trainer.source.exactness == "exact":
+        if exactness == "exact":
             self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
         else:
-            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {trainer.source.exactness}")
+            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {exactness}")
 
     def begin_again(self) -> None:
         """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
@@ -129,10 +146,10 @@ class Run:
         self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
         try:
-            with self.signals.watching(trainer.stop, lambda: self.last.name if self.last else "none"):
+            with self.ranks.leading(), self.signals.watching(self._stopper(trainer), self._last_name):
                 # Inside: whoever reads that the run is going on may send a signal at once.
                 self._write_status(trainer)
-                if self.checkpoints is not None and self.last is None:
+                if decide(trainer.world, self.checkpoints is not None and self.last is None):
                     self._commit(trainer)
                 yield
                 self.state = "stopped" if trainer.stop_reason else "finished"
@@ -153,16 +170,17 @@ class Run:
 
     def after_cycle(self, trainer: Trainer) -> None:
         """Writes the row and the checkpoint that are due, in this order."""
-        progress = trainer.progress
-        if progress.updates % self.run_file.run.report.every_updates == 0 or trainer.is_finished:
+        if is_report_due(self.run_file, trainer):
             self._report(trainer)
-        if self.checkpoints is not None and self._is_commit_due(trainer):
+        if decide(trainer.world, self.checkpoints is not None and self._is_commit_due(trainer)):
             self._try_commit(trainer)
 
     def save(self, trainer: Trainer) -> Path:
         """Commits a checkpoint now; a run without a directory gets one."""
         self._require_directory()
-        return self._commit(trainer).path
+        path = self._commit(trainer).path
+        trainer.world.broadcast(str(path).encode())
+        return path
 
     def folder(self, name: str) -> Path:
         """Returns a folder of the run's directory; a run without a directory gets one."""
@@ -177,10 +195,15 @@ class Run:
         return path
 
     def rollback(self, trainer: Trainer) -> bool:
-        """Puts the trainer back to the last checkpoint; says whether there was one."""
-        if self.last is None or self.metrics is None:
+        """Puts all ranks back to the last checkpoint; says whether there was one."""
+        if not decide(trainer.world, self.last is not None and self.metrics is not None):
             return False
-        restore_trainer(trainer, load(self.last.path))
+        assert self.last is not None
+        assert self.metrics is not None
+        state = load(self.last.path).state
+        if trainer.world.size > 1:
+            broadcast_state(trainer.world, state)
+        restore_rank(trainer, state)
         self.metrics.truncate_after(trainer.stats.last_step)
         return True
 
@@ -212,6 +235,16 @@ class Run:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _last_name(self) -> str:
+        return self.last.name if self.last else "none"
+
+    def _stopper(self, trainer: Trainer) -> Callable[[str], None]:
+        def stop(reason: str) -> None:
+            trainer.stop(reason)
+            self.ranks.stop()
+
+        return stop
+
     def _require_directory(self) -> RunDirectory:
         if self.directory is None or self.checkpoints is None:
             behavior = next(iter(self.run_file.experiment.behaviors.values()))
@@ -241,7 +274,7 @@ class Run:
         stats, progress = trainer.stats, trainer.progress
         for name, seconds in trainer.source.drain_seconds().items():
             stats.add_time(name, seconds)
-        stats.set_all(trainer.episodes.stats())
+        stats.set_all(trainer.episode_stats())
         stats.set_stat("time/iterations", progress.updates)
         row = stats.write_stats(progress.env_steps)
         if self.metrics is not None:
@@ -270,10 +303,8 @@ class Run:
             self.last_commit_time = time.monotonic()
 
     def _commit_last(self, trainer: Trainer) -> None:
-        if self.checkpoints is None:
-            return
         is_saved = self.last is not None and self.last.step == trainer.progress.env_steps and not trainer.stop_reason
-        if not is_saved:
+        if decide(trainer.world, self.checkpoints is not None and not is_saved):
             self._commit(trainer)
 
     def _commit(self, trainer: Trainer) -> Checkpoint:
@@ -281,12 +312,13 @@ class Run:
         if self.metrics is not None:
             self.metrics.sync()
         step = trainer.progress.env_steps
-        self.last = self.checkpoints.commit(
-            trainer.state_dict(),
-            step=step,
-            about=checkpoint_facts(self.run_file, trainer),
-            is_best=trainer.records.is_new_best(step),
-        )
+        state = gather_state(trainer)
+        about = checkpoint_facts(self.run_file, trainer, joint_exactness(trainer))
+        is_best = trainer.records.is_new_best(step)
+        try:
+            self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
+        finally:
+            trainer.world.broadcast(b"")  # the others wait for the disk
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
         return self.last

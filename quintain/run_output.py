@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain import registry
+from quintain.services.queued_writer import QueuedWriter
 from quintain.services.run_directory import RunDirectory
 from quintain.services.writers import RunHeader, Writer
+from quintain.settings.fingerprint import leaves
 from quintain.versions import facts, quintain_version
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
+
+_SHOWN_OF_ENV = frozenset({"type", "id", "num_lanes", "group_size", "max_episode_steps", "vectorization"})
+_SHOWN_BLOCKS = ("algorithm", "policy", "rollout", "reward_signals")
+_SHOWN_NAMES = ("type", "env.id", "activation", "cell", "shape")
 
 
 class CommandHints:
@@ -43,8 +49,31 @@ def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
     writers: list[Writer] = []
     for settings in run_file.run.writers:
         make = registry.get("writer", settings.type).load()
-        writers.append(make(settings, stream) if settings.type == "console" and stream is not None else make(settings))
+        takes_stream = settings.type == "console" and stream is not None
+        writer: Writer = make(settings, stream) if takes_stream else make(settings)
+        in_background = getattr(type(settings), "in_background", False)
+        writers.append(QueuedWriter(writer, settings.type) if in_background else writer)
     return writers
+
+
+def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
+    """Returns what describes the training and may be shown to anyone: numbers, and the names of parts.
+
+    A list of what is allowed, not of what is secret: free text and what is passed on to an environment stay here.
+    """
+    experiment = run_file.experiment.model_dump(mode="json")
+    behavior = next(iter(experiment["behaviors"].values()))
+    shown = {
+        "seed": experiment["seed"],
+        "budget": experiment["budget"],
+        "env": {name: value for name, value in experiment["env"].items() if name in _SHOWN_OF_ENV},
+        **{name: behavior[name] for name in _SHOWN_BLOCKS},
+    }
+    return {
+        path: value
+        for path, value in leaves(shown)
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and path.endswith(_SHOWN_NAMES))
+    }
 
 
 def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int, budget_env_steps: int) -> RunHeader:
@@ -60,18 +89,20 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         run_directory=None if directory is None else str(directory.path),
         budget_env_steps=budget_env_steps,
         start_step=start_step,
+        num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
+        hyper_parameters=hyper_parameters(run_file),
     )
 
 
-def checkpoint_facts(run_file: RunFile, trainer: Any) -> dict[str, Any]:
+def checkpoint_facts(run_file: RunFile, trainer: Any, exactness: str) -> dict[str, Any]:
     """Says of a checkpoint what it was made for, with and on."""
     return {
         "fingerprint": run_file.fingerprint(),
         "settings": run_file.to_dict(),
         "spec": trainer.policy.spec.to_dict(),
-        "exactness": trainer.source.exactness,
+        "exactness": exactness,
         "device": str(trainer.policy.device),
-        "world_size": 1,
+        "world_size": trainer.world.size,
         **facts(run_file.run.threads),
     }
 

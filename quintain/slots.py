@@ -13,13 +13,21 @@ from quintain.algorithms.base import Algorithm
 from quintain.assemble import Slots, assemble_parts
 from quintain.envs.base import Env
 from quintain.errors import SettingsError
+from quintain.follow import Follower
+from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
+from quintain.rank_state import share_policy
+from quintain.ranks import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
 from quintain.run import Run
 from quintain.run_output import make_writers
+from quintain.services.queued_writer import QueuedWriter
+from quintain.services.tensorboard_writer import SummaryRows
+from quintain.services.writers import Writer, WriterGroup
 from quintain.settings.base import PartSettings
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Parts
+from quintain.world import Alone, Gloo, World
 
 _STEPS_PER_BATCH = 1024
 _EVENTS = "experiment.behaviors.default.events"
@@ -38,12 +46,12 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
     if _is_instance(env):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
         behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
-    run_file = RunFile.from_mapping(
-        {"experiment": {"env": _env_settings(env), "behaviors": {"default": behavior}}},
-        origin=PYTHON,
-        changes=_without_idle(behavior["algorithm"], translation),
-    )
-    run_file = embodichain_names.apply(run_file, translation)
+    world = _join_torchrun()
+    experiment = {"env": _env_settings(env, world.size), "behaviors": {"default": behavior}}
+    changes = _without_idle(behavior["algorithm"], translation)
+    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes)
+    run_file = with_ranks_of_torchrun(embodichain_names.apply(run_file, translation), is_new=True)
+    _refuse_disagreement(run_file, world)
     evaluation_env = _evaluation_env(env, translation.given.get("eval_env"))
     if _is_instance(env) and evaluation_env is None:
         run_file, note = _without_evaluation(run_file)
@@ -57,11 +65,15 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
         evaluation_env_events=translation.given.get("eval_event_cfg", {}),
         writer=translation.given.get("writer"),
     )
-    writers = [*make_writers(run_file), *translation.writers]
-    run = Run(run_file, writers, runs_dir=translation.runs_dir, is_kept=translation.is_kept)
-    parts = assemble_parts(run_file, run, run.writer, slots)
-    for note in translation.notes:
-        run.writer.note(note)
+    if world.rank:
+        parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
+    else:
+        writers = [*make_writers(run_file), *_own_writers(slots.writer)]
+        run = Run(run_file, writers, runs_dir=translation.runs_dir, is_kept=translation.is_kept)
+        parts = assemble_parts(run_file, run, run.writer, slots, world)
+        for note in translation.notes:
+            run.writer.note(note)
+    share_policy(parts.policy, world)
     return parts
 
 
@@ -99,6 +111,37 @@ def _evaluation_env(env: Any, eval_env: Any) -> Any:
     return eval_env
 
 
+def _own_writers(slot: Any) -> list[Writer]:
+    """Returns the writer that a user brought: one of ours as it is, a SummaryWriter behind a queue."""
+    if slot is None:
+        return []
+    if hasattr(slot, "add_scalar"):
+        return [QueuedWriter(SummaryRows(slot), type(slot).__name__)]
+    if all(callable(getattr(slot, name, None)) for name in ("open", "write", "note", "close")):
+        return [slot]
+    raise SettingsError(
+        f"writer slot got a {type(slot).__name__}; pass a SummaryWriter, or an object with open, write, note and close"
+    )
+
+
+def _join_torchrun() -> World:
+    place = place_in_torchrun()
+    return Alone() if place is None else Gloo(*place)
+
+
+def _refuse_disagreement(run_file: RunFile, world: World) -> None:
+    """Refuses ranks that nobody started, and ranks that were told different things."""
+    if num_ranks_of(run_file) != world.size:
+        raise SettingsError(
+            f"{NUM_RANKS} is {num_ranks_of(run_file)}: from Python, start the script once for each rank with "
+            f"torchrun --nproc-per-node {num_ranks_of(run_file)} SCRIPT",
+            code="E0241",
+        )
+    marks = [int(run_file.fingerprint()[:12], 16)]
+    if any(others != marks for others in world.gather(marks)):
+        raise SettingsError("the ranks of this run were given different settings; give all the same", code="E0241")
+
+
 def _policy_of(algorithm: Any) -> Policy | None:
     return algorithm.policy if isinstance(algorithm, Algorithm) else None
 
@@ -115,7 +158,7 @@ def _settings(kind: str, slot: Any) -> Any:
     raise SettingsError(f"{kind} slot got a {found}; pass a registered name, its settings, or a ready object")
 
 
-def _env_settings(slot: Any) -> Any:
+def _env_settings(slot: Any, num_ranks: int) -> Any:
     if isinstance(slot, PartSettings):
         return slot
     if isinstance(slot, str):
@@ -126,7 +169,8 @@ def _env_settings(slot: Any) -> Any:
         return {
             "type": "gym",
             "id": type(slot).__name__ if spec is None else spec.id,
-            "num_lanes": _num_lanes(slot),
+            # Each rank brings an object of its own.
+            "num_lanes": _num_lanes(slot) * num_ranks,
             "group_size": int(getattr(slot, "group_size", 1)),
         }
     return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}

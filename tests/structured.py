@@ -58,9 +58,10 @@ def observe(space: Any, age: int, seed: int) -> Any:
 
 
 class Structured(gymnasium.Env[Any, Any]):
-    """Five steps, or seven, in any pair of spaces; the reward is 1 for a legal action. Masks are where `masks` says.
+    """Five steps, or seven, in any pair of spaces; larger actions are worth more. Masks are where `masks` says.
 
-    Every choice but the first of each kind is forbidden at odd ages, and the last of each kind at even ones.
+    At first everything is allowed; then only the first option of each choice at odd ages, and all but the last of more
+    than two at even ones.
     """
 
     def __init__(self, obs: str = "box", action: str = "choice", masks: str = "", *, endless: bool = False) -> None:
@@ -90,7 +91,8 @@ class Structured(gymnasium.Env[Any, Any]):
         self.age += 1
         length = 5 + 2 * (self.seed % 2)
         ended = self.age == length and not self.endless
-        return self.observe(), 1.0 + 0.1 * self.seed, ended and length == 5, ended and length == 7, self.info()
+        reward = 1.0 + 0.1 * self.seed + 0.1 * worth(action)
+        return self.observe(), reward, ended and length == 5, ended and length == 7, self.info()
 
     def observe(self) -> Any:
         seen = observe(self.inner_space, self.age, self.seed)
@@ -106,13 +108,21 @@ class Structured(gymnasium.Env[Any, Any]):
 
     def _allowed(self, size: int) -> Any:
         places = np.arange(size)
-        return places == 0 if self.age % 2 else places < max(1, size - 1)
+        if self.age == 0:
+            return places >= 0
+        return places == 0 if self.age % 2 else places < max(2, size - 1)
 
     def places(self, action: Any) -> list[int]:
         """Returns the columns of the mask that an action chose."""
         sizes, chosen = choice_sizes(self.action_space), choices_of(self.action_space, action)
         starts = np.cumsum([0, *sizes[:-1]])
         return [int(start + choice) for start, choice in zip(starts, chosen, strict=True)]
+
+
+def worth(action: Any) -> float:
+    if isinstance(action, dict | tuple):
+        return sum(worth(part) for part in (action.values() if isinstance(action, dict) else action))
+    return float(np.sum(action))
 
 
 def choice_sizes(space: Any) -> list[int]:

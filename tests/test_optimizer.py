@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from quintain.optimizer import Optimizer
+from quintain.world import Alone
 
 
 def network() -> nn.Sequential:
@@ -124,17 +125,25 @@ def test_frozen_parameters_are_left_alone() -> None:
 
 
 def test_gradients_are_averaged_over_ranks_before_they_are_clipped() -> None:
-    class Halves:
-        rank, size = 0, 2
+    """The other rank has three times the rows and twice the gradient: (1 * g + 3 * 2 g) / 4 = 1.75 g."""
+    reduced = []
+
+    class WithAnother(Alone):
+        size = 2
 
         def average(self, values: torch.Tensor) -> None:
-            values.mul_(0.5)
+            reduced.append(values.numel())
+            gradient, weight = values[:-1].clone(), values[-1].clone()
+            values[:-1] += 6.0 * gradient
+            values[-1] += 3.0 * weight
+            values /= 2.0
 
     module, alone = network(), network()
-    optimizer = Optimizer(module.named_parameters(), eps=1e-5, max_grad_norm=None, world=Halves())
-    norm = optimizer.step(loss_of(module, 0), 0.01)
+    optimizer = Optimizer(module.named_parameters(), eps=1e-5, max_grad_norm=None, world=WithAnother())
+    norm = optimizer.step(loss_of(module, 0), 0.01, weight=64)
     expected = optimizer_of(alone, None).step(loss_of(alone, 0), 0.01)
-    torch.testing.assert_close(norm, 0.5 * expected)
+    torch.testing.assert_close(norm, 1.75 * expected)
+    assert reduced == [sum(parameter.numel() for parameter in module.parameters()) + 1], "one message for all"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

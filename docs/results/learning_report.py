@@ -14,6 +14,9 @@ PANELS = {
     "cartpole-defaults": "CartPole, defaults",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
+    "memory": "CartPole, velocities hidden",
+    "workshop": "Workshop",
+    "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 LINE, GOAL = "#2563eb", "#d97706"
@@ -76,7 +79,8 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         "ytick.color": MUTED,
     }
     with plt.rc_context(style):
-        figure, grid = plt.subplots(2, 2, figsize=(10, 6.6), layout="constrained")
+        num_rows = (len(records) + 1) // 2
+        figure, grid = plt.subplots(num_rows, 2, figsize=(10, 3.3 * num_rows), layout="constrained")
         for axes, record in zip(grid.flat, records, strict=False):
             _draw_panel(axes, record)
         for axes in grid.flat[len(records) :]:

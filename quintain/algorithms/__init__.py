@@ -8,8 +8,12 @@ register = registrar("algorithm")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "A2C": "quintain.algorithms.a2c",
+        "A2CSettings": "quintain.algorithms.settings",
         "Algorithm": "quintain.algorithms.base",
         "AlgorithmSettings": "quintain.algorithms.settings",
+        "GRPO": "quintain.algorithms.grpo",
+        "GRPOSettings": "quintain.algorithms.settings",
         "Loss": "quintain.algorithms.base",
         "PPO": "quintain.algorithms.ppo",
         "PPOSettings": "quintain.algorithms.settings",

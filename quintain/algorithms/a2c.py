@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quintain.algorithms.base import Algorithm, Loss, normalize_advantages
+from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import A2CSettings
 from quintain.data import fields as f
@@ -23,7 +23,7 @@ class A2C(Algorithm):
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
         if self.settings.normalize_advantage:
-            normalize_advantages(batch)
+            self.normalize_advantages(batch)
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         return {**super().update(batch, progress), "train/explained_variance": self.explained_variance(batch)}

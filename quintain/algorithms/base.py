@@ -24,6 +24,7 @@ from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rng import Rng
 from quintain.state import KeepsState
+from quintain.world import Alone, World, joint_moments
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics
@@ -40,7 +41,7 @@ class Algorithm(KeepsState, ABC):
     """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
 
     # The policy is the trainer's to save; the sampler has only scratch memory.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng", "mirror"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng", "mirror", "world"})
     minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     starts_fresh: ClassVar[bool] = False
@@ -67,8 +68,14 @@ class Algorithm(KeepsState, ABC):
             policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
         self.sampler = MinibatchSampler(self.rng)
+        self.world: World = Alone()
         self.learning_rate_scale = 1.0
         """Smaller after the run went back because of numbers that were not finite."""
+
+    def join(self, world: World) -> None:
+        """Learns together with other ranks: the same steps, each from its own lanes."""
+        self.world = self.optimizer.world = world
+        self.sampler.join(world)
 
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""
@@ -93,20 +100,21 @@ class Algorithm(KeepsState, ABC):
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         """Changes the policy by what the batch shows: here by one gradient step on all of it."""
-        size = batch.rollout.num_steps * batch.rollout.num_lanes
+        size = batch.rollout.num_steps * batch.rollout.num_lanes * self.world.size
         [everything] = self.minibatches(batch, size, progress.updates)
         learning_rate = self.settings.learning_rate.at(progress.fraction)
         parts = self.descend(everything, progress.fraction, learning_rate)
-        return {**report(parts, 1, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
+        return {**self.report(parts, 1, progress), "train/learning_rate": learning_rate}
 
     def descend(
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
     ) -> dict[str, torch.Tensor]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
         learning_rate *= self.learning_rate_scale
+        weight = num_valid(minibatch) if self.world.size > 1 else 1.0
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
-            return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate)}
+            return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate, weight)}
         whole = num_valid(minibatch)
         sums: dict[str, torch.Tensor] = {}
         self.optimizer.clear()
@@ -115,7 +123,7 @@ class Algorithm(KeepsState, ABC):
             loss = self.loss(part, fraction)
             self.optimizer.add(loss.total * share)
             sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}
-        return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate)}
+        return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate, weight)}
 
     def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
         """Writes generalised advantages and the returns they imply."""
@@ -139,7 +147,43 @@ class Algorithm(KeepsState, ABC):
     def explained_variance(self, batch: Batch) -> float:
         """Says how well the critic foresaw the returns of a batch."""
         value, target = (batch.rollout.flat(name)[batch.valid_rows].cpu().numpy() for name in (f.VALUE, f.RETURN))
-        return explained_variance(value, target)
+        if self.world.size == 1:
+            return explained_variance(value, target)
+        both = np.stack((target - value, target)).astype(np.float64)
+        mean = both.mean(axis=1)
+        _, _, [unexplained, total] = joint_moments(
+            self.world, len(target), mean, np.square(both - mean[:, None]).sum(axis=1)
+        )
+        return float("nan") if total == 0.0 else 1.0 - float(unexplained / total)
+
+    def normalize_advantages(self, batch: Batch) -> None:
+        """Scales the advantages of the steps that count, on all ranks, to mean 0 and deviation 1.
+
+        Over the whole batch, not per minibatch: ranks can agree on it, and the remainder is not special.
+        """
+        advantage = batch.rollout.flat(f.ADVANTAGE)
+        counting = advantage[batch.valid_rows]
+        spread, mean = torch.std_mean(counting, correction=0)
+        if self.world.size > 1:
+            own = counting.double().cpu().numpy()
+            own_mean = own.mean() if len(own) else 0.0
+            count, means, squares = joint_moments(self.world, len(own), own_mean, np.square(own - own_mean).sum())
+            mean, spread = (torch.as_tensor(float(x[0])).to(mean) for x in (means, np.sqrt(squares / count)))
+        advantage.sub_(mean).div_(spread + 1e-8)
+
+    def report(self, sums: Mapping[str, torch.Tensor], count: int, progress: Progress) -> Metrics:
+        """Turns summed device scalars into means over minibatches and ranks, and refuses what is not finite.
+
+        A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
+        """
+        means = torch.stack(list(sums.values())).div_(count)
+        self.world.average(means)
+        values: list[Any] = means.tolist()
+        metrics = dict(zip(sums, values, strict=True))
+        for name, value in metrics.items():
+            if value != value or value in (float("inf"), float("-inf")):
+                raise NonFiniteError(f"{name} became {value} in the update at step {progress.env_steps}", code="E0604")
+        return metrics
 
     def mirrored(self, minibatch: Minibatch) -> Minibatch:
         """Adds what the environment calls symmetric to each step, if it was asked for."""
@@ -175,23 +219,3 @@ def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:
             f"one critic needs one gamma. Give them the same",
             code="E0216",
         )
-
-
-def normalize_advantages(batch: Batch) -> None:
-    """Scales the advantages of the steps that count to mean 0 and deviation 1.
-
-    Over the whole batch, not per minibatch: ranks can agree on it, and the remainder is not special.
-    """
-    advantage = batch.rollout.flat(f.ADVANTAGE)
-    spread, mean = torch.std_mean(advantage[batch.valid_rows], correction=0)
-    advantage.sub_(mean).div_(spread + 1e-8)
-
-
-def report(sums: Mapping[str, torch.Tensor], count: int, where: str) -> Metrics:
-    """Turns summed device scalars into means with one transfer, and refuses numbers that are not finite."""
-    values: list[Any] = torch.stack(list(sums.values())).div_(count).tolist()
-    metrics = dict(zip(sums, values, strict=True))
-    for name, value in metrics.items():
-        if value != value or value in (float("inf"), float("-inf")):
-            raise NonFiniteError(f"{name} became {value} in the update at {where}", code="E0604")
-    return metrics

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from quintain.algorithms.base import Algorithm, Loss, report
+from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import GRPOSettings
 from quintain.data import fields as f
@@ -69,7 +69,7 @@ class GRPO(Algorithm):
                 parts = self.descend(minibatch, fraction, learning_rate)
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
-        return {**report(sums, num_minibatches, f"step {progress.env_steps}"), "train/learning_rate": learning_rate}
+        return {**self.report(sums, num_minibatches, progress), "train/learning_rate": learning_rate}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)

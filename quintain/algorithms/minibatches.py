@@ -13,6 +13,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
 from quintain.rng import Rng
+from quintain.world import Alone, World
 
 Minibatch = Mapping[str, torch.Tensor]
 """Fields by name, [B, ...]; with memory B = T * n in time-major order, and `policy_state [n, S]` before step 0."""
@@ -23,13 +24,14 @@ class MinibatchSampler:
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
+        self.world: World = Alone()
         self.scratch: dict[str, torch.Tensor] = {}
 
     def rows(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields all valid steps in a new random order; the last minibatch keeps the remainder."""
         order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
         fields = {name: batch.rollout.flat(name) for name in _with_leaves(batch, names)}
-        for chosen in torch.split(batch.valid_rows[order], batch_size):
+        for chosen in self._split(batch.valid_rows[order], batch_size):
             yield {name: self._gather(name, field, 0, chosen) for name, field in fields.items()}
 
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
@@ -39,9 +41,26 @@ class MinibatchSampler:
         lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
-        for chosen in torch.split(order, max(1, batch_size // rollout.num_steps)):
+        for chosen in self._split(order, max(self.world.size, batch_size // rollout.num_steps)):
             minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
             yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
+
+    def join(self, world: World) -> None:
+        """Draws this rank's share of every minibatch from now on, in an order of its own."""
+        self.world = world
+        self.rng = self.rng.child(f"rank_{world.rank}") if world.rank else self.rng
+
+    def _split(self, rows: torch.Tensor, batch_size: int) -> tuple[torch.Tensor, ...]:
+        """Splits rows or lanes into minibatches of `batch_size` over all ranks: as many on every rank, none empty.
+
+        Ranks take their steps together, so one with less that counts has smaller shares, not fewer.
+        """
+        share = batch_size // self.world.size
+        counts = [int(count) for [count] in self.world.gather([len(rows)])]
+        if min(counts) == max(counts):
+            return torch.split(rows, share)
+        num_minibatches = min(-(-max(counts) // share), max(1, min(counts)))
+        return torch.tensor_split(rows, num_minibatches)
 
     def _permutation(self, size: int, counters: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(self.rng.generator("minibatches", *counters).permutation(size))

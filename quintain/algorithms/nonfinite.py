@@ -26,7 +26,9 @@ def first_bad_tensor(algorithm: Algorithm, batch: Batch, progress: Progress) -> 
     for name, parameter in algorithm.policy.state_dict().items():
         if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
             return f"parameter {name}"
-    return _bad_gradient(algorithm) or _bad_gradient_again(algorithm, batch, progress)
+    # Drawing minibatches is a meeting of ranks, and another rank may have found its bad tensor already.
+    is_alone = algorithm.world.size == 1
+    return _bad_gradient(algorithm) or (_bad_gradient_again(algorithm, batch, progress) if is_alone else "")
 
 
 def evidence_of(batch: Batch) -> dict[str, Array]:

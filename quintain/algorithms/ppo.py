@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from quintain.algorithms.base import Algorithm, Loss, normalize_advantages, report
+from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields as f
@@ -38,7 +38,7 @@ class PPO(Algorithm):
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
         if self.settings.normalize_advantage:
-            normalize_advantages(batch)
+            self.normalize_advantages(batch)
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         settings, fraction = self.settings, progress.fraction
@@ -55,9 +55,10 @@ class PPO(Algorithm):
                 num_minibatches += 1
             if settings.target_kl is not None:
                 moved = sums["train/approx_kl"] - (0.0 if kl_before is None else kl_before)
+                self.world.average(moved)  # else ranks would stop after different epochs, and wait for each other
                 if float(moved) / (num_minibatches - epoch_start) > settings.target_kl:
                     break
-        metrics = report(sums, num_minibatches, f"step {progress.env_steps}")
+        metrics = self.report(sums, num_minibatches, progress)
         self._adapt_learning_rate(metrics["train/approx_kl"])
         return {
             **metrics,

@@ -13,6 +13,7 @@ import typer
 from quintain.cli.errors import crash_reports
 from quintain.cli.words import USAGE_CODE, FileSource, NamesSource, source_of, split_words
 from quintain.errors import SettingsError
+from quintain.follow import follow_in_torchrun, is_follower
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
@@ -139,6 +140,9 @@ def _usage_error(message: str) -> SettingsError:
 
 def run_training(request: TrainRequest) -> None:
     """Starts a run, or continues the one that --run-id names, and trains."""
+    if is_follower():
+        follow_in_torchrun()
+        return
     from quintain import launch
 
     if request.is_resume:
@@ -168,6 +172,9 @@ def run_training(request: TrainRequest) -> None:
 
 def run_resume(request: ResumeRequest) -> None:
     """Continues a run and trains."""
+    if is_follower():
+        follow_in_torchrun()
+        return
     from quintain import launch
 
     launched = launch.resume(

@@ -7,6 +7,7 @@ never sees a reset that it could mistake for a step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from quintain.data.spec import BehaviorSpec
@@ -16,7 +17,7 @@ from quintain.state import KeepsState
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from quintain.typing import Array, Values
+    from quintain.typing import Array, State, Values
 
 
 class StepResult(NamedTuple):
@@ -47,6 +48,8 @@ class Env(KeepsState, ABC):
     num_lanes: int
     group_size: int = 1
     """Neighbouring lanes whose episodes begin alike."""
+    first_lane: int = 0
+    """Where this environment's lanes begin among those of all ranks."""
     notes: tuple[str, ...] = ()
     """What the user should know of how the environment was understood; shown when a run starts."""
 
@@ -57,6 +60,14 @@ class Env(KeepsState, ABC):
     @abstractmethod
     def step(self, action: Any) -> StepResult:
         """Takes one step in all lanes; the action is a tensor, or dicts and tuples of tensors."""
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        """Starts episodes that none of these saved environments has played, and returns the observations.
+
+        For lanes that are dealt to another number of ranks. An environment that does not count its episodes begins as
+        it did at first.
+        """
+        return self.reset()
 
     def action_mask(self) -> Values | None:
         """Returns what may be chosen in the observations that `reset` returned; None without masks."""

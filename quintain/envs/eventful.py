@@ -27,6 +27,7 @@ class EventfulEnv(Env):
         self.spec = env.spec
         self.num_lanes = env.num_lanes
         self.group_size = env.group_size
+        self.first_lane = env.first_lane
         self.events = EnvEventManager(cfg, env, rng)
 
     def reset(self, lanes: Any = None) -> Any:
@@ -41,6 +42,11 @@ class EventfulEnv(Env):
         if begun.any():
             self.events.apply(RESET, np.flatnonzero(begun))
         return result
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        obs = self.env.begin_anew([state["env"] for state in played])
+        self.events.apply(RESET)
+        return obs
 
     def action_mask(self) -> Values | None:
         return self.env.action_mask()

@@ -20,25 +20,30 @@ if TYPE_CHECKING:
     from quintain.rng import Rng
 
 
-def gym_env(settings: GymSettings, num_lanes: int, rng: Rng) -> Env:
-    """Makes the environment that `{type: gym, id: ...}` names."""
+def gym_env(settings: GymSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+    """Makes the environment that `{type: gym, id: ...}` names, or the lanes of it that begin at `first_lane`."""
     encode_text = settings.text_observations == "encode"
     if settings.vectorization == "native":
-        return VectorEnv(settings.id, _make_vector(settings, num_lanes), rng, encode_text=encode_text)
+        vector = _make_vector(settings, num_lanes)
+        return VectorEnv(settings.id, vector, rng, encode_text=encode_text, first_lane=first_lane)
     factories = [_factory(settings)] * num_lanes
-    return LaneEnv(settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text)
+    return LaneEnv(
+        settings.id, factories, rng, group_size=settings.group_size, encode_text=encode_text, first_lane=first_lane
+    )
 
 
-def env_from_object(slot: Any, num_lanes: int, rng: Rng, *, group_size: int = 1, encode_text: bool = False) -> Env:
+def env_from_object(
+    slot: Any, num_lanes: int, rng: Rng, *, group_size: int = 1, encode_text: bool = False, first_lane: int = 0
+) -> Env:
     """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):
-        return VectorEnv(name, slot, rng, encode_text=encode_text)
+        return VectorEnv(name, slot, rng, encode_text=encode_text, first_lane=first_lane)
     if isinstance(slot, gymnasium.Env):
-        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text)
+        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text, first_lane=first_lane)
     if callable(slot):
         factories = [partial(_made_alone, name, slot)] * num_lanes
-        return LaneEnv(name, factories, rng, group_size=group_size, encode_text=encode_text)
+        return LaneEnv(name, factories, rng, group_size=group_size, encode_text=encode_text, first_lane=first_lane)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )

@@ -42,9 +42,11 @@ class LaneEnv(Env):
         *,
         group_size: int = 1,
         encode_text: bool = False,
+        first_lane: int = 0,
     ) -> None:
         self.name = name
         self.group_size = group_size
+        self.first_lane = first_lane
         self.num_lanes = len(factories)
         self.rng = rng
         self.envs = [_create(name, factory) for factory in factories]
@@ -88,6 +90,10 @@ class LaneEnv(Env):
         self.as_made: list[dict[str, Any]] = [{} for _ in range(lanes)]
 
     def reset(self, lanes: Any = None) -> Any:
+        if lanes is None and self.group_size > 1:
+            # Lanes of a group may have begun different numbers of episodes; the next one is the same for all of them.
+            groups = self.episode.reshape(-1, self.group_size)
+            groups[:] = groups.max(axis=1, keepdims=True)
         for lane in range(self.num_lanes) if lanes is None else np.flatnonzero(np.asarray(lanes)):
             self._reset_lane(int(lane))
         return self.obs_view
@@ -103,8 +109,8 @@ class LaneEnv(Env):
                 obs, reward, terminated, truncated, info = env.step(lane_action)
             except Exception as error:
                 raise EnvError(
-                    f"env {self.name!r} failed in step() on lane {lane}, episode {self.episode[lane]}, action "
-                    f"{lane_action}: {type(error).__name__}: {error}",
+                    f"env {self.name!r} failed in step() on lane {self.first_lane + lane}, episode "
+                    f"{self.episode[lane]}, action {lane_action}: {type(error).__name__}: {error}",
                     code="E0501",
                 ) from error
             self.reward[lane] = reward
@@ -183,8 +189,12 @@ class LaneEnv(Env):
         if drifted:
             self.drift = (
                 f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in "
-                f"lane {drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
+                f"lane {self.first_lane + drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
             )
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        self.episode.fill(max(int(np.max(state["episode"])) for state in played))
+        return self.reset()
 
     def _replay(self, lane: int) -> None:
         env = self.envs[lane]
@@ -226,12 +236,16 @@ class LaneEnv(Env):
 
     def _start(self, lane: int, episode: int) -> tuple[Any, Any]:
         incarnation = 0  # counts restarts of a crashed environment; in this process a crash ends the run
-        seed = self.rng.seed_for("reset", lane // self.group_size, episode, incarnation)
+        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
+        group = (self.first_lane + lane) // self.group_size
+        seed = self.rng.seed_for("reset", group, episode, incarnation)
         try:
             obs, info = self.envs[lane].reset(seed=seed)
         except Exception as error:
             raise EnvError(
-                f"env {self.name!r} failed in reset() on lane {lane}: {type(error).__name__}: {error}", code="E0502"
+                f"env {self.name!r} failed in reset() on lane {self.first_lane + lane}: "
+                f"{type(error).__name__}: {error}",
+                code="E0502",
             ) from error
         return obs, info
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 class VectorEnv(Env):
     """Steps one Gymnasium vector environment."""
 
-    def __init__(self, name: str, env: Any, rng: Rng, *, encode_text: bool = False) -> None:
+    def __init__(self, name: str, env: Any, rng: Rng, *, encode_text: bool = False, first_lane: int = 0) -> None:
         self.name = name
         self.env = env
-        self.rng = rng
+        # Such an environment seeds all its lanes from one number, so ranks must not give it the same one.
+        self.rng = rng.child(f"lanes_from_{first_lane}") if first_lane else rng
+        self.first_lane = first_lane
         self.num_lanes = int(env.num_envs)
         self.autoreset = _autoreset_mode(name, env)
         self.why_statistical = _first_unsaved(env)

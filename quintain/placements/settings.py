@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quintain.registry import Registration
-from quintain.settings.base import PartSettings
+from quintain.settings.base import Count, PartSettings
 
 
 class PlacementSettings(PartSettings):
@@ -12,6 +12,9 @@ class PlacementSettings(PartSettings):
 
 class LocalSettings(PlacementSettings):
     """Acts and learns in this process, in turns."""
+
+    num_ranks: Count = 1
+    """Processes on this machine that share the lanes and learn together; torchrun may start them instead."""
 
 
 REGISTERED = (Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),)

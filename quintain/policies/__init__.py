@@ -10,6 +10,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "ActorCritic": "quintain.policies.actor_critic",
         "ActorCriticSettings": "quintain.policies.settings",
+        "ActorOnly": "quintain.policies.actor_only",
+        "ActorOnlySettings": "quintain.policies.settings",
         "Policy": "quintain.policies.base",
         "PolicySettings": "quintain.policies.settings",
     },

@@ -17,7 +17,9 @@ from quintain.data.rollout import Rollout, Slot
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.errors import SpecMismatch
 from quintain.policies.heads import NoiseSpec
+from quintain.policies.normalizer import ObsNormalizer
 from quintain.rng import Rng
+from quintain.world import World
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -54,6 +56,12 @@ class Policy(nn.Module, ABC):
 
     def observe(self, obs: Mapping[str, Array]) -> None:
         """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+
+    def join(self, world: World) -> None:
+        """Lets the observations' scale be that of what all ranks observe."""
+        for module in self.modules():
+            if isinstance(module, ObsNormalizer):
+                module.world = world
 
     def obs_rows(self, obs: Any) -> torch.Tensor:
         """Returns one leaf of an observation, for its number of rows and its device."""
@@ -156,12 +164,12 @@ class Policy(nn.Module, ABC):
         return rollout.slots[0], memory
 
 
-def draw_noise(rollout: Rollout, noise: NoiseSpec, rng: Rng, *, first_step: int) -> None:
+def draw_noise(rollout: Rollout, noise: NoiseSpec, rng: Rng, *, first_step: int, first_lane: int = 0) -> None:
     """Fills the rollout's noise from (seed, stream, lane, lane step), each kind of number from a stream of its own."""
     out = rollout.arrays[f.NOISE] if rollout.arrays else np.zeros(rollout.storage[f.NOISE].shape, np.float32)
     if noise.num_uniform:
-        rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step)
+        rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step, first_lane)
     if noise.num_normal:
-        rng.fill_normal(out[..., noise.num_uniform :], "normal", first_step)
+        rng.fill_normal(out[..., noise.num_uniform :], "normal", first_step, first_lane)
     if not rollout.arrays:
         rollout.storage[f.NOISE].copy_(torch.from_numpy(out))

@@ -193,7 +193,7 @@ def _require_libraries() -> Any:
     except ImportError as error:
         raise SettingsError(
             f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: pip install 'quintain[export]'",
-            code="E0232",
+            code="E0242",
         ) from error
     return onnxruntime
 

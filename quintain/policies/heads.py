@@ -149,6 +149,7 @@ class GaussianHead(Head):
         super().__init__()
         self.spec = spec
         self.has_state_std = settings.state_dependent_std
+        self.initial_log_std = settings.initial_log_std
         self.is_squashed = settings.squash_actions
         self.output_size = spec.size * (2 if self.has_state_std else 1)
         self.noise = NoiseSpec(num_normal=spec.size)
@@ -195,7 +196,7 @@ class GaussianHead(Head):
         if not self.has_state_std:
             return output, self.log_std
         mean, log_std = output.chunk(2, dim=-1)
-        return mean, log_std.clamp(*_LOG_STD_RANGE)
+        return mean, (log_std + self.initial_log_std).clamp(*_LOG_STD_RANGE)
 
     def _log_prob(self, noise: torch.Tensor, log_std: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         log_prob = (-0.5 * noise.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)

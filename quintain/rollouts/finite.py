@@ -100,7 +100,7 @@ class FiniteGate(KeepsState):
         if broken:
             raise NonFiniteError(
                 f"the environment returned an observation ({broken[0]}) that is not finite in lane "
-                f"{int(np.flatnonzero(bad)[0])} even after a reset. Mend the environment",
+                f"{self.env.first_lane + int(np.flatnonzero(bad)[0])} even after a reset. Mend the environment",
                 code="E0601",
             )
         return result._replace(
@@ -112,20 +112,20 @@ class FiniteGate(KeepsState):
         )
 
 
-def refuse_nonfinite(rollout: Rollout) -> None:
+def refuse_nonfinite(rollout: Rollout, first_lane: int = 0) -> None:
     """Raises for the first observation or reward of a rollout that is NaN or infinite."""
     seen = [(name, "an observation" if name == f.OBS else f"an observation ({name})") for name in rollout.obs_names]
     for name, what in [*seen, (f.REWARD, "a reward")]:
         field = rollout.array(name)
         if field.dtype.kind == "f" and not np.isfinite(field).all():
             t, lane = (int(i) for i in np.argwhere(~np.isfinite(field))[0][:2])
-            raise _error(rollout, what, lane, t, field[t, lane])
+            raise _error(rollout, what, lane, t, field[t, lane], first_lane)
     for name in rollout.obs_names:
         last = rollout.final.array(name)
         if last.dtype.kind == "f" and not np.isfinite(last).all():
             row = int(np.argwhere(~np.isfinite(last))[0][0])
             t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == row)[0])
-            raise _error(rollout, "a last observation", lane, t, last[row])
+            raise _error(rollout, "a last observation", lane, t, last[row], first_lane)
 
 
 def refuse_empty(rollout: Rollout, gate: FiniteGate) -> None:
@@ -137,12 +137,13 @@ def refuse_empty(rollout: Rollout, gate: FiniteGate) -> None:
         )
 
 
-def _error(rollout: Rollout, what: str, lane: int, t: int, found: Any) -> NonFiniteError:
+def _error(rollout: Rollout, what: str, lane: int, t: int, found: Any, first_lane: int) -> NonFiniteError:
     index = tuple(int(i) for i in np.argwhere(~np.isfinite(found))[0]) if np.ndim(found) else ()
     place = f"{found[index]} at index {index}" if index else f"{found}"
     after = f" after action {_action(rollout, lane, t if 'observation' not in what or 'last' in what else t - 1)}"
     return NonFiniteError(
-        f"the environment returned {what} that is not finite in lane {lane}, step {t} of the rollout: {place}{after}. "
+        f"the environment returned {what} that is not finite in lane {first_lane + lane}, step {t} of the rollout: "
+        f"{place}{after}. "
         f"Mend the environment, or set env.on_nonfinite to drop_episode or clamp",
         code="E0601",
         evidence=_evidence(rollout, lane, t),

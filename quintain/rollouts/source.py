@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from quintain.data.rollout import Rollout
@@ -30,6 +30,7 @@ class RolloutSource(Protocol):
     def drain_metrics(self) -> Metrics: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
+    def begin_anew(self, states: Sequence[State]) -> None: ...
 
     @property
     def env(self) -> Env: ...
@@ -99,3 +100,8 @@ class LocalSource:
     def load_state_dict(self, state: State) -> None:
         self.version = state["version"]
         self.collector.load_state_dict(state["collector"])
+
+    def begin_anew(self, states: Sequence[State]) -> None:
+        """Continues after sources that had other lanes: the newest version, new episodes, noise not used before."""
+        self.version = max(state["version"] for state in states)
+        self.collector.begin_anew([state["collector"] for state in states])

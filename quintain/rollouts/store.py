@@ -34,6 +34,7 @@ class RolloutBuffer:
         self.is_lent = False
         self.is_open = False
         self.is_committed = False
+        self.is_taken = False
 
     def reserve(self) -> Rollout | None:
         """Lends the block to a collector; after a resume it may be half full already."""
@@ -52,11 +53,13 @@ class RolloutBuffer:
         return self.is_committed
 
     def take(self) -> Batch:
+        self.is_taken = True
         return Batch(self.block)
 
     def release(self) -> None:
-        """Frees what the last update consumed."""
-        self.is_committed = False
+        """Frees what the last update consumed; what was filled and not yet taken stays."""
+        if self.is_taken:
+            self.is_committed = self.is_taken = False
 
     def state_dict(self) -> State:
         """Saves the block's contents only while they are still needed."""
@@ -64,12 +67,14 @@ class RolloutBuffer:
         return {
             "is_open": self.is_open,
             "is_committed": self.is_committed,
+            "is_taken": self.is_taken,
             "sequence": self.block.sequence,
             "block": self.block.state_dict() if in_use else None,
         }
 
     def load_state_dict(self, state: State) -> None:
         self.is_open, self.is_committed = state["is_open"], state["is_committed"]
+        self.is_taken = state["is_taken"]
         self.block.sequence = state["sequence"]
         if state["block"] is not None:
             self.block.load_state_dict(state["block"])

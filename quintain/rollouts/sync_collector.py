@@ -7,7 +7,7 @@ left after any step and continued, also in another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,7 +26,7 @@ from quintain.rollouts.step_metrics import StepMetrics
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, Metrics
+    from quintain.typing import Array, Metrics, State
 
 EpisodeListener = Callable[["Array", "Array"], None]
 """Receives the returns and lengths of the episodes that just ended."""
@@ -116,10 +116,11 @@ class SyncCollector(KeepsState):
             self.steps = [shared[:, t] for t in range(rollout.num_steps)]
 
     def _begin(self, rollout: Rollout, version: int) -> None:
-        if self.starts_fresh:
+        # The first rollout begins where the lanes were just reset.
+        if self.starts_fresh and self.lane_step > 0:
             self.start_episodes()
         rollout.begin(rollout.sequence + 1, version)
-        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step)
+        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
         for name, rows in self.obs.items():
             rollout.write(name, 0, rows)
         rollout.write(f.FIRST, 0, self.first)
@@ -158,7 +159,7 @@ class SyncCollector(KeepsState):
             result = self.env.step(action)
         except EnvError:
             # An environment often fails because of a number it returned itself some steps before.
-            refuse_nonfinite(rollout)
+            refuse_nonfinite(rollout, self.env.first_lane)
             raise
         return self.gate.admit(result)
 
@@ -220,6 +221,15 @@ class SyncCollector(KeepsState):
         self.episode_return.fill(0.0)
         self.episode_length.fill(0)
 
+    def begin_anew(self, states: Sequence[State]) -> None:
+        """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
+        for name, rows in flatten(self.env.spec.obs, self.env.begin_anew([s["env"] for s in states]), f.OBS).items():
+            np.copyto(self.obs[name], _array(rows))
+        mask = self.env.action_mask()
+        if self.mask is not None and mask is not None:
+            np.copyto(self.mask, _array(mask))
+        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
+
     def _leave_rest_out(self, rollout: Rollout) -> None:
         """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
         last = rollout.num_steps
@@ -237,7 +247,7 @@ class SyncCollector(KeepsState):
         slot = rollout.slots[last]
         slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
-        refuse_nonfinite(rollout)
+        refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])

@@ -55,6 +55,7 @@ class HeaderLines:
             outside_text(header.algorithm, options.encoding),
             outside_text(header.env, options.encoding),
             plural(header.num_lanes, "lane"),
+            *([plural(header.num_ranks, "rank")] if header.num_ranks > 1 else []),
             f"{outside_text(header.device, options.encoding)} ({plural(header.cores, 'core')})",
             f"seed {header.seed}",
         ]

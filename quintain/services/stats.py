@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -133,10 +133,14 @@ class StatsReporter:
         self._run_start = self._interval_start - float(state["total_seconds"])
 
 
+WINDOW_SIZE = 100
+"""Episodes that a window remembers."""
+
+
 class EpisodeWindow:
     """Remembers the returns and lengths of the most recent episodes in a ring."""
 
-    def __init__(self, size: int = 100) -> None:
+    def __init__(self, size: int = WINDOW_SIZE) -> None:
         self._returns = np.zeros(size, dtype=np.float64)
         self._lengths = np.zeros(size, dtype=np.int64)
         self._cursor = 0
@@ -186,6 +190,11 @@ class EpisodeWindow:
     def mean_length(self) -> float:
         return float(self._lengths[: self._count].mean()) if self._count else math.nan
 
+    def totals(self) -> list[float]:
+        """Returns the number of episodes and the sums of returns, squared returns and lengths, to add up over ranks."""
+        returns, lengths = self._returns[: self._count], self._lengths[: self._count]
+        return [float(self._count), float(returns.sum()), float(np.square(returns).sum()), float(lengths.sum())]
+
     def stats(self) -> Metrics:
         """Returns the window as metrics; NaN while it is empty, which the reporter leaves out."""
         return {
@@ -213,3 +222,16 @@ class EpisodeWindow:
         self._lengths[:] = state["lengths"]
         self._cursor = int(state["cursor"])
         self._count = int(state["count"])
+
+
+def stats_of_totals(totals: Sequence[float]) -> Metrics:
+    """Returns the metrics of several windows together, from the sum of their totals."""
+    count, total_return, squares, total_length = totals
+    if not count:
+        return EpisodeWindow().stats()
+    mean = total_return / count
+    return {
+        "rollout/ep_rew_mean": mean,
+        "rollout/ep_rew_std": math.sqrt(max(0.0, squares / count - mean * mean)),
+        "rollout/ep_len_mean": total_length / count,
+    }

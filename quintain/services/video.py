@@ -43,7 +43,7 @@ def require_pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise SettingsError(
-            f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0232"
+            f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0242"
         ) from error
     return Image
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from quintain.services.printable import escape_control_characters
 
@@ -24,6 +24,9 @@ class RunHeader:
     run_directory: str | None
     budget_env_steps: int
     start_step: int = 0
+    num_ranks: int = 1
+    hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Settings that describe the training and can be shown to anyone."""
 
 
 @dataclass(frozen=True)
@@ -50,28 +53,13 @@ class Writer(Protocol):
     def close(self, summary: RunSummary) -> None: ...
 
 
-class ScalarWriter:
-    """Hands every number of a row to an object with `add_scalar(name, value, step)`, such as TensorBoard's.
+class WriterComplaint(Exception):
+    """Carries a warning about a writer to where it can be shown; after a final one the writer is left out."""
 
-    The object is its owner's to close; here it is only flushed.
-    """
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-
-    def open(self, header: RunHeader) -> None:
-        """Shows nothing: there is no place for a header among scalars."""
-
-    def write(self, step: int, row: Mapping[str, float]) -> None:
-        for name, value in row.items():
-            self.target.add_scalar(name, value, step)
-
-    def note(self, text: str) -> None:
-        """Shows nothing: notes are for people who watch."""
-
-    def close(self, summary: RunSummary) -> None:
-        if callable(getattr(self.target, "flush", None)):
-            self.target.flush()
+    def __init__(self, warning: str, *, is_final: bool) -> None:
+        super().__init__(warning)
+        self.warning = warning
+        self.is_final = is_final
 
 
 class WriterGroup:
@@ -93,12 +81,17 @@ class WriterGroup:
         self._each(lambda writer: writer.note(text))
 
     def close(self, summary: RunSummary) -> None:
-        self._each(lambda writer: writer.close(summary))
+        # The first one, which is the console as a rule, last: it shows what is wrong with the others.
+        self._each(lambda writer: writer.close(summary), self._active[::-1])
 
-    def _each(self, call: Callable[[Writer], None]) -> None:
-        for writer in list(self._active):
+    def _each(self, call: Callable[[Writer], None], writers: Iterable[Writer] | None = None) -> None:
+        for writer in list(self._active if writers is None else writers):
             try:
                 call(writer)
+            except WriterComplaint as complaint:
+                if complaint.is_final:
+                    self._active.remove(writer)
+                self._warn(complaint.warning)
             except Exception as error:  # a broken display must never cost a training run
                 self._count_failure(writer, error)
 
@@ -112,6 +105,9 @@ class WriterGroup:
             f"warning[W0811]: {type(writer).__name__} disabled after {failures} failures "
             f"(the last: {type(error).__name__}: {error}); metrics stay in metrics.jsonl"
         )
+        self._warn(warning)
+
+    def _warn(self, warning: str) -> None:
         if self._active:
             self.note(warning)
         else:

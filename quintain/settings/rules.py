@@ -14,11 +14,12 @@ from quintain.settings.yaml_text import KeyPath
 
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
-    problems: list[Problem] = []
+    problems: list[Problem] = list(_ranks_share_lanes(tree))
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
         problems += _staleness_has_placement(path, behavior, tree.run.placement)
+        problems += _ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
         problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
@@ -53,6 +54,35 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
             "set max_staleness to 0 or choose another placement",
             "E0213",
+        )
+
+
+def _ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
+    num_ranks = _integer(tree.run.placement, "num_ranks") or 1
+    num_lanes = _integer(tree.experiment.env, "num_lanes") or num_ranks
+    group_size = _integer(tree.experiment.env, "group_size") or 1
+    if num_lanes % num_ranks or (num_ranks > 1 and num_lanes // num_ranks % group_size):
+        groups = f" in groups of {group_size}" if group_size > 1 else ""
+        yield Problem(
+            ("run", "placement", "num_ranks"),
+            f"{num_ranks} ranks cannot share experiment.env.num_lanes = {num_lanes} equally{groups}; make num_lanes a "
+            f"multiple of {num_ranks * group_size}",
+            "E0241",
+        )
+
+
+def _ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
+    num_ranks = _integer(placement, "num_ranks") or 1
+    batch_size = _integer(behavior.algorithm, "batch_size")
+    has_memory = getattr(behavior.policy, "memory", None) is not None
+    unit = num_ranks * (_integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
+    if num_ranks > 1 and batch_size is not None and batch_size % unit:
+        lanes = ", each with whole lanes" if has_memory else ""
+        yield Problem(
+            (*path, "algorithm", "batch_size"),
+            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}{lanes}; make it a "
+            f"multiple of {unit}",
+            "E0241",
         )
 
 

@@ -20,6 +20,7 @@ from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
+from quintain.services.stats import stats_of_totals
 from quintain.state import as_tensor
 from quintain.trainers.events import Evaluate
 from quintain.trainers.global_streams import GlobalStreams
@@ -50,6 +51,8 @@ class Trainer:
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
     record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "firings", "guard")
     """Parts that only remember what happened."""
+    rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes")
+    """Parts that are not the same on all ranks."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,6 +94,7 @@ class Trainer:
         self.guard = parts.guard
         self.session = parts.session
         self.writer = parts.writer
+        self.world = parts.world
         self.records = Records()
         self.global_streams = GlobalStreams()
         self.batch: Batch | None = None
@@ -102,7 +106,7 @@ class Trainer:
             self.progress.budget_env_steps = total_timesteps
         with self.session.running(self):
             self.events.start(self)
-            while not self.is_finished and not self.stop_reason:
+            while not self.is_finished and not self._must_stop():
                 if not self.advance():
                     self.source.wait()
         return self.session.summary(self)
@@ -126,11 +130,12 @@ class Trainer:
         if self.progress.is_closing:
             return self._end_cycle()
         moved = False
-        while not self.is_finished and not self.stop_reason:
+        while not self.is_finished and not self._must_stop():
             stage = self.stages[self.progress.stage]
             with self.stats.timer(stage):
-                if not getattr(self, f"_stage_{stage}")():
-                    return moved
+                is_done = getattr(self, f"_stage_{stage}")()
+            if not self.world.all(is_done):
+                return moved
             moved = True
             cycle_closed = self.progress.next_stage(len(self.stages))
             self.events.fire(f"after_{stage}", self)
@@ -142,16 +147,24 @@ class Trainer:
 
     def _end_cycle(self) -> bool:
         """Fires the events of a closed cycle; says whether they all finished. A resumed run may continue here."""
-        if not self.events.fire(CYCLE_END, self):
+        if not self.world.all(self.events.fire(CYCLE_END, self)):
             return False
         self.progress.is_closing = False
         self.session.after_cycle(self)
         return True
 
+    def _must_stop(self) -> bool:
+        """Says whether any rank was asked to stop; ranks ask at the same points, so that they stop together."""
+        if not self.world.any(self.stop_reason != ""):
+            return False
+        self.stop_reason = self.stop_reason or "another rank stopped"
+        return True
+
     def _stage_collect(self) -> bool:
         # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
         self.store.release()
-        if not self._collect_rollout():
+        # A rank that was asked to stop leaves its block half full; one that was not may have filled its own.
+        if not self.world.all(self._collect_rollout()):
             return False
         self.batch = self.store.take()
         self.stats.add_all(self.source.drain_metrics())
@@ -194,7 +207,8 @@ class Trainer:
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
         self.policy.observe(batch.valid_obs())
-        self.progress.close_cycle(env_steps=batch.num_valid, episodes=batch.num_episodes)
+        env_steps, episodes = self.world.sum([batch.num_valid, batch.num_episodes])
+        self.progress.close_cycle(env_steps=int(env_steps), episodes=int(episodes))
         self.source.publish(self.progress.version, self.policy)
         return True
 
@@ -217,6 +231,12 @@ class Trainer:
         """The batch that this cycle learns from, until the next one is collected."""
         assert self.batch is not None, "a stage ran before collect"
         return self.batch
+
+    def episode_stats(self) -> Metrics:
+        """Returns what the recent episodes of all ranks were like: sums and counts, so that each counts once."""
+        if self.world.size == 1:
+            return self.episodes.stats()
+        return stats_of_totals(self.world.sum(self.episodes.totals()))
 
     @property
     def global_step(self) -> int:
@@ -272,6 +292,7 @@ class Trainer:
         self.source.close()
         if self.evaluation is not None:
             self.evaluation.close()
+        self.world.close()
 
     def state_dict(self) -> State:
         return {
@@ -282,9 +303,13 @@ class Trainer:
     def load_state_dict(self, state: State) -> None:
         for part in ("records", "training"):
             for name, saved in state[part].items():
-                getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
-        if self.store.ready():
+                self.load_part(name, saved)
+        if not self.progress.is_between_cycles and self.store.ready():
             self.batch = self.store.take()
+
+    def load_part(self, name: str, saved: State) -> None:
+        """Restores one part of the state."""
+        getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
 
 
 def as_tensors(saved: State) -> State:

@@ -32,6 +32,9 @@ class CollectData:
         self.when: When = settings.when()
 
     def __call__(self, trainer: Trainer) -> None:
+        # The others write nothing; what is kept are the lanes of rank 0.
+        if trainer.world.rank:
+            return
         rollout = trainer.taken.rollout
         names = _checked(rollout, self.settings.fields)
         folder = trainer.session.folder("rollouts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from quintain.rng import Rng
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
@@ -36,13 +38,14 @@ class EventContext:
     make_env: Callable[[int, Rng], Env]
     rng: Rng
     budget_env_steps: int
+    world: World = field(default_factory=Alone)
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events for the environments of an evaluation, beside those of its settings."""
     on_nonfinite: str = "error"
 
 
 class Evaluate:
-    """Plays whole episodes with the current policy and remembers the best."""
+    """Plays whole episodes with the current policy and remembers the best; of several ranks, the first plays."""
 
     def __init__(self, settings: EvaluateSettings, context: EventContext) -> None:
         self.settings = settings
@@ -50,28 +53,54 @@ class Evaluate:
         self.when: When = Every(
             env_steps=None if settings.every_updates else interval, updates=settings.every_updates, at_end=True
         )
+        # Rank 0 plays for all.
+        self.evaluator = self._make_evaluator(context) if context.world.rank == 0 else None
+
+    def _make_evaluator(self, context: EventContext) -> Evaluator:
+        settings = self.settings
         rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
         # An environment may draw from a global generator when it is made; training must not notice.
         with GlobalStreams().untouched():
             env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
             env_events = {**cfg_of(settings.env_events), **context.env_events}
             env = with_events(env, env_events, rng.child("env_events"))
-        self.evaluator = Evaluator(env, settings.num_episodes, rng, on_nonfinite=context.on_nonfinite)
+        return Evaluator(env, settings.num_episodes, rng, on_nonfinite=context.on_nonfinite)
 
     @property
-    def env(self) -> Env:
-        return self.evaluator.env
+    def env(self) -> Env | None:
+        return None if self.evaluator is None else self.evaluator.env
 
     @property
     def env_events(self) -> EnvEventManager | None:
-        return events_of(self.evaluator.env)
+        return None if self.evaluator is None else events_of(self.evaluator.env)
 
     def __call__(self, trainer: Trainer) -> bool:
         return trainer._eval_once(evaluation=self) is not None
 
     def play(self, trainer: Trainer, num_episodes: int | None = None) -> Metrics | None:
-        """Evaluates now and reports it; returns None if the trainer was asked to stop before the end."""
-        with trainer.global_streams.untouched(), trainer.stats.timer("evaluate"):
+        """Evaluates now and reports it on all ranks; returns None if the run was asked to stop before the end."""
+        with trainer.stats.timer("evaluate"):
+            played = json.dumps(self._play(trainer, num_episodes)).encode()
+            metrics: Metrics | None = json.loads(trainer.world.broadcast(played))
+        if metrics is None:
+            return None
+        trainer.stats.set_all(metrics)
+        trainer.records.evaluated(
+            trainer.progress.env_steps,
+            metrics["eval/mean_reward"],
+            num_episodes or self.settings.num_episodes,
+            score=self._score(metrics),
+            mode=self.settings.best_mode,
+        )
+        if self.env_events is not None and self.env_events.has_recordings:
+            self.env_events.flush(trainer.session.folder("videos"))
+        return metrics
+
+    def _play(self, trainer: Trainer, num_episodes: int | None) -> Metrics | None:
+        """Returns what the episodes were like; None if the run was asked to stop, or if another rank plays them."""
+        if self.evaluator is None:
+            return None
+        with trainer.global_streams.untouched():
             results = self.evaluator.play(
                 trainer.policy,
                 deterministic=self.settings.deterministic,
@@ -80,18 +109,7 @@ class Evaluate:
             )
         if results is None:
             return None
-        metrics = metrics_of(results)
-        trainer.stats.set_all(metrics)
-        trainer.records.evaluated(
-            trainer.progress.env_steps,
-            results.mean_return,
-            len(results.returns),
-            score=self._score(metrics),
-            mode=self.settings.best_mode,
-        )
-        if self.env_events is not None and self.env_events.has_recordings:
-            self.env_events.flush(trainer.session.folder("videos"))
-        return metrics
+        return metrics_of(results)
 
     def _score(self, metrics: Metrics) -> float:
         name = self.settings.best_metric
@@ -103,7 +121,8 @@ class Evaluate:
         return metrics[name]
 
     def close(self) -> None:
-        self.evaluator.env.close()
+        if self.evaluator is not None:
+            self.evaluator.env.close()
 
 
 def metrics_of(results: EpisodeResults) -> Metrics:

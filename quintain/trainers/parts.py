@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.algorithms.base import Algorithm
@@ -15,6 +15,7 @@ from quintain.rollouts.store import RolloutStore
 from quintain.services.events import EventManager
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.trainers.guard import UpdateGuard
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +54,4 @@ class Parts:
     session: Session
     writer: Any
     """Where the metrics go: the writers of the run, or the one that a user brought."""
+    world: World = field(default_factory=Alone)

@@ -58,6 +58,20 @@ def test_releasing_is_idempotent_and_frees_no_block_that_is_being_filled(name: s
     assert store.reserve() is None
 
 
+def test_what_nobody_took_is_not_released(name: str) -> None:
+    """A rank may have filled its block when another was asked to stop: the resumed run still learns from it."""
+    store, other = make(name), make(name)
+    store.commit(reserved(store))
+    store.release()
+    assert store.ready()
+    other.load_state_dict(store.state_dict())
+    other.release()
+    assert other.ready()
+    other.take()
+    other.release()
+    assert not other.ready()
+
+
 def test_a_block_is_committed_once(name: str) -> None:
     store = make(name)
     block = reserved(store)
@@ -96,6 +110,7 @@ def test_the_numbering_of_blocks_continues_after_a_resume_between_cycles(name: s
     block = reserved(store)
     block.begin(3, version=1)
     store.commit(block)
+    store.take()
     store.release()
     other.load_state_dict(store.state_dict())
     assert reserved(other).sequence == 3

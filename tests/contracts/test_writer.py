@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import io
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from quintain.run_output import make_writers
 from quintain.services.writers import RunHeader, RunSummary, Writer
 from tests.contracts.cases import run_file
 
+OPTIONAL = ("tensorboard", "wandb")
 NAMES = [*registry.names("writer"), "list"]
 
 HEADER = RunHeader(
@@ -23,10 +26,13 @@ HEADER = RunHeader(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("state", ["finished", "stopped", "failed"])
-def test_a_run_from_its_header_to_its_summary(name: str, state: str) -> None:
+def test_a_run_from_its_header_to_its_summary(name: str, state: str, tmp_path: Path) -> None:
+    if name in OPTIONAL:
+        pytest.importorskip(name)
     registration = registry.get("writer", name)
-    writer: Writer = registration.load()(registration.settings_class(type=name), io.StringIO())
-    writer.open(HEADER)
+    settings = registration.settings_class(type=name)
+    writer: Writer = registration.load()(settings, *([io.StringIO()] if name == "console" else []))
+    writer.open(replace(HEADER, run_directory=str(tmp_path)))
     writer.write(128, {"rollout/ep_rew_mean": 21.0, "train/policy_loss": -0.1})
     writer.write(256, {"rollout/ep_rew_mean": math.inf})
     writer.note("a note with \x1b[31m control characters\nand two lines")

@@ -225,6 +225,18 @@ def test_lanes_of_a_group_start_alike_and_groups_do_not() -> None:
     assert not np.array_equal(starts[0], np.array(env.reset())[0])
 
 
+def test_lanes_of_a_group_start_alike_however_many_episodes_each_has_begun() -> None:
+    env = lanes(4, group_size=2, obs="box")
+    env.reset()
+    env.reset(np.array([True, False, False, False]))
+    env.reset(np.array([True, False, False, True]))
+    assert env.episode.tolist() == [2, 0, 0, 1]
+    starts = np.array(env.reset())
+    assert env.episode.tolist() == [3, 3, 2, 2]
+    assert (starts[0] == starts[1]).all()
+    assert (starts[2] == starts[3]).all()
+
+
 def test_notes_say_what_became_of_text() -> None:
     assert "does not see the text in say" in lanes(obs="text", encode_text=False).notes[0]
     assert "one choice per character: say" in lanes(obs="text").notes[0]

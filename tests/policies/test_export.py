@@ -176,4 +176,4 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(SettingsError, match=r"pip install 'quintain\[export\]'") as failed:
         export.export_onnx(policy_of("clipped numbers"), tmp_path, {})
-    assert failed.value.code == "E0232"
+    assert failed.value.code == "E0242"

@@ -91,6 +91,7 @@ def test_a_committed_block_comes_back_ready() -> None:
 def test_a_free_block_is_saved_without_its_contents() -> None:
     store, restored = RolloutBuffer(block()), RolloutBuffer(block())
     store.commit(filled(store))
+    store.take()
     store.release()
     state = store.state_dict()
     assert state["block"] is None

@@ -105,6 +105,7 @@ class TestDamage:
         assert manager.latest(never).step == 1
         assert manager.commit(state_at(3), step=3, about={}).commit == 3
 
+    @pytest.mark.slow
     def test_every_flipped_bit_is_found(self, tmp_path: Path) -> None:
         manager = committed(tmp_path, 1)
         (path,) = manager.paths()

@@ -19,6 +19,8 @@ from tests.services.samples import (
     state_at,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("moment", ["before", "half"])
 def test_a_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(tmp_path: Path, kill_at, moment: str) -> None:

@@ -69,4 +69,4 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(SettingsError, match=r"pip install 'quintain\[video\]'") as failed:
         video.require_pillow()
-    assert failed.value.code == "E0232"
+    assert failed.value.code == "E0242"

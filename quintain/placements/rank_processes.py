@@ -1,0 +1,183 @@
+"""Starts the other ranks of a run as processes on this machine, finds out why one ended, and leaves none behind."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.errors import QuintainError, RankError
+
+if TYPE_CHECKING:
+    from quintain.world import Gloo
+
+END_SECONDS = 5.0
+"""How long a rank may take to end by itself once the run is over."""
+CAUSE_SECONDS = 3.0
+"""How long to look for the cause after a rank was lost."""
+
+RankEntry = Callable[[int, int, str, Any], None]
+"""What a started process calls: with its rank, the number of ranks, the meeting place and where to send a report."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the traceback of another process as the cause of what is raised here."""
+
+
+class RankProcesses:
+    """The ranks 1 and up; the process that makes this object is rank 0."""
+
+    def __init__(self, size: int, entry: RankEntry) -> None:
+        self.size = size
+        self.folder = Path(tempfile.mkdtemp(prefix="quintain-ranks-"))
+        # Forked children would share threads and locks with torch; spawned ones begin from nothing.
+        context = multiprocessing.get_context("spawn")
+        self.processes: list[Any] = []
+        self.reports: list[Connection] = []
+        for rank in range(1, size):
+            receiver, sender = context.Pipe(duplex=False)
+            # Not daemonic: a rank may have environment workers of its own.
+            process = context.Process(target=entry, args=(rank, size, self._place, sender), name=f"rank {rank}")
+            process.start()
+            sender.close()
+            self.processes.append(process)
+            self.reports.append(receiver)
+
+    @property
+    def _place(self) -> str:
+        return str(self.folder / "meeting")
+
+    def meet(self) -> Gloo:
+        """Meets the others."""
+        world = meet_on_this_machine(0, self.size, self._place)
+        # Everyone is connected by now: nothing stays behind in the temporary folder, however this process ends.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return world
+
+    def stop(self) -> None:
+        """Asks the others to stop as this process was asked."""
+        for process in self.processes:
+            with suppress(OSError, ValueError, TypeError):
+                os.kill(process.pid, signal.SIGTERM)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Puts the cause in the place of "another rank ended"."""
+        try:
+            yield
+        except RankError as error:
+            cause = self._cause()
+            if cause is None:
+                raise
+            raise cause from cause.__cause__ or error
+
+    def close(self) -> None:
+        """Waits for the others to end, and ends those that do not."""
+        deadline = time.monotonic() + END_SECONDS
+        for process in self.processes:
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+                process.join(timeout=END_SECONDS)
+        for report in self.reports:
+            report.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Ends the others at once."""
+        for process in self.processes:
+            process.kill()
+        self.close()
+
+    def _cause(self) -> QuintainError | None:
+        """Returns the error of the rank that ended first, or what is known about its end."""
+        deadline = time.monotonic() + CAUSE_SECONDS
+        silent: QuintainError | None = None
+        for rank, (process, report) in enumerate(zip(self.processes, self.reports, strict=True), start=1):
+            about = _read(report, max(0.0, deadline - time.monotonic()))
+            # One that too only lost another is not the cause.
+            if about is not None and about["code"] != RankError.default_code:
+                return _error_of(about, rank)
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
+            if about is None and process.exitcode:
+                silent = silent or _end_without_report(rank, process.exitcode)
+        return silent
+
+
+def meet_on_this_machine(rank: int, size: int, place: str) -> Gloo:
+    """Meets the ranks that were started on this machine, over the loopback interface only."""
+    from torch.distributed import FileStore  # type: ignore[attr-defined]  # public, and not in torch's own list
+
+    from quintain.world import Gloo
+
+    before = os.environ.get("GLOO_SOCKET_IFNAME")
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    try:
+        # A file instead of a port: nobody else on the machine can write to the folder it is in.
+        world = Gloo(rank, size, store=FileStore(place, size))
+    finally:
+        if before is None:
+            del os.environ["GLOO_SOCKET_IFNAME"]
+        else:
+            os.environ["GLOO_SOCKET_IFNAME"] = before
+    # Past this point nobody looks at the file any more, so that rank 0 may remove it.
+    world.barrier()
+    return world
+
+
+def settle_in(rank: int) -> None:
+    """Makes a started process end with its parent, leave the keyboard to rank 0, and keep off its standard output."""
+    parent = multiprocessing.parent_process()
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if parent is None or os.getppid() != parent.pid:
+        os._exit(1)  # it died before it could take this process with it
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until training begins, which rank 0 then does not
+    os.dup2(2, 1)
+
+
+def send_report(report: Connection, error: QuintainError, traceback: str) -> None:
+    """Tells rank 0 why this rank ends."""
+    about = {"code": error.code, "exit_code": error.exit_code, "message": error.message, "traceback": traceback}
+    with suppress(OSError):
+        report.send_bytes(json.dumps(about).encode())
+
+
+def _read(report: Connection, timeout: float) -> dict[str, Any] | None:
+    """Returns a rank's report; None if it ended, or lives on, without one."""
+    try:
+        about: dict[str, Any] | None = (
+            json.loads(report.recv_bytes(maxlength=1_000_000)) if report.poll(timeout) else None
+        )
+    except (EOFError, OSError, ValueError):
+        return None
+    return about
+
+
+def _error_of(about: dict[str, Any], rank: int) -> QuintainError:
+    by_exit_code = {cls.exit_code: cls for cls in reversed(QuintainError.__subclasses__())}
+    error = by_exit_code.get(about["exit_code"], QuintainError)(f"rank {rank}: {about['message']}", code=about["code"])
+    error.__cause__ = RemoteTraceback(about["traceback"])
+    return error
+
+
+def _end_without_report(rank: int, exit_code: int) -> RankError:
+    how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    return RankError(
+        f"rank {rank} {how}, and the others cannot learn without it. Continue from the last checkpoint with: "
+        f"quintain resume"
+    )

@@ -1,0 +1,15 @@
+"""Knows whether torchrun, or another launcher that speaks its language, started this process as one rank of several."""
+
+from __future__ import annotations
+
+import os
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def place_in_torchrun() -> tuple[int, int] | None:
+    """Returns this process's rank and how many there are; None if it was started alone."""
+    if not all(os.environ.get(name) for name in _NEEDED):
+        return None
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return (rank, size) if size > 1 else None

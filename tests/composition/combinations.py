@@ -1,0 +1,150 @@
+"""Every way to combine what is seen, what is chosen, masks, memory and options, and whether it is meant to work."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from quintain import Trainer
+from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes
+
+LANES, STEPS = 4, 8
+
+
+class Mirrored(Structured):
+    """Says that any observation is as good with the same action, which is true of its rewards."""
+
+    def mirror(self, obs: Any, action: Any) -> list[tuple[Any, Any]]:
+        return [(obs, action)]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One run: names of spaces, where the mask is, and the options that are on."""
+
+    algorithm: str = "ppo"
+    obs: str = "box"
+    action: str = "choice"
+    masks: str = ""
+    memory: str = ""
+    normalize_obs: bool = False
+    squash_actions: bool = False
+    has_groups: bool = False
+    """Whether actor and critic see different entries."""
+    use_symmetry: bool = False
+
+    def __str__(self) -> str:
+        flags = [
+            name for name in ("normalize_obs", "squash_actions", "has_groups", "use_symmetry") if getattr(self, name)
+        ]
+        masks = f"masks in {self.masks}" if self.masks else ""
+        return ", ".join(filter(None, (self.algorithm, self.obs, self.action, masks, self.memory, *flags)))
+
+    @property
+    def refusal(self) -> str:
+        """Returns part of the sentence that must refuse this, or nothing if it must work."""
+        if self.use_symmetry and self.algorithm != "ppo":
+            return 'no setting is called "use_symmetry"'
+        if self.has_groups and self.algorithm == "grpo":
+            return "policy.critic_obs is for a critic"
+        if self.squash_actions and not has_box(ACTIONS[self.action]):
+            return "policy.squash_actions is about Box actions"
+        if self.normalize_obs and not has_numbers(OBSERVATIONS[self.obs]):
+            return "policy.normalize_obs scales numbers"
+        if self.has_groups and self.obs != "dict":
+            return "policy.actor_obs names 'choice'"
+        if self.use_symmetry and self.memory:
+            return "algorithm.use_symmetry and policy.memory exclude each other"
+        if self.use_symmetry and self.masks:
+            return "no action masks"
+        return ""
+
+    def trainer(self, **changes: Any) -> Trainer:
+        settings: dict[str, Any] = {"num_lanes": LANES, "num_steps": STEPS, "writers": [], "events": [],
+                                    "hidden_sizes": [8], "image_features": 8, "seed": 3}  # fmt: skip
+        if self.algorithm != "a2c":
+            settings |= {"batch_size": 2 * STEPS, "num_epochs": 2}
+        if self.algorithm == "grpo":
+            settings |= {"group_size": 2, "kl_coef": 0.1}
+        if self.memory:
+            settings["memory"] = {"cell": self.memory, "size": 4}
+        for flag in ("normalize_obs", "squash_actions", "use_symmetry"):
+            if getattr(self, flag):
+                settings[flag] = True
+        if self.has_groups:
+            settings |= {"critic_obs": ["numbers", "choice"], "actor_obs": ["choice", "image"]}
+        if self.algorithm == "grpo" and self.has_groups:
+            del settings["actor_obs"]
+        if self.obs == "text":
+            settings["text_observations"] = "encode"
+        env = partial(Mirrored, obs=self.obs, action=self.action, masks=self.masks)
+        return Trainer(self.algorithm, env, **{**settings, **changes})
+
+
+def has_box(space: Any) -> bool:
+    below = getattr(space, "spaces", ())
+    parts = below.values() if hasattr(below, "values") else below
+    return isinstance(space, spaces.Box) or any(has_box(part) for part in parts)
+
+
+def has_numbers(space: Any) -> bool:
+    """Whether there is something to scale: Box or bits that are no image."""
+    below = getattr(space, "spaces", ())
+    parts = below.values() if hasattr(below, "values") else below
+    is_numbers = isinstance(space, spaces.MultiBinary) or (isinstance(space, spaces.Box) and len(space.shape) < 3)
+    return is_numbers or any(has_numbers(part) for part in parts)
+
+
+def exists(one: Combination) -> bool:
+    return not one.masks or bool(choice_sizes(ACTIONS[one.action]))
+
+
+SPACES = [
+    one
+    for one in (
+        Combination(algorithm, obs, action, masks)
+        for algorithm in ("ppo", "a2c", "grpo")
+        for obs in OBSERVATIONS
+        for action in ACTIONS
+        for masks in ("", "info")
+    )
+    if exists(one)
+]
+"""Every observation with every action, masked and not, for every algorithm."""
+
+OPTIONS = [
+    one
+    for one in (
+        Combination(algorithm, obs, action, masks, memory, *flags)
+        for algorithm in ("ppo", "a2c", "grpo")
+        for obs in ("box", "dict", "choice")
+        for action in ("choice", "hybrid dict")
+        for masks in ("", "obs")
+        for memory in ("", "lstm")
+        for flags in itertools.product((False, True), repeat=4)
+    )
+    if exists(one)
+]
+"""Every option with every other, for spaces that have something for each and for spaces that have not."""
+
+FEW = [
+    Combination("ppo", "nested", "hybrid dict", "obs", "lstm", normalize_obs=True, squash_actions=True),
+    Combination("ppo", "dict", "hybrid tuple", "info", "gru", has_groups=True),
+    Combination("ppo", "text", "grid of choices", "method"),
+    Combination("ppo", "image", "bits", "info", "lstm"),
+    Combination("ppo", "dict", "numbers", "", "", True, True, has_groups=True, use_symmetry=True),
+    Combination("a2c", "dict", "hybrid dict", "obs", "lstm", True, True, has_groups=True),
+    Combination("a2c", "choice", "choices", "method", "gru"),
+    Combination("grpo", "nested", "hybrid dict", "info", "lstm", True, True),
+    Combination("grpo", "tuple", "choice", "method"),
+]
+"""One of everything, for every change; the rest are slow."""
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return trainer.algorithm.optimizer.flat.detach().clone()

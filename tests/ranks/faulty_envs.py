@@ -1,0 +1,47 @@
+"""Environments that fail where only one rank sees it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class BreaksOnOneRank(CartPoleEnv):
+    """Raises after 40 steps, on a rank that rank 0 started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_steps_taken = 0
+
+    def step(self, action: Any) -> Any:
+        self.num_steps_taken += 1
+        if self.num_steps_taken == 40 and _is_started_rank():
+            raise RuntimeError("the gripper is stuck")
+        return super().step(action)
+
+
+class NanOnOneRank(BreaksOnOneRank):
+    """Observes nothing but NaN after 40 steps, on a rank that rank 0 started."""
+
+    def step(self, action: Any) -> Any:
+        self.num_steps_taken += 1
+        obs, *rest = CartPoleEnv.step(self, action)
+        if self.num_steps_taken >= 40 and _is_started_rank():
+            obs = np.full_like(obs, np.nan)
+        return (obs, *rest)
+
+
+class CannotBeMadeTwice(CartPoleEnv):
+    """Is refused by its maker on a rank that rank 0 started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if _is_started_rank():
+            raise OSError("the camera is in use")
+
+
+def _is_started_rank() -> bool:
+    return multiprocessing.parent_process() is not None

@@ -1,0 +1,179 @@
+"""Ranks learn what one rank would learn from all their lanes, and hold the same weights to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quintain.assemble import assemble
+from quintain.data import fields as f
+from quintain.errors import NonFiniteError
+from quintain.services.writers import WriterGroup
+from quintain.settings.tree import RunFile
+from quintain.trainers.base import Trainer
+from quintain.world import Alone, Gloo, World
+from tests.ranks.party import Arrays, on_ranks
+from tests.trainers.small_runs import NoSession
+
+LANES, STEPS = 4, 16
+ALL = LANES * STEPS
+
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {"algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL}},
+    "micro batches": {"algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL, "micro_batch_size": 12}},
+    "memory": {
+        "algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL},
+        "policy": {"type": "actor_critic", "hidden_sizes": [4], "normalize_obs": True, "memory": {"size": 3}},
+    },
+    "a2c": {"algorithm": {"type": "a2c", "normalize_advantage": True}},
+    # Episodes of different lengths, one for each lane: the ranks have different numbers of steps that count.
+    "grpo": {
+        "algorithm": {"type": "grpo", "num_epochs": 2, "batch_size": ALL},
+        "policy": {"type": "actor_only", "hidden_sizes": [4], "normalize_obs": True},
+    },
+    # A vector environment that spends a step on every reset: there too.
+    "next step": {
+        "algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL},
+        "env": {"vectorization": "native"},
+    },
+}
+
+
+class Deaf(Gloo):
+    """Does not hear the other ranks' gradients."""
+
+    def average(self, values: torch.Tensor) -> None:
+        """Leaves out the all-reduce."""
+
+
+def make(kind: str, world: World, *overrides: str) -> Trainer:
+    env = {"type": "gym", "id": "CartPole-v1", "num_lanes": LANES, "group_size": 2 if kind == "grpo" else 1}
+    behavior: dict[str, Any] = {
+        "policy": {"type": "actor_critic", "hidden_sizes": [4], "normalize_obs": True},
+        "rollout": {"num_steps": STEPS},
+        "events": [],
+        **KINDS[kind],
+    }
+    env.update(behavior.pop("env", {}))
+    run_file = RunFile.from_mapping(
+        {
+            "experiment": {"env": env, "budget": {"env_steps": 10**6}, "behaviors": {"default": behavior}},
+            "run": {"placement": {"type": "local", "num_ranks": world.size}},
+        },
+        *overrides,
+    )
+    return assemble(run_file, NoSession(), WriterGroup([]), world=world)
+
+
+def learned(trainer: Trainer) -> Arrays:
+    """Returns everything that ranks must have alike after the updates so far."""
+    weights = {name: tensor.numpy().copy() for name, tensor in trainer.policy.state_dict().items()}
+    moments = {f"{name}!": tensor.numpy().copy() for name, tensor in trainer.algorithm.optimizer.moments.items()}
+    counters = trainer.progress.state_dict()
+    row = trainer.stats.write_stats(trainer.progress.env_steps)
+    return {
+        **weights,
+        **moments,
+        "counters": np.array([float(counters[name]) for name in ("env_steps", "episodes", "updates", "version")]),
+        "rate": np.array(getattr(trainer.algorithm, "adapted_learning_rate", 0.0)),
+        **{name: np.array(value) for name, value in row.items() if not name.startswith("time/")},
+        **{name: np.array(value) for name, value in trainer.episode_stats().items()},
+    }
+
+
+def learn(world: World, kind: str, num_updates: int, *overrides: str, is_deaf: bool = False) -> Arrays:
+    torch.set_num_threads(1)
+    if is_deaf:
+        world.__class__ = Deaf
+    trainer = make(kind, world, *overrides)
+    for _ in range(num_updates):
+        assert trainer.advance()
+    assert trainer.batch is not None
+    seen = trainer.batch.rollout.array(f.OBS)[:-1]
+    return {**learned(trainer), "seen": np.where(trainer.batch.rollout.array(f.VALID)[:-1, :, None], seen, np.nan)}
+
+
+def differing(one: Arrays, other: Arrays, tolerance: float = 0.0) -> list[str]:
+    """Names what is not alike; with no tolerance every bit counts."""
+    assert one.keys() == other.keys()
+    return [
+        name
+        for name in one
+        if name != "seen"
+        and not (
+            # Losses may be large; weights are not.
+            np.allclose(one[name], other[name], rtol=1e-5 if "/" in name else 0.0, atol=tolerance, equal_nan=True)
+            if tolerance
+            else one[name].tobytes() == other[name].tobytes()
+        )
+    ]
+
+
+MANY = ("batch_size=16", "num_epochs=3", "learning_rate=0.003", "adaptive_kl=0.01", "target_kl=0.02")
+
+
+@pytest.mark.slow
+def test_two_ranks_hold_equal_bits_after_a_hundred_updates(tmp_path: Path) -> None:
+    one, other = on_ranks(2, tmp_path, learn, "ppo", 100, *MANY)
+    assert differing(one, other) == []
+    assert one["counters"].tolist()[::2] == [100 * ALL, 100]
+    assert one["seen"].tobytes() != other["seen"].tobytes(), "each rank has lanes of its own"
+
+
+@pytest.mark.slow
+def test_without_the_all_reduce_the_ranks_drift_apart(tmp_path: Path) -> None:
+    """Guards the test above: it sees when gradients, and what is decided with them, are not averaged."""
+    one, other = on_ranks(2, tmp_path, _learn_deaf, "ppo", 3, "batch_size=16", "num_epochs=3")
+    assert any(name.startswith("actor") for name in differing(one, other, 1e-6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_path: Path, kind: str) -> None:
+    one, other = on_ranks(2, tmp_path, learn, kind, 1)
+    assert differing(one, other) == []
+    if kind == "next step":
+        # Such an environment seeds its lanes from one number, so that one rank meets other episodes than two do.
+        assert one["counters"][0] < ALL, "some steps only reset a lane"
+        return
+    alone = learn(Alone(), kind, 1)
+    np.testing.assert_array_equal(np.concatenate((one["seen"], other["seen"]), axis=1), alone["seen"])
+    # Losses are reported as means over ranks, which is another mean where ranks have different numbers of steps.
+    assert [name for name in differing(one, alone, 1e-6) if kind != "grpo" or not name.startswith("train/")] == []
+
+
+@pytest.mark.slow
+def test_without_the_all_reduce_one_update_is_another(tmp_path: Path) -> None:
+    one, _ = on_ranks(2, tmp_path, _learn_deaf, "ppo", 1)
+    assert any(name.startswith("actor") for name in differing(one, learn(Alone(), "ppo", 1), 1e-6))
+
+
+def fail_on_one(world: World) -> Arrays:
+    torch.set_num_threads(1)
+    trainer = make("ppo", world)
+    loss = trainer.algorithm.loss
+
+    def broken(*arguments: Any) -> Any:
+        good = loss(*arguments)
+        return good._replace(parts={**good.parts, "train/value_loss": torch.tensor(float("nan"))})
+
+    if world.rank == 1:
+        trainer.algorithm.loss = broken  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError) as raised:
+        trainer.advance()
+    return {"said": np.array(str(raised.value))}
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_rank_is_refused_by_all(tmp_path: Path) -> None:
+    said = [str(answers["said"]) for answers in on_ranks(2, tmp_path, fail_on_one)]
+    assert said[0] == said[1]
+    assert said[0].startswith("train/value_loss became nan in the update at step 0")
+
+
+def _learn_deaf(world: World, kind: str, num_updates: int, *overrides: str) -> Arrays:
+    return learn(world, kind, num_updates, *overrides, is_deaf=True)
