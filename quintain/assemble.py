@@ -74,15 +74,10 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
-    make_env = env_maker(run_file, slots.env, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env)
     env_settings: Any = experiment.env
-    num_lanes: int = env_settings.num_lanes // world.size
-    env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
+    env = _training_env(run_file, slots, rng, world)
     for note in env.notes:
         writer.note(note)
-    env_events = {**cfg_of(env_settings.env_events), **slots.env_events}
-    env = with_events(env, env_events, rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
     policy = slots.policy or make_policy(run_file, env.spec)
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
@@ -113,7 +108,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         device=policy.device,
     )
     context = EventContext(
-        make_evaluation_env,
+        env_maker(run_file, slots.evaluation_env or slots.env),
         rng,
         experiment.budget.env_steps,
         world,
@@ -134,6 +129,16 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer=writer if slots.writer is None else slots.writer,
         world=world,
     )
+
+
+def _training_env(run_file: RunFile, slots: Slots, rng: Rng, world: World) -> Env:
+    """Makes this rank's lanes, with their events."""
+    settings: Any = run_file.experiment.env
+    num_lanes = settings.num_lanes // world.size
+    make = env_maker(run_file, slots.env, is_grouped=True)
+    env = make(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
+    events = {**cfg_of(settings.env_events), **slots.env_events}
+    return with_events(env, events, rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
 
 
 def env_maker(run_file: RunFile, slot: Any = None, *, is_grouped: bool = False) -> EnvMaker:

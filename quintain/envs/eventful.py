@@ -28,6 +28,7 @@ class EventfulEnv(Env):
         self.num_lanes = env.num_lanes
         self.group_size = env.group_size
         self.first_lane = env.first_lane
+        self.notes = env.notes
         self.events = EnvEventManager(cfg, env, rng)
 
     def reset(self, lanes: Any = None) -> Any:

@@ -286,7 +286,7 @@ def test_what_is_misspelt_is_refused_and_not_replaced() -> None:
 def test_optional_loggers_are_not_imported(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom quintain import Trainer\n"
-        "Trainer('ppo', 'CartPole-v1', use_wandb=True, num_steps=16, batch_size=16, events=[], writers=[]).train(128)\n"
+        "Trainer('ppo', 'CartPole-v1', num_steps=16, batch_size=16, events=[], writers=[]).train(128)\n"
         "assert not {'wandb', 'tensorboard', 'onnx', 'onnxruntime', 'PIL'} & set(sys.modules)"
     )
     root = Path(__file__).parents[2]

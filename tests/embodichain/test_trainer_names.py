@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from quintain import PPOSettings, SyncCollector, Trainer
+from quintain import PPOSettings, SyncCollector, Trainer, slots
 from quintain.embodichain_names import PARAMETERS
 from quintain.envs.events import EnvEventManager
 from quintain.errors import SettingsError
@@ -263,7 +263,7 @@ def test_events_of_the_environments_come_from_event_cfg_and_eval_event_cfg() -> 
 def test_a_writer_may_be_one_of_ours_and_anything_else_is_refused() -> None:
     writer = Keeps()
     assert quiet_trainer(16, 32, writer).writer is writer
-    with pytest.raises(SettingsError, match="writer got a int"):
+    with pytest.raises(SettingsError, match="writer slot got a int"):
         quiet_trainer(16, 32, 3)
 
 
@@ -271,14 +271,22 @@ def test_what_has_no_effect_is_reported_once() -> None:
     writer = Keeps()
     policy, env, _ = parts()
     Trainer(
-        policy, env, "a2c", 16, 32, writer, 10, 20, use_wandb=True, distributed=True, eval_env=PointMass(2), writers=[]
+        policy, env, "a2c", 16, 32, writer, 10, 20, distributed=True, eval_env=PointMass(2), writers=[]
     )  # fmt: skip
     said = "\n".join(writer.notes)
     assert said.count("batch_size has no effect") == 1
-    assert said.count("use_wandb has no effect") == 1
     assert said.count("distributed, rank and world_size have no effect") == 1
     assert "eval_freq 10 is in environment steps and less than one update has (64)" in said
     assert "save_freq 20 is in environment steps and less than one update has (64)" in said
+
+
+def test_use_wandb_adds_the_writer_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[str] = []
+    monkeypatch.setattr(
+        slots, "make_writers", lambda run_file: wanted.extend(w.type for w in run_file.run.writers) or []
+    )
+    quiet_trainer(16, 32, use_wandb=True)
+    assert wanted == ["wandb"]
 
 
 def test_evaluating_in_the_training_environment_is_refused() -> None:

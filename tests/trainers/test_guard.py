@@ -136,9 +136,9 @@ def test_going_back_restores_the_last_checkpoint_with_a_smaller_learning_rate(
     spoil(monkeypatch, lambda n: n == 3, nan_loss)
     step = type(trainer.algorithm.optimizer).step
 
-    def spy(self: Any, loss: Any, learning_rate: float) -> Any:
+    def spy(self: Any, loss: Any, learning_rate: float, *more: Any) -> Any:
         seen.append((trainer.progress.updates, learning_rate))
-        return step(self, loss, learning_rate)
+        return step(self, loss, learning_rate, *more)
 
     monkeypatch.setattr(type(trainer.algorithm.optimizer), "step", spy)
     trainer.train()
