@@ -179,6 +179,16 @@ def test_what_is_said_about_a_step_does_not_change_with_the_next_episode() -> No
     assert env.elapsed_steps.tolist() == [0]
 
 
+def test_an_episode_begins_without_an_action_before_it() -> None:
+    env = PointMass(2, max_episode_steps=1, goal=0.0)
+    env.reset()
+    env.elapsed_steps[0] = -5  # lane 0 goes on, lane 1 begins anew
+    env.step(torch.tensor([[0.5], [0.5]]))
+    info = env.step(torch.tensor([[0.5], [0.5]])).info
+    assert info is not None
+    assert info["rewards"]["jerk"].tolist() == [0.0, 0.5]
+
+
 def test_its_state_is_saved_and_a_rollout_can_be_continued_elsewhere() -> None:
     (whole, expected), (first, part) = collector_of(PointMass()), collector_of(PointMass())
     whole.collect(expected)

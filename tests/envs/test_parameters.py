@@ -82,7 +82,9 @@ def test_an_episode_whose_parameters_changed_in_the_middle_is_rebuilt_exactly() 
 def test_parameters_of_earlier_episodes_stay_in_force_after_a_resume() -> None:
     env = cartpole()
     env.set_parameters({"gravity": 12.0})
-    play(env, 31)  # at least one episode has ended since
+    play(env, 31)  # at least one episode has ended since, so the change is no event of this one
+    assert env.parameter_log.before == [{"gravity": 12.0}] * 2
+    assert env.parameter_log.changes == [[], []]
     state = through_files(env)
     other = LaneEnv("CartPole-v1", [lambda: gymnasium.make("CartPole-v1", max_episode_steps=30)] * 2, Rng(4))
     other.load_state_dict(state)
