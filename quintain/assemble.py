@@ -110,21 +110,13 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         group_size=env.group_size,
         device=policy.device,
     )
-    context = EventContext(
-        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
-        rng,
-        experiment.budget.env_steps,
-        world,
-        env_events=slots.evaluation_env_events,
-        on_nonfinite=env_settings.on_nonfinite,
-    )
     return Parts(
         policy=policy,
         algorithm=algorithm,
         source=LocalSource(collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, context),
+        events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
         episodes=episodes,
         guard=UpdateGuard(run_file.run),
@@ -132,6 +124,18 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         hosting=hosting,
         writer=writer if slots.writer is None else slots.writer,
         world=world,
+    )
+
+
+def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> EventContext:
+    settings: Any = run_file.experiment.env
+    return EventContext(
+        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
+        rng,
+        run_file.experiment.budget.env_steps,
+        world,
+        env_events=slots.evaluation_env_events,
+        on_nonfinite=settings.on_nonfinite,
     )
 
 
