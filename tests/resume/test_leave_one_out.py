@@ -263,8 +263,8 @@ CONSTANTS = {
     "source/collector/gate/num_clamped_steps",
 }
 """What is the same whatever happens here: the number of Python's own format (so that another format is refused), the
-parameters of environments that have none set, lanes that are down below events (none is where these setups stop; without
-events they are tried above), the firings of an event that draws nothing, and a count of the gate's
+parameters of environments that have none set, lanes that are down below events (none is where these setups stop, and
+without events they are tried above), the firings of an event that draws nothing, and a count of the gate's
 other mode."""
 
 
