@@ -24,7 +24,7 @@ from quintain.data import fields as f
 from quintain.data.env_values import env_shape
 from quintain.data.rollout import TORCH_DTYPES, Slot
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, choice_sizes, flatten, leaves
-from quintain.errors import QuintainError, SettingsError
+from quintain.errors import QuintainError, RunDirectoryError, SettingsError
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.rng import Rng
@@ -125,7 +125,11 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
             atomic.replace_file(directory / name, data)
     except OSError as error:
         needed = sum(map(len, files.values()))
-        raise atomic.write_error(error, doing="write the export", directory=directory, needed=needed) from error
+        if atomic.is_disk_full(error):
+            raise atomic.write_error(error, doing="write the export", directory=directory, needed=needed) from error
+        raise RunDirectoryError(
+            f"cannot write the export to {directory}: {error.strerror}. Choose another place with --out", code="E0305"
+        ) from error
 
 
 def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Tensor]:
