@@ -18,7 +18,7 @@ from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import normalize
 from quintain.settings.outline import RunTree
-from quintain.settings.overrides import apply_override, resolve_key, types_first
+from quintain.settings.overrides import apply_override, resolve_key, set_one, types_first
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
 from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, PYTHON, Draft, Origin
@@ -84,7 +84,7 @@ class RunFile:
             apply_override(draft, override)
             normalize(draft, trusted=trusted, allow=allow)
         for key in types_first(changes or {}):
-            draft.set(resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
+            set_one(draft, resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
             normalize(draft, trusted=trusted, allow=allow)
         return cls._validate(draft)
 
@@ -119,7 +119,7 @@ class RunFile:
         """Returns the run file with one setting changed; `key` is a path or short name, as in an override."""
         draft = self._draft.copy()
         path = resolve_key(draft, key, f'replace("{key}")')
-        draft.set(path, value, Origin(PYTHON))
+        set_one(draft, path, value, Origin(PYTHON))
         normalize(draft, trusted=True, allow=())
         return self._validate(draft)
 
