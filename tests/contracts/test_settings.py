@@ -18,7 +18,8 @@ from tests.contracts.cases import run_file
 from tests.contracts.json_schema import schema_errors
 
 USER_NAMES = [("env", "corridor"), ("algorithm", "my_reinforce"), ("reward_signal", "stillness"), ("writer", "list"),
-              ("event", "anneal_friction"), ("trainer", "dagger"), ("policy", "wide_actor_critic")]  # fmt: skip
+              ("event", "anneal_friction"), ("trainer", "dagger"), ("policy", "wide_actor_critic"),
+              ("placement", "counting")]  # fmt: skip
 SHIPPED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 CASES = [*SHIPPED, *USER_NAMES]
 EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" for kind, name in CASES])
