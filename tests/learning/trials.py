@@ -47,7 +47,9 @@ TASKS = {
         Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
         Task("memory", "quintain train examples/memory.yaml", target=400.0, num_seeds=3),
         Task("memory-lstm", "quintain train examples/memory.yaml memory.cell=lstm", target=400.0, num_seeds=1),
-        Task("memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True),
+        Task(
+            "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
+        ),
         Task("workshop", "quintain train examples/workshop.yaml", target=16.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
