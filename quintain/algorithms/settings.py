@@ -79,7 +79,7 @@ class PPOSettings(AlgorithmSettings):
     """Movement per update that the learning rate is adapted to, starting from learning_rate; null leaves it alone."""
 
     micro_batch_size: Count | None = None
-    """Rows that go through the network at once, where a minibatch does not fit; gradients are added up. Null means all."""
+    """Rows that go through the network at once, where a minibatch does not fit; gradients add up. Null means all."""
 
     use_symmetry: bool = False
     """Learn from the mirrored steps too that the environment's `mirror(obs, action)` returns."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from quintain.services import atomic
 
 OLD_SECONDS = 3600.0
-"""Age from which nobody can still be at work on it: making a directory takes milliseconds, a stopped process minutes."""
+"""Age from which nobody can still be at work on it: making a directory takes milliseconds."""
 
 _TEMPORARY = re.compile(rf"{re.escape(atomic.TEMPORARY_PREFIX)}.+-\d+-[0-9a-f]{{8}}")
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quintain import registry
+from quintain.errors import SettingsError
 from quintain.settings.annotate import annotated_yaml, origins_behind
 from quintain.settings.errors import problems_of, settings_error
 from quintain.settings.experiment import Experiment
@@ -21,7 +22,8 @@ from quintain.settings.outline import RunTree
 from quintain.settings.overrides import apply_override, resolve_key, set_one, types_first
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
-from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, PYTHON, Draft, Origin
+from quintain.settings.secrets import literal_secrets
+from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class RunFile:
 
     @classmethod
     def _validate(cls, draft: Draft) -> RunFile:
+        _refuse_secrets(draft)
         try:
             tree = RunTree.model_validate(with_algorithm_defaults(draft.values))
         except ValidationError as error:
@@ -147,3 +150,15 @@ class RunFile:
     def fingerprint(self) -> str:
         """Returns the hash of everything that can change a number."""
         return fingerprint_of(self.experiment)
+
+
+def _refuse_secrets(draft: Draft) -> None:
+    """Refuses what must not be written down, without repeating it."""
+    for path in literal_secrets(draft.values):
+        # The place of an override is its whole text.
+        place = "an override" if draft.origin(path).label == OVERRIDE else draft.place(path)
+        raise SettingsError(
+            f"{place + ': ' if place else ''}{dotted(path)}: looks like a secret, and settings are kept in files. Put "
+            f"it into an environment variable that your code reads, and name that here, such as env:MY_KEY",
+            code="E0209",
+        )
