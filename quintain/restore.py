@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quintain.envs.faults import in_one_line
 from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.rank_state import RANKS, deal_anew, share_of
 from quintain.run_output import code_names
 from quintain.services.checkpoint_catalog import Loaded, verify
 from quintain.services.run_directory import RunDirectory
+from quintain.services.user_code import in_one_line
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 
