@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
-from quintain.errors import CheckpointIncompatible, RunDirectoryError, SettingsError
+from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.rank_state import RANKS, deal_anew, share_of
 from quintain.run_output import code_names
 from quintain.services.checkpoint_catalog import Loaded, verify
@@ -43,11 +44,19 @@ def restore_rank(trainer: Trainer, state: State) -> None:
             trainer.load_state_dict(share_of(state, trainer.world.rank))
         else:
             deal_anew(trainer, state)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
+    except QuintainError:
+        raise
+    except Exception as error:
+        if is_from_environment(error):
+            raise EnvError(
+                f"the environment failed while it was put back where the checkpoint stands: {in_one_line(error)}. The "
+                f"checkpoint is sound: mend the environment and resume again",
+                code="E0509",
+            ) from error
+        if not isinstance(error, KeyError | ValueError | TypeError | RuntimeError):
+            raise
         raise CheckpointIncompatible(
-            f"the checkpoint does not fit this run ({type(error).__name__}: {first}). Resume with the settings it was "
-            f"made with"
+            f"the checkpoint does not fit this run ({in_one_line(error)}). Resume with the settings it was made with"
         ) from error
 
 
@@ -77,6 +86,15 @@ def _require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
             f"trainer with the settings of {directory.config}",
             code="E0207",
         )
+
+
+def is_from_environment(error: Exception) -> bool:
+    """Says whether the environment's own code raised, and not ours that found its state to be another."""
+    from quintain.envs.base import Env
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_inside = any(isinstance(frame.f_locals.get("self"), Env) for frame in frames)
+    return is_inside and not str(frames[-1].f_globals.get("__name__")).startswith("quintain.")
 
 
 def num_ranks_in(state: State) -> int:

@@ -14,6 +14,7 @@ from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import StepListener, SyncCollector
 
 if TYPE_CHECKING:
+    from quintain.settings.base import PartSettings
     from quintain.typing import Metrics, State
 
 
@@ -43,7 +44,8 @@ class RolloutSource(Protocol):
 class LocalSource:
     """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
 
-    def __init__(self, collector: SyncCollector) -> None:
+    def __init__(self, settings: PartSettings, collector: SyncCollector) -> None:
+        self.settings = settings
         self.collector = collector
         self.version = 0
         self.open_block: Rollout | None = None

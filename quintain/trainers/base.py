@@ -151,6 +151,8 @@ class Trainer:
         if not self.world.all(self.events.fire(CYCLE_END, self)):
             return False
         self.progress.is_closing = False
+        # Before the checkpoint: observations that everybody has seen would be most of it.
+        self.store.spend()
         self.session.after_cycle(self)
         return True
 
