@@ -220,7 +220,7 @@ def _train(launched: Launched, *, is_json: bool) -> None:
             trainer.close()
             run.close()
     if is_json:
-        about = {"run": launched.directory.run_id, "directory": str(launched.directory.path), **asdict(summary)}
+        about = {"run": launched.directory.run_id, "directory": str(launched.directory.shown), **asdict(summary)}
         typer.echo(json_module.dumps({**about, "digest": None if run.last is None else run.last.digest}))
     if run.exit_code:
         raise typer.Exit(run.exit_code)

@@ -178,7 +178,7 @@ class Supervisor:
         """Asks a child that does not answer where it is; works also while its Python code is stuck in a library."""
         before = child.stack()
         self._signal(child, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GRACE_SECONDS
         seen = before
         while time.monotonic() < deadline and not child.is_over:
             time.sleep(0.05)
