@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,7 +50,7 @@ def measure(workload: str, way: str, cycles: int) -> dict[str, float]:
         busy = (busy_seconds() - before) / (time.monotonic() - started)
         rows = [json.loads(line) for line in (Path(folder) / "a" / "metrics.jsonl").read_text().splitlines()]
     seconds = [row["time/total_seconds"] for row in rows]
-    spans = [after - before for before, after in zip(seconds, seconds[1:], strict=False)][WARM_UP_ROWS - 1 :]
+    spans = [after - before for before, after in pairwise(seconds)][WARM_UP_ROWS - 1 :]
     learning = [span * row["time/learn_fraction"] for span, row in zip(spans, rows[WARM_UP_ROWS:], strict=True)]
     return {
         "steps_per_second": lanes * 128 / median(spans),
@@ -114,8 +115,8 @@ def page(report: dict[str, Any]) -> str:
         ]
     parts += [
         "",
-        "Ranks talk once in each step of the optimizer. Where such a step takes a millisecond they mostly wait for each "
-        "other; where it takes many they share the work. Ranks also share the lanes, which threads do not.",
+        "Ranks talk once in each step of the optimizer, so a step must be worth the talk: large networks gain, small "
+        "ones lose. Ranks also share the lanes, which threads do not.",
         "",
     ]
     return "\n".join(parts)
