@@ -6,13 +6,20 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quintain.envs.faults import in_one_line
-from quintain.errors import CheckpointIncompatible, EnvError, QuintainError
+from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.rank_state import RANKS, deal_anew, share_of
-from quintain.services.checkpoint_catalog import Loaded
+from quintain.run_output import code_names
+from quintain.services.checkpoint_catalog import Loaded, verify
+from quintain.services.run_directory import RunDirectory
+from quintain.services.user_code import in_one_line
+from quintain.settings.fingerprint import changed_keys
+from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from quintain.policies.base import Policy
+    from quintain.run import Run
     from quintain.trainers.base import Trainer
     from quintain.typing import State
 
@@ -50,6 +57,34 @@ def restore_rank(trainer: Trainer, state: State) -> None:
         raise CheckpointIncompatible(
             f"the checkpoint does not fit this run ({in_one_line(error)}). Resume with the settings it was made with"
         ) from error
+
+
+def take_up(run: Run, trainer: Trainer, path: Path) -> None:
+    """Puts a trainer that was made from Python where a checkpoint stands, and goes on in that run's directory."""
+    checkpoint = verify(path)
+    directory = RunDirectory.open_existing(checkpoint.path.parents[1])
+    if run.directory is not None and run.checkpoints is not None:
+        if run.directory.path.resolve() != directory.path.resolve():
+            raise RunDirectoryError(
+                f"this trainer writes to {run.directory.path} and cannot go on in {directory.path}; make a new one"
+            )
+    else:
+        run.resources.enter_context(directory.lock())
+        _require_same_settings(directory, run.run_file)
+        run.open_directory(directory)
+    budget = trainer.progress.budget_env_steps
+    run.restore(trainer, checkpoint)
+    trainer.progress.budget_env_steps = budget
+
+
+def _require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
+    stored = RunFile.load(directory.config, trusted=False, allow=code_names(run_file.to_dict()))
+    for key, old, new in changed_keys(stored, run_file):
+        raise SettingsError(
+            f"{key} was {old} in this run and is {new} in this trainer, which would change its numbers. Make the "
+            f"trainer with the settings of {directory.config}",
+            code="E0207",
+        )
 
 
 def is_from_environment(error: Exception) -> bool:
