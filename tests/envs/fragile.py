@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -160,6 +161,16 @@ class Forks(Walk):
             os._exit(0)
         with open(path, "a") as file:
             file.write(f"{child}\n")
+
+
+class StartsSimulator(Walk):
+    """Starts a program in a session of its own, as simulators are started so that Ctrl-C does not reach them."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with open(path, "a") as file:
+            file.write(f"{program.pid}\n")
 
 
 class CannotBeMade(Walk):
