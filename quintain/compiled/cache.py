@@ -18,8 +18,7 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
-_OPTIONS = {"nogil": True, "error_model": "numpy"}
+_config: Any = numba.config
 
 
 def kernel(function: Function) -> Function:
@@ -27,24 +26,25 @@ def kernel(function: Function) -> Function:
     folder = kept_in()
     if folder is None:
         return kernel_part(function)
-    users_choice = numba.config.CACHE_DIR
+    users_choice = _config.CACHE_DIR
     # Numba notices a change of the file that a kernel stands in, but not of the parts that it calls.
-    numba.config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
+    _config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
     try:
-        return cast(Function, numba.njit(cache=True, **_OPTIONS)(function))
+        return cast(Function, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
     finally:
-        numba.config.CACHE_DIR = users_choice
+        _config.CACHE_DIR = users_choice
 
 
 def kernel_part(function: Function) -> Function:
     """Compiles a function that kernels of the same folder call; it is kept as a part of them."""
-    return cast(Function, numba.njit(**_OPTIONS)(function))
+    # Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
+    return cast(Function, numba.njit(function, nogil=True, error_model="numpy"))
 
 
 @cache
 def kept_in() -> Path | None:
     """Returns the folder in which machine code is kept, made if necessary; None where there can be none."""
-    chosen = numba.config.CACHE_DIR
+    chosen = _config.CACHE_DIR
     folder = Path(chosen) if chosen else user_cache_folder() / "quintain" / "compiled"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def cache_note() -> str:
     """Says that code is compiled at every start, if it is."""
     if kept_in() is not None:
         return ""
-    folder = numba.config.CACHE_DIR or user_cache_folder() / "quintain" / "compiled"
+    folder = _config.CACHE_DIR or user_cache_folder() / "quintain" / "compiled"
     return (
         f"note: compiled code cannot be kept in {folder}, so every start compiles it again. Set NUMBA_CACHE_DIR to a "
         f"folder that only you can write"

@@ -1,8 +1,8 @@
 """Acrobot: swing the end of a chain of two links above a line, with a motor between the links (Sutton, 1996).
 
 Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
-The first observation of an episode is left to numpy: Gymnasium takes sines and cosines of singles there, for which numpy
-has functions of its own that no mathematics library repeats to the last bit.
+The first observation of an episode is left to numpy: Gymnasium takes sines and cosines of singles there, for which
+numpy has functions of its own that no mathematics library repeats to the last bit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quintain.envs.native.lanes import draw, first_impossible_choice, is_over, s
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
 
 
@@ -99,20 +100,10 @@ def _wrapped(angle: float) -> float:
 
 
 @kernel
-def step(
-    state: Array,
-    age: Array,
-    seeds: Array,
-    parameters: Array,
-    limit: int,
-    action: Array,
-    obs: Array,
-    final_obs: Array,
-    reward: Array,
-    terminated: Array,
-    truncated: Array,
-) -> int:
+def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
     """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    state, age, seeds, parameters, limit = lanes
+    obs, final_obs, reward, terminated, truncated = outcome
     bad = first_impossible_choice(action, 3)
     if bad >= 0:
         return -1 - bad
@@ -129,8 +120,9 @@ def step(
 
 
 @kernel
-def start(state: Array, age: Array, seeds: Array, chosen: Array, obs: Array) -> None:
+def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
     """Starts an episode in the chosen lanes."""
+    state, age, seeds, _, _ = lanes
     for lane in range(len(state)):
         if chosen[lane]:
             age[lane] = 0

@@ -39,7 +39,7 @@ class NativeEnv(Env):
 
     # A step overwrites what the one before it left in its result; seeds follow from the episodes' numbers.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"task", "num_lanes", "group_size", "first_lane", "notes", "action", "result", "seeds", "memory"}
+        {"task", "num_lanes", "group_size", "first_lane", "notes", "action", "result", "seeds", "lanes", "outcome"}
     )
 
     def __init__(self, settings: NativeSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> None:
@@ -65,8 +65,8 @@ class NativeEnv(Env):
         # One for all steps: its arrays are written anew at each.
         self.result = StepResult(self.obs, reward, ends[0], ends[1], np.zeros_like(self.obs))
         records = self.parameters.view(self.task.record)[:, 0]
-        lanes = (self.state, self.age, self.seeds, records, settings.max_episode_steps or limit)
-        self.memory = (*lanes, self.action, self.obs, self.result.final_obs, reward, ends[0], ends[1])
+        self.lanes = (self.state, self.age, self.seeds, records, settings.max_episode_steps or limit)
+        self.outcome = (self.obs, self.result.final_obs, reward, ends[0], ends[1])
 
     def reset(self, lanes: Any = None) -> Any:
         if lanes is None:
@@ -76,13 +76,13 @@ class NativeEnv(Env):
         chosen = np.ones(self.num_lanes, np.bool_) if lanes is None else np.asarray(lanes, dtype=np.bool_)
         started = np.flatnonzero(chosen)
         self._plan(started)
-        self.task.start(self.state, self.age, self.seeds, chosen, self.obs)
+        self.task.start(self.lanes, chosen, self.obs)
         self._follow(started)
         return self.obs
 
     def step(self, action: Any) -> StepResult:
-        np.copyto(self.action, action)
-        num_ended = self.task.step(*self.memory)
+        np.copyto(self.action, action.cpu().numpy())
+        num_ended = self.task.step(self.lanes, self.action, self.outcome)
         if num_ended:
             if num_ended < 0:
                 self._refuse(-1 - num_ended)
@@ -114,10 +114,11 @@ class NativeEnv(Env):
 
     def _plan(self, lanes: Array) -> None:
         """Draws the seeds of the lanes' next episodes, by their numbers among the lanes of all ranks."""
-        groups = (self.first_lane + lanes) // self.group_size
-        following = self.episode[lanes] + 1
-        for lane, group, episode in zip(lanes.tolist(), groups.tolist(), following.tolist(), strict=True):
-            self.seeds[lane] = self.rng.seed_for("reset", group, episode, 0)
+        groups = ((self.first_lane + lanes) // self.group_size).tolist()
+        following = (self.episode[lanes] + 1).tolist()
+        incarnation = 0  # no lane breaks
+        counters = [(group, episode, incarnation) for group, episode in zip(groups, following, strict=True)]
+        self.seeds[lanes] = self.rng.seeds_for("reset", counters)
 
     def _refuse(self, lane: int) -> None:
         found = self.action[lane].tolist()

@@ -14,6 +14,7 @@ from quintain.envs.native.lanes import draw, first_impossible_choice, is_over
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
 
 
@@ -41,20 +42,10 @@ def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
 
 
 @kernel
-def step(
-    state: Array,
-    age: Array,
-    seeds: Array,
-    parameters: Array,
-    limit: int,
-    action: Array,
-    obs: Array,
-    final_obs: Array,
-    reward: Array,
-    terminated: Array,
-    truncated: Array,
-) -> int:
+def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
     """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    state, age, seeds, parameters, limit = lanes
+    obs, final_obs, reward, terminated, truncated = outcome
     bad = first_impossible_choice(action, 3)
     if bad >= 0:
         return -1 - bad
@@ -71,8 +62,9 @@ def step(
 
 
 @kernel
-def start(state: Array, age: Array, seeds: Array, chosen: Array, obs: Array) -> None:
+def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
     """Starts an episode in the chosen lanes."""
+    state, age, seeds, _, _ = lanes
     for lane in range(len(state)):
         if chosen[lane]:
             age[lane] = 0

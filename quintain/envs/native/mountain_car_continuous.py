@@ -17,6 +17,7 @@ from quintain.envs.native.lanes import draw, first_impossible_number, is_over
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
 
 
@@ -33,10 +34,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 @kernel_part
 def _move(state: Array, action: Array, p: Any, is_first: bool) -> tuple[float, bool]:
-    if is_first:
-        is_there = _roll(state, action[0], p, np.float64)
-    else:
-        is_there = _roll(state, action[0], p, np.float32)
+    is_there = _roll(state, action[0], p, np.float64) if is_first else _roll(state, action[0], p, np.float32)
     used = np.float64(action[0]) * np.float64(action[0])
     return (100.0 if is_there else 0.0) - used * 0.1, is_there
 
@@ -73,20 +71,10 @@ def _push(wanted: Any, slope: float, p: Any) -> float:
 
 
 @kernel
-def step(
-    state: Array,
-    age: Array,
-    seeds: Array,
-    parameters: Array,
-    limit: int,
-    action: Array,
-    obs: Array,
-    final_obs: Array,
-    reward: Array,
-    terminated: Array,
-    truncated: Array,
-) -> int:
+def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
     """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    state, age, seeds, parameters, limit = lanes
+    obs, final_obs, reward, terminated, truncated = outcome
     bad = first_impossible_number(action)
     if bad >= 0:
         return -1 - bad
@@ -103,8 +91,9 @@ def step(
 
 
 @kernel
-def start(state: Array, age: Array, seeds: Array, chosen: Array, obs: Array) -> None:
+def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
     """Starts an episode in the chosen lanes."""
+    state, age, seeds, _, _ = lanes
     for lane in range(len(state)):
         if chosen[lane]:
             age[lane] = 0

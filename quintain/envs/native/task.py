@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 Parameter: TypeAlias = float | bool | tuple[str, ...]
 """What a parameter is unless it is set: a number, a switch, or the first of some words."""
 
+if TYPE_CHECKING:
+    # Plain tuples: numba needs three times as long to look through one with names.
+    Lanes: TypeAlias = tuple[Array, Array, Array, Array, int]
+    """State, age, seed of the next episode and parameters of each lane [N, ...], and the time limit of episodes."""
+    Outcome: TypeAlias = tuple[Array, Array, Array, Array, Array]
+    """Where a step writes obs, final_obs, reward, terminated and truncated [N, ...]."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -27,8 +34,8 @@ class Task:
     action: BoxSpec | DiscreteSpec
     state_size: int
     parameters: Mapping[str, Parameter]
-    step: Callable[..., int]
-    start: Callable[..., None]
+    step: Callable[[Lanes, Array, Outcome], int]
+    start: Callable[[Lanes, Array, Array], None]
     frames_per_second: float
     first_obs: Callable[[Array], Array] | None = None
     """Computes observations of episodes that just began from their states, where the kernels leave that to numpy."""
