@@ -70,6 +70,8 @@ class Optimizer:
 
         Ranks take the step together, down the mean of their gradients, each counting by its `weight`: the rows that
         its loss is a mean of.
+
+        A gradient that is not finite moves nothing: the device itself leaves the step out, so nobody waits for it.
         """
         grad = self.grad
         if self.world.size > 1:
@@ -80,11 +82,11 @@ class Optimizer:
         norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self._descend(grad, learning_rate)
+        self._descend(grad, learning_rate, torch.isfinite(norm).logical_not_().float())
         return norm
 
     @torch.no_grad()
-    def _descend(self, grad: torch.Tensor, learning_rate: float) -> None:
+    def _descend(self, grad: torch.Tensor, learning_rate: float, is_skipped: torch.Tensor) -> None:
         # The function behind torch.optim.Adam: the bookkeeping of the class costs more than this kernel.
         adam(
             [self.flat],
@@ -101,6 +103,7 @@ class Optimizer:
             weight_decay=0.0,
             eps=self.eps,
             maximize=False,
+            found_inf=is_skipped,
         )
 
     def state_dict(self) -> State:

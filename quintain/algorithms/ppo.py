@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
-    def __init__(self, settings: PPOSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng) -> None:
+    def __init__(
+        self,
+        settings: PPOSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
         super().__init__(settings, policy, signals, rng)
         self.settings: PPOSettings = settings
         self.adapted_learning_rate = settings.learning_rate.start

@@ -63,14 +63,14 @@ class Trunk(nn.Module):
 class ActorCritic(Policy):
     """Actor and critic for any mixture of observations and actions, with or without memory."""
 
-    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
         refuse_misfits(spec, settings)
         self.settings = settings
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
-        generator = rng.torch_generator("init")
+        generator = (rng or Rng(0)).torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
         self.trunk = Trunk(actor_sees, settings, generator)

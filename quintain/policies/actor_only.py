@@ -19,7 +19,7 @@ from quintain.rng import Rng
 class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
-    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         if settings.critic_obs is not None:
             raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")
         super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
