@@ -6,7 +6,7 @@ The state is the simulator's own; nothing has to be played again when a run is r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,9 +15,11 @@ import numpy as np
 from quintain.compiled.cache import cache_note
 from quintain.data.spec import DiscreteSpec
 from quintain.envs.base import Env, StepResult
+from quintain.envs.native.canvas import Canvas
 from quintain.envs.native.task import Task
+from quintain.envs.parameters import Parameters
 from quintain.envs.settings import NativeSettings
-from quintain.errors import EnvError, QuintainError
+from quintain.errors import EnvError, QuintainError, SettingsError
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
@@ -39,13 +41,26 @@ class NativeEnv(Env):
 
     # A step overwrites what the one before it left in its result; seeds follow from the episodes' numbers.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"task", "num_lanes", "group_size", "first_lane", "notes", "action", "result", "seeds", "lanes", "outcome"}
+        {
+            "task",
+            "canvas",
+            "num_lanes",
+            "group_size",
+            "first_lane",
+            "notes",
+            "action",
+            "result",
+            "seeds",
+            "lanes",
+            "outcome",
+        }
     )
 
     def __init__(self, settings: NativeSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> None:
         module, limit = _TASKS[settings.id]
         self.settings = settings
         self.task: Task = import_module(f"quintain.envs.native.{module}").TASK
+        self.canvas = Canvas(settings.id)
         self.spec = self.task.spec
         self.num_lanes = num_lanes
         self.group_size = settings.group_size
@@ -56,7 +71,7 @@ class NativeEnv(Env):
         self.age: Array = np.zeros(num_lanes, np.int64)
         self.episode: Array = np.full(num_lanes, -1, np.int64)
         self.parameters: Array = np.tile(self.task.defaults(), (num_lanes, 1))
-        self.set_parameters(settings.kwargs)
+        self._assign(settings.kwargs)
         self.obs: Array = np.zeros((num_lanes, *self.task.obs.shape), np.float32)
         self.action: Array = np.zeros((num_lanes, *self.task.action.shape), self.task.action.dtype)
         self.seeds: Array = np.zeros(num_lanes, np.int64)
@@ -89,8 +104,13 @@ class NativeEnv(Env):
             self._follow(np.flatnonzero(self.result.terminated | self.result.truncated))
         return self.result
 
-    def set_parameters(self, values: Mapping[str, Any], lanes: Any = None) -> None:
-        """Changes named numbers of the task, in the lanes of these ids or in all; a number for all, or one for each."""
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        try:
+            self._assign(values, lanes)
+        except SettingsError as error:
+            raise EnvError(error.message, code="E0521") from error
+
+    def _assign(self, values: Parameters, lanes: Any = None) -> None:
         for name, value in values.items():
             column = self.task.column(name)
             rows = slice(None) if lanes is None else np.asarray(lanes)
@@ -100,6 +120,20 @@ class NativeEnv(Env):
     def begin_anew(self, played: Sequence[State]) -> Any:
         self.episode.fill(max(int(np.max(state["episode"])) for state in played))
         return self.reset()
+
+    def render(self) -> Array | None:
+        """Returns Gymnasium's picture of the first lane."""
+        numbers = [name for name, default in self.task.parameters.items() if type(default) is float]
+        parameters = {name: float(self.parameters[0, self.task.column(name)]) for name in numbers}
+        action = float(self.action[0].flat[0]) if self.age[0] else None
+        return self.canvas.draw(self.state[0], parameters, action)
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.task.frames_per_second
+
+    def close(self) -> None:
+        self.canvas.close()
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -134,3 +135,57 @@ def test_an_action_that_is_not_finite_is_refused(number: float) -> None:
     with pytest.raises(EnvError, match="not finite for lane 1") as refused:
         env.step(torch.tensor([[0.0], [number]]))
     assert refused.value.code == "E0512"
+
+
+class Screen:
+    """Stands in for Gymnasium's environment, whose pictures need a library that not everyone has."""
+
+    def __init__(self, failing: bool = False) -> None:
+        self.failing = failing
+        self.is_closed = False
+
+    @property
+    def unwrapped(self) -> Screen:
+        return self
+
+    def render(self) -> np.ndarray:
+        if self.failing:
+            raise ImportError("pygame is not\ninstalled")
+        return np.full((2, 3, 3), vars(self)["state"][0])
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_pictures_are_drawn_by_gymnasiums_environment_in_the_state_of_the_first_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(gymnasium, "make", lambda *_, **__: screen)
+    env = native("Pendulum-v1", 2, kwargs={"max_torque": 1.5})
+    env.reset()
+    assert env.render().max() == env.state[0, 0]  # type: ignore[union-attr]
+    assert vars(screen)["last_u"] is None
+    env.step(torch.tensor([[0.5], [1.0]]))
+    picture = env.render()
+    assert picture is not None
+    assert picture.shape == (2, 3, 3)
+    assert picture.max() == env.state[0, 0]
+    assert (vars(screen)["last_u"], vars(screen)["max_torque"]) == (0.5, 1.5)
+    assert env.frames_per_second == 30.0
+    env.close()
+    assert screen.is_closed
+
+
+def test_a_picture_that_cannot_be_drawn_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gymnasium, "make", lambda *_, **__: Screen(failing=True))
+    with pytest.raises(EnvError, match="'CartPole-v1' cannot draw itself: pygame is not installed") as refused:
+        native(CARTPOLE, 1).render()
+    assert refused.value.code == "E0522"
+
+
+def test_a_parameter_that_an_event_cannot_set_is_an_error_of_the_environment() -> None:
+    env = native(CARTPOLE, 2)
+    with pytest.raises(EnvError, match='unknown parameter "wind"') as refused:
+        env.set_parameters({"wind": 1.0})
+    assert refused.value.code == "E0521"
