@@ -1,4 +1,4 @@
-"""A run with a native environment survives kills in the middle of episodes, and reports what Gymnasium's run reports."""
+"""A run with a native environment survives kills in the middle of episodes, and reports what Gymnasium's run does."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ def test_killed_in_an_episode_and_resumed_it_ends_as_if_alone(nursery: Nursery, 
     undisturbed = runs / f"native-{name}"
     assert digest_of(directory) == digest_of(undisturbed)
     assert rows_of(directory) == rows_of(undisturbed) == rows_of(runs / f"gym-{name}")
+
+
+@pytest.mark.slow
+def test_two_ranks_report_what_they_report_of_gymnasiums_lanes(nursery: Nursery) -> None:
+    runs = {"native/CartPole-v1": "ranks-native", "CartPole-v1": "ranks-gym"}
+    for env, run in runs.items():
+        assert nursery.start_alone(*words_of(env, run), "num_ranks=2").wait(timeout=200) == 0
+    mine, theirs = (rows_of(nursery.folder / "runs" / run) for run in runs.values())
+    assert mine == theirs
+    assert len(mine) == 16

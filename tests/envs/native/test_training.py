@@ -31,6 +31,7 @@ def weights_after_training(env: str, algorithm: str = "ppo", **settings: Any) ->
     [
         ("CartPole-v1", "ppo", {"normalize_obs": True}),
         ("CartPole-v1", "grpo", {"group_size": 2, "max_episode_steps": 20}),
+        ("CartPole-v1", "ppo", {"env_events": [{"type": "randomize_parameters", "ranges": {"gravity": [5.0, 15.0]}}]}),
         ("Pendulum-v1", "ppo", {"max_episode_steps": 25}),
         ("MountainCarContinuous-v0", "a2c", {"max_episode_steps": 25, "memory": {"cell": "lstm", "size": 4}}),
     ],
