@@ -113,9 +113,12 @@ def checkpoint_facts(run_file: RunFile, trainer: Any, exactness: str) -> dict[st
 
 
 def env_name(run_file: RunFile) -> str:
-    """Returns what to call the environment: its Gymnasium id, or its registered name."""
+    """Returns what to call the environment: the one word that `train` takes for it."""
     settings = run_file.experiment.env
-    return str(getattr(settings, "id", settings.type))
+    name = getattr(settings, "id", None)
+    if name is None:
+        return settings.type
+    return str(name) if settings.type == "gym" else f"{settings.type}/{name}"
 
 
 def code_names(value: Any) -> list[str]:

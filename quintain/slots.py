@@ -180,8 +180,7 @@ def _env_settings(slot: Any, num_ranks: int) -> Any:
     if isinstance(slot, PartSettings):
         return slot
     if isinstance(slot, str):
-        is_registered = slot != "gym" and slot in registry.names("env")
-        return {"type": slot} if is_registered else {"type": "gym", "id": slot}
+        return registry.env_named(slot)
     if _is_instance(slot):
         spec = _gym_spec(slot)
         return {

@@ -11,7 +11,19 @@ import pytest
 
 from tests.architecture.source import ROOT
 
-HEAVY = {"gymnasium", "numpy", "pydantic", "ray", "rich", "safetensors", "tensordict", "torch", "typer", "yaml"}
+HEAVY = {
+    "gymnasium",
+    "numba",
+    "numpy",
+    "pydantic",
+    "ray",
+    "rich",
+    "safetensors",
+    "tensordict",
+    "torch",
+    "typer",
+    "yaml",
+}
 
 WATCH = """
 import json, sys

@@ -13,6 +13,8 @@ ENVS: dict[str, dict[str, Any]] = {
     "gym lanes, choices": {"type": "gym", "id": "CartPole-v1", "max_episode_steps": 15},
     "gym lanes, numbers": {"type": "gym", "id": "Pendulum-v1", "max_episode_steps": 15},
     "gym native": {"type": "gym", "id": "CartPole-v1", "vectorization": "native", "max_episode_steps": 15},
+    "native, choices": {"type": "native", "id": "CartPole-v1", "max_episode_steps": 15},
+    "native, numbers": {"type": "native", "id": "Pendulum-v1", "max_episode_steps": 15},
     "corridor": {"type": "corridor"},
 }
 STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
