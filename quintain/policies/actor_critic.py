@@ -7,6 +7,7 @@ they share the trunk; with observation groups of their own each has its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
+from quintain.policies.compiled_rule import why_plain
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
@@ -25,6 +27,7 @@ from quintain.policies.spec_rules import observed, refuse_misfits
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
+    from quintain.policies.compiled_acting import CompiledActing
     from quintain.typing import Array
 
 
@@ -91,7 +94,19 @@ class ActorCritic(Policy):
         self.critic = network(value_trunk, 1, 1.0)
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 
+    @cached_property
+    def kernels(self) -> CompiledActing | None:
+        """What acts in place of the modules below, if anything does."""
+        if why_plain(self):
+            return None
+        from quintain.policies.compiled_acting import CompiledActing
+
+        return CompiledActing(self)
+
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        if self.kernels is not None:
+            self.kernels.act(slot, deterministic=deterministic)
+            return
         slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))
 
     def choose(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> torch.Tensor:
@@ -110,6 +125,8 @@ class ActorCritic(Policy):
         if self.state_size:
             rows = self.obs_rows(obs)
             named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
+        if self.kernels is not None:
+            return self.kernels.values(named)
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value

@@ -27,6 +27,9 @@ class ActorOnly(ActorCritic):
         del self.critic
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        if self.kernels is not None:
+            self.kernels.act(slot, deterministic=deterministic)
+            return
         self.choose(slot, state, deterministic=deterministic)
         slot.value.zero_()
 
