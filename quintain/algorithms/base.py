@@ -48,6 +48,9 @@ class Algorithm(KeepsState, ABC):
     needs_groups: ClassVar[bool] = False
     """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
 
+    why_plain: str = "this algorithm has no kernels"
+    """Why it learns by torch's own operations; empty where it learns by compiled kernels."""
+
     def __init__(
         self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
     ) -> None:
@@ -99,7 +102,7 @@ class Algorithm(KeepsState, ABC):
 
     def descend(
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Any]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
         weight = num_valid(minibatch) if self.world.size > 1 else 1.0
         if micro_batch_size is None:
@@ -161,12 +164,12 @@ class Algorithm(KeepsState, ABC):
             mean, spread = (torch.as_tensor(float(x[0])).to(mean) for x in (means, np.sqrt(squares / count)))
         advantage.sub_(mean).div_(spread + 1e-8)
 
-    def report(self, sums: Mapping[str, torch.Tensor], count: int, progress: Progress) -> Metrics:
-        """Turns summed device scalars into means over minibatches and ranks, and refuses what is not finite.
+    def report(self, sums: Mapping[str, Any], count: int, progress: Progress) -> Metrics:
+        """Turns summed scalars, on the device or not, into means over minibatches and ranks, and refuses what is not finite.
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
-        means = torch.stack(list(sums.values())).div_(count)
+        means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
         self.world.average(means)
         values: list[Any] = means.tolist()
         metrics = dict(zip(sums, values, strict=True))

@@ -36,7 +36,8 @@ def act(
 def write_values(tables: PolicyTables, flat: Array, seen: Observed, value: Array, memory: Array) -> None:
     """Writes the critic's value of every row; 0 where there is no critic."""
     if len(tables.critic) == 0:
-        value[:] = np.float32(0.0)
+        for lane in range(len(value)):
+            value[lane] = np.float32(0.0)
         return
     values = forward_rows(flat, tables.critic, tables.activation, _scaled(seen, memory), memory)
     for lane in range(len(value)):

@@ -27,7 +27,8 @@ def forward(flat: Array, layers: Array, activation: int, units: Array, slopes: A
         layer = layers[i]
         outputs = units[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]
         for j in range(layer[NUM_OUTPUTS]):
-            outputs[j, :] = flat[layer[BIAS] + j]
+            for r in range(units.shape[1]):
+                outputs[j, r] = flat[layer[BIAS] + j]
         add_product(_weight(flat, layer), _inputs(units, layer), outputs)
         if i < len(layers) - 1:
             activate(activation, outputs, slopes[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]])
@@ -45,7 +46,8 @@ def forward_rows(flat: Array, layers: Array, activation: int, rows: Array, memor
         size = len(rows) * layer[NUM_OUTPUTS]
         outputs = memory[i % 2, :size].reshape((len(rows), layer[NUM_OUTPUTS]))
         for n in range(len(rows)):
-            outputs[n] = flat[layer[BIAS] : layer[BIAS] + layer[NUM_OUTPUTS]]
+            for j in range(layer[NUM_OUTPUTS]):
+                outputs[n, j] = flat[layer[BIAS] + j]
         add_products_of_rows(inputs, _weight(flat, layer), outputs)
         if i < len(layers) - 1:
             activate(activation, outputs, memory[2, :size].reshape(outputs.shape))
@@ -63,9 +65,9 @@ def backward(flat: Array, layers: Array, units: Array, slopes: Array, deltas: Ar
         add_products_of_rows(outwards, _inputs(units, layer), _weight(grad, layer))
         if i > 0:
             inwards = _inputs(deltas, layer)
-            inwards[:, :] = _ZERO
+            clear(inwards, 0)
             add_product(_weight(flat, layer).T, outwards, inwards)
-            inwards *= _inputs(slopes, layer)
+            scale(inwards, _inputs(slopes, layer))
 
 
 @fast_part
@@ -140,6 +142,21 @@ def _dot(a: Array, j: int, b: Array, k: int) -> Any:
     for r in range(a.shape[1]):
         total += a[j, r] * b[k, r]
     return total
+
+
+@fast_part
+def clear(values: Array, first_row: int) -> None:
+    """Makes all columns from `first_row` on zero."""
+    for j in range(values.shape[0]):
+        for r in range(first_row, values.shape[1]):
+            values[j, r] = _ZERO
+
+
+@fast_part
+def scale(values: Array, factors: Array) -> None:
+    for j in range(values.shape[0]):
+        for r in range(values.shape[1]):
+            values[j, r] *= factors[j, r]
 
 
 @fast_part

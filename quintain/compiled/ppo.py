@@ -13,7 +13,7 @@ import numpy as np
 
 from quintain.compiled.cache import fast_kernel, fast_part
 from quintain.compiled.heads import add_gradient, judge
-from quintain.compiled.mlp import backward, forward
+from quintain.compiled.mlp import backward, clear, forward
 from quintain.compiled.tables import (
     APPROX_KL,
     CLIP_FRACTION,
@@ -46,14 +46,17 @@ def minibatch_gradient(
 ) -> None:
     """Writes the loss's gradient by the flat parameters to the second of `parameters`, and what to report to `sums`."""
     grad = parameters[1]
-    grad[:] = _ZERO
-    sums[:] = 0.0
+    for i in range(len(grad)):
+        grad[i] = _ZERO
+    for i in range(len(sums)):
+        sums[i] = 0.0
     size = scratch.units.shape[1]
     for start in range(0, len(rows), size):
         tile = rows[start : start + size]
         _learn_to_act(tables, parameters, batch, tile, weights, scratch, (len(rows), sums))
         _learn_to_value(tables, parameters, batch, tile, weights, scratch, (len(rows), sums))
-    sums /= len(rows)
+    for i in range(len(sums)):
+        sums[i] /= len(rows)
 
 
 @fast_part
@@ -86,7 +89,7 @@ def _learn_to_act(
         sums[ENTROPY] += entropy
         sums[APPROX_KL] += ratio - _ONE - log_ratio
         sums[CLIP_FRACTION] += abs(ratio - _ONE) > clip
-    deltas[:, len(tile) :] = _ZERO
+    clear(deltas, len(tile))
     backward(flat, tables.actor, scratch.units, scratch.slopes, scratch.deltas, grad)
 
 
@@ -111,7 +114,7 @@ def _learn_to_value(
         error, by_value = _squared_error(values[0, r], batch.target[row], batch.value[row], np.float32(weights.clip_value))
         deltas[0, r] = share * by_value
         sums[VALUE_LOSS] += error
-    deltas[:, len(tile) :] = _ZERO
+    clear(deltas, len(tile))
     backward(flat, tables.critic, scratch.units, scratch.slopes, scratch.deltas, grad)
 
 
@@ -137,7 +140,7 @@ def _gather(features: Array, tile: Array, layers: Array, units: Array) -> None:
     for r in range(len(tile)):
         for k in range(layers[0, NUM_INPUTS]):
             units[k, r] = features[tile[r], k]
-    units[: layers[0, NUM_INPUTS], len(tile) :] = _ZERO
+    clear(units[: layers[0, NUM_INPUTS]], len(tile))
 
 
 @fast_part

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
-from quintain.policies.compiled_rule import why_plain
+from quintain.policies.kernel_rule import why_plain
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
@@ -66,6 +66,9 @@ class Trunk(nn.Module):
 class ActorCritic(Policy):
     """Actor and critic for any mixture of observations and actions, with or without memory."""
 
+    fits_kernels: ClassVar[bool] = True
+    """Whether its networks and heads are those that compiled kernels know."""
+
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
         super().__init__()
         refuse_misfits(spec, settings)
@@ -94,10 +97,19 @@ class ActorCritic(Policy):
         self.critic = network(value_trunk, 1, 1.0)
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # What a subclass changes the kernels cannot know.
+        cls.fits_kernels = vars(cls).get("fits_kernels", False)
+
+    @cached_property
+    def why_plain(self) -> str:
+        return why_plain(self)
+
     @cached_property
     def kernels(self) -> CompiledActing | None:
-        """What acts in place of the modules below, if anything does."""
-        if why_plain(self):
+        """What acts in place of the modules, if anything does."""
+        if self.why_plain:
             return None
         from quintain.policies.compiled_acting import CompiledActing
 

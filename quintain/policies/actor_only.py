@@ -19,6 +19,8 @@ from quintain.rng import Rng
 class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
+    fits_kernels = True
+
     def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng) -> None:
         if settings.critic_obs is not None:
             raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")

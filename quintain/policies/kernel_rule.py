@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quintain.errors import SettingsError
+from quintain.policies.networks import Mlp
 
 if TYPE_CHECKING:
     from quintain.policies.actor_critic import ActorCritic
@@ -30,6 +31,8 @@ def why_plain(policy: ActorCritic) -> str:
 
 
 def _obstacle(policy: ActorCritic) -> str:
+    if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
+        return f"kernels do not know what {type(policy).__name__} changes"
     trunks = [policy.trunk] if policy.critic_trunk is None else [policy.trunk, policy.critic_trunk]
     if any(trunk.memory is not None for trunk in trunks):
         return "there is no kernel for policy.memory"
