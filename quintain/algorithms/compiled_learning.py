@@ -16,7 +16,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
 from quintain.policies.compiled_acting import ActionColumns
-from quintain.policies.kernel_tables import num_units, tables_of
+from quintain.policies.kernel_tables import num_units, tables_of, tile_size
 
 if TYPE_CHECKING:
     from quintain.algorithms.minibatches import MinibatchSampler
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from quintain.policies.actor_critic import ActorCritic, Trunk
     from quintain.progress import Progress
     from quintain.typing import Array
-
-MAX_TILE = 128
-"""Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
-_VECTOR = 16
 
 _REPORTED = {
     "train/policy_loss": POLICY_LOSS,
@@ -98,12 +94,10 @@ class CompiledLearning:
         return {**{name: float(self.sums[i]) for name, i in _REPORTED.items()}, "train/grad_norm": float(norm)}
 
     def _scratch(self, num_rows: int) -> Scratch:
-        """Returns memory for tiles of equal size, so that as few columns as possible stay empty."""
-        num_tiles = -(-num_rows // MAX_TILE)
-        size = -(-num_rows // num_tiles)
-        size += -size % _VECTOR
+        size = tile_size(num_rows)
         if size not in self.scratch:
-            self.scratch[size] = Scratch(*(np.zeros((num_units(self.tables), size), np.float32) for _ in range(3)))
+            units = num_units(self.tables)
+            self.scratch[size] = Scratch(*(np.zeros((num, size), np.float32) for num in (units, units, units, 2)))
         return self.scratch[size]
 
 

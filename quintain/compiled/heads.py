@@ -1,7 +1,7 @@
 """Policy heads in compiled form: draw actions, judge given ones, and say how the outputs would change that.
 
-Everything here is about one row of experience, which is one column of `outputs [K, R]`; it computes what
-`policies/heads.py` says. After an action was drawn or judged the column holds log-probabilities in place of logits.
+A row of experience is a column of `outputs [K, R]`; what is computed is what `policies/heads.py` says. After an action
+was drawn or judged, its column holds log-probabilities in place of logits.
 """
 
 from __future__ import annotations
@@ -26,111 +26,125 @@ _LINEAR_FROM = np.float32(20.0)
 
 
 @fast_part
-def draw(tables: PolicyTables, flat: Array, outputs: Array, r: int, step: Any, is_likeliest: bool) -> Any:
-    """Writes an action drawn with the step's noise, or the likeliest one, and returns its log-probability."""
-    log_prob = _ZERO
+def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeliest: bool) -> None:
+    """Writes actions drawn with the step's noise, or the likeliest ones, and their log-probabilities."""
+    allowed, noise, log_prob = step.allowed, step.noise, step.log_prob
+    for r in range(len(log_prob)):
+        log_prob[r] = _ZERO
     for c in range(len(tables.choices)):
-        choice = tables.choices[c]
-        _to_log_probs(outputs, r, choice, step.allowed, r)
-        if is_likeliest:
-            chosen = _likeliest(outputs, r, choice)
-        else:
-            chosen = _drawn(outputs, r, choice, step.noise[r, c], step.allowed)
-        step.choices[r, c] = chosen
-        log_prob += outputs[choice[FIRST_OPTION] + chosen, r]
+        first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
+        mask = tables.choices[c, FIRST_ALLOWED]
+        for r in range(len(log_prob)):
+            _to_log_probs(outputs, r, first, size, allowed, r, mask)
+            if is_likeliest:
+                chosen = _likeliest(outputs, r, first, size)
+            else:
+                chosen = _drawn(outputs, r, first, size, noise[r, c], allowed, mask)
+            step.choices[r, c] = chosen
+            log_prob[r] += outputs[first + chosen, r]
     for m in range(len(tables.numbers)):
-        log_std = _log_std(tables, flat, outputs, r, m)
-        noise = _ZERO if is_likeliest else step.noise[r, len(tables.choices) + m]
-        number = outputs[tables.numbers[m, MEAN], r] + exp(log_std) * noise
-        step.numbers[r, m] = number
-        log_prob += -_HALF * noise * noise - log_std - _HALF_LOG_2PI
-        if tables.is_squashed:
-            log_prob -= _log_slope(number)
-    return log_prob
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(log_prob)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            drawn = _ZERO if is_likeliest else noise[r, len(tables.choices) + m]
+            number = outputs[mean, r] + exp(log_std) * drawn
+            step.numbers[r, m] = number
+            log_prob[r] += -_HALF * drawn * drawn - log_std - _HALF_LOG_2PI
+            if tables.is_squashed:
+                log_prob[r] -= _log_slope(number)
 
 
 @fast_part
-def judge(tables: PolicyTables, flat: Array, outputs: Array, r: int, batch: Any, row: int) -> Any:
-    """Returns log-probability and entropy of the action in `row` of a batch, whose outputs stand in column r."""
-    log_prob, entropy = _ZERO, _ZERO
+def judge(
+    tables: PolicyTables, flat: Array, outputs: Array, deltas: Array, batch: Any, rows: Array, judged: Array
+) -> None:
+    """Writes log-probability and entropy of actions to `judged [2, R]`; column r is about row `rows[r]` of a batch.
+
+    What `add_gradient` will need stays behind: log-probabilities in `outputs`, and probabilities in `deltas`.
+    """
+    allowed, choices, numbers = batch.allowed, batch.choices, batch.numbers
+    for r in range(len(rows)):
+        judged[0, r] = judged[1, r] = _ZERO
     for c in range(len(tables.choices)):
-        choice = tables.choices[c]
-        _to_log_probs(outputs, r, choice, batch.allowed, row)
-        log_prob += outputs[choice[FIRST_OPTION] + batch.choices[row, c], r]
-        entropy += _entropy(outputs, r, choice)
+        first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
+        mask = tables.choices[c, FIRST_ALLOWED]
+        for r in range(len(rows)):
+            _to_log_probs(outputs, r, first, size, allowed, rows[r], mask)
+            for k in range(first, first + size):
+                deltas[k, r] = exp(outputs[k, r])
+                judged[1, r] -= deltas[k, r] * outputs[k, r]
+            judged[0, r] += outputs[first + choices[rows[r], c], r]
     for m in range(len(tables.numbers)):
-        log_std = _log_std(tables, flat, outputs, r, m)
-        number = batch.numbers[row, m]
-        noise = (number - outputs[tables.numbers[m, MEAN], r]) * exp(-log_std)
-        log_prob += -_HALF * noise * noise - log_std - _HALF_LOG_2PI
-        entropy += log_std + _HALF_LOG_2PI + _HALF
-        if tables.is_squashed:
-            slope = _log_slope(number)
-            log_prob -= slope
-            entropy += slope
-    return log_prob, entropy
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(rows)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            number = numbers[rows[r], m]
+            noise = (number - outputs[mean, r]) * exp(-log_std)
+            slope = _log_slope(number) if tables.is_squashed else _ZERO
+            judged[0, r] += -_HALF * noise * noise - log_std - _HALF_LOG_2PI - slope
+            judged[1, r] += log_std + _HALF_LOG_2PI + _HALF + slope
 
 
 @fast_part
 def add_gradient(
-    tables: PolicyTables, flat: Array, outputs: Array, r: int, taken: Any, pull: Any, descent: Any
+    tables: PolicyTables, parameters: Any, outputs: Array, deltas: Array, batch: Any, rows: Array, pull: Any
 ) -> None:
-    """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the column.
+    """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the columns.
 
-    `taken` is (batch, row); `pull` is how much the loss grows with the log-probability and with the entropy;
-    `descent` is (deltas, grad).
+    `pull` is how much the loss grows with each row's log-probability [R], and with the entropy of any.
     """
-    (batch, row), (by_log_prob, by_entropy), (deltas, grad) = taken, pull, descent
+    (flat, grad), (by_log_prob, by_entropy) = parameters, pull
+    choices, numbers = batch.choices, batch.numbers
     for c in range(len(tables.choices)):
-        choice = tables.choices[c]
-        entropy = _entropy(outputs, r, choice)
-        for k in range(choice[NUM_OPTIONS]):
-            log_prob = outputs[choice[FIRST_OPTION] + k, r]
-            prob = exp(log_prob)
-            is_taken = _ONE if batch.choices[row, c] == k else _ZERO
-            by_logit = by_log_prob * (is_taken - prob) - by_entropy * prob * (log_prob + entropy)
-            deltas[choice[FIRST_OPTION] + k, r] = by_logit
+        first = tables.choices[c, FIRST_OPTION]
+        last = first + tables.choices[c, NUM_OPTIONS]
+        for r in range(len(rows)):
+            entropy = _ZERO
+            for k in range(first, last):
+                entropy -= deltas[k, r] * outputs[k, r]
+            for k in range(first, last):
+                deltas[k, r] *= -by_log_prob[r] - by_entropy * (outputs[k, r] + entropy)
+            deltas[first + choices[rows[r], c], r] += by_log_prob[r]
     for m in range(len(tables.numbers)):
-        place = tables.numbers[m, LOG_STD]
-        log_std = _log_std(tables, flat, outputs, r, m)
-        precision = exp(-log_std)
-        noise = (batch.numbers[row, m] - outputs[tables.numbers[m, MEAN], r]) * precision
-        deltas[tables.numbers[m, MEAN], r] = by_log_prob * noise * precision
-        by_log_std = by_log_prob * (noise * noise - _ONE) + by_entropy
-        if not tables.has_state_std:
-            grad[place] += by_log_std
-        elif _LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= _HIGHEST_LOG_STD:
-            deltas[place, r] = by_log_std
-        else:
-            deltas[place, r] = _ZERO
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(rows)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            precision = exp(-log_std)
+            noise = (numbers[rows[r], m] - outputs[mean, r]) * precision
+            deltas[mean, r] = by_log_prob[r] * noise * precision
+            by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_entropy
+            if not tables.has_state_std:
+                grad[place] += by_log_std
+            else:
+                is_free = _LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= _HIGHEST_LOG_STD
+                deltas[place, r] = by_log_std if is_free else _ZERO
 
 
 @fast_part
-def _to_log_probs(outputs: Array, r: int, choice: Array, allowed: Array, row: int) -> None:
+def _to_log_probs(outputs: Array, r: int, first: int, size: int, allowed: Array, row: int, mask: int) -> None:
     """Replaces the logits of a choice by log softmax; what the mask forbids gets no probability."""
-    first, size = choice[FIRST_OPTION], choice[NUM_OPTIONS]
     if allowed.shape[1]:
         for k in range(size):
-            if not allowed[row, choice[FIRST_ALLOWED] + k]:
+            if not allowed[row, mask + k]:
                 outputs[first + k, r] = _FORBIDDEN
     top = outputs[first, r]
-    for k in range(1, size):
-        top = max(top, outputs[first + k, r])
+    for k in range(first + 1, first + size):
+        top = max(top, outputs[k, r])
     total = _ZERO
-    for k in range(size):
-        total += exp(outputs[first + k, r] - top)
+    for k in range(first, first + size):
+        total += exp(outputs[k, r] - top)
     shift = top + log(total)
-    for k in range(size):
-        outputs[first + k, r] -= shift
+    for k in range(first, first + size):
+        outputs[k, r] -= shift
 
 
 @fast_part
-def _drawn(outputs: Array, r: int, choice: Array, uniform: Any, allowed: Array) -> int:
+def _drawn(outputs: Array, r: int, first: int, size: int, uniform: Any, allowed: Array, mask: int) -> int:
     """Returns the first option at which the cumulative probability exceeds `uniform`."""
-    first, last = choice[FIRST_OPTION], choice[NUM_OPTIONS] - 1
+    last = size - 1
     if allowed.shape[1]:
         # Rounding may leave the whole sum below one: the last possible option takes what is left.
-        while last > 0 and not allowed[r, choice[FIRST_ALLOWED] + last]:
+        while last > 0 and not allowed[r, mask + last]:
             last -= 1
     cumulative = _ZERO
     for k in range(last):
@@ -141,29 +155,17 @@ def _drawn(outputs: Array, r: int, choice: Array, uniform: Any, allowed: Array) 
 
 
 @fast_part
-def _likeliest(outputs: Array, r: int, choice: Array) -> int:
+def _likeliest(outputs: Array, r: int, first: int, size: int) -> int:
     best = 0
-    for k in range(1, choice[NUM_OPTIONS]):
-        if outputs[choice[FIRST_OPTION] + k, r] > outputs[choice[FIRST_OPTION] + best, r]:
+    for k in range(1, size):
+        if outputs[first + k, r] > outputs[first + best, r]:
             best = k
     return best
 
 
 @fast_part
-def _entropy(log_probs: Array, r: int, choice: Array) -> Any:
-    entropy = _ZERO
-    for k in range(choice[NUM_OPTIONS]):
-        log_prob = log_probs[choice[FIRST_OPTION] + k, r]
-        entropy -= exp(log_prob) * log_prob
-    return entropy
-
-
-@fast_part
-def _log_std(tables: PolicyTables, flat: Array, outputs: Array, r: int, m: int) -> Any:
-    place = tables.numbers[m, LOG_STD]
-    if not tables.has_state_std:
-        return flat[place]
-    log_std = outputs[place, r] + np.float32(tables.initial_log_std)
+def _state_log_std(tables: PolicyTables, output: Any) -> Any:
+    log_std = output + np.float32(tables.initial_log_std)
     return min(max(log_std, _LOWEST_LOG_STD), _HIGHEST_LOG_STD)
 
 

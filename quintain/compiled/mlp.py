@@ -27,8 +27,9 @@ def forward(flat: Array, layers: Array, activation: int, units: Array, slopes: A
         layer = layers[i]
         outputs = units[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]
         for j in range(layer[NUM_OUTPUTS]):
+            bias = flat[layer[BIAS] + j]
             for r in range(units.shape[1]):
-                outputs[j, r] = flat[layer[BIAS] + j]
+                outputs[j, r] = bias
         add_product(_weight(flat, layer), _inputs(units, layer), outputs)
         if i < len(layers) - 1:
             activate(activation, outputs, slopes[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]])

@@ -45,88 +45,75 @@ def minibatch_gradient(
     sums: Array,
 ) -> None:
     """Writes the loss's gradient by the flat parameters to the second of `parameters`, and what to report to `sums`."""
-    grad = parameters[1]
+    flat, grad = parameters
     for i in range(len(grad)):
         grad[i] = _ZERO
     for i in range(len(sums)):
         sums[i] = 0.0
+    share = _ONE / np.float32(len(rows))
     size = scratch.units.shape[1]
     for start in range(0, len(rows), size):
         tile = rows[start : start + size]
-        _learn_to_act(tables, parameters, batch, tile, weights, scratch, (len(rows), sums))
-        _learn_to_value(tables, parameters, batch, tile, weights, scratch, (len(rows), sums))
+        # One loop for both, so that the networks' code is compiled once.
+        for network in range(2):
+            layers = tables.actor if network == 0 else tables.critic
+            _gather(batch.actor_features if network == 0 else batch.critic_features, tile, layers, scratch.units)
+            forward(flat, layers, tables.activation, scratch.units, scratch.slopes)
+            outputs, deltas = _last(scratch.units, layers), _last(scratch.deltas, layers)
+            if network == 0:
+                _judge_actions(tables, parameters, batch, tile, (weights, share), (outputs, deltas, scratch.judged), sums)
+            else:
+                _judge_values(batch, tile, weights, share, outputs, deltas, sums)
+            clear(deltas, len(tile))
+            backward(flat, layers, scratch.units, scratch.slopes, scratch.deltas, grad)
     for i in range(len(sums)):
-        sums[i] /= len(rows)
+        sums[i] *= share
 
 
 @fast_part
-def _learn_to_act(
-    tables: PolicyTables,
-    parameters: Any,
-    batch: Experience,
-    tile: Array,
-    weights: PPOWeights,
-    scratch: Scratch,
-    whole: Any,
+def _judge_actions(
+    tables: PolicyTables, parameters: Any, batch: Experience, tile: Array, scales: Any, ends: Any, sums: Array
 ) -> None:
-    flat, grad = parameters
-    num_rows, sums = whole
-    _gather(batch.actor_features, tile, tables.actor, scratch.units)
-    forward(flat, tables.actor, tables.activation, scratch.units, scratch.slopes)
-    outputs, deltas = _last(scratch.units, tables.actor), _last(scratch.deltas, tables.actor)
-    clip, share = np.float32(weights.clip), _ONE / np.float32(num_rows)
-    by_entropy = -np.float32(weights.entropy) * share
+    """Writes how the clipped surrogate and the entropy change with the actor's outputs."""
+    (weights, share), (outputs, deltas, judged) = scales, ends
+    judge(tables, parameters[0], outputs, deltas, batch, tile, judged)
+    clip, by_log_prob = np.float32(weights.clip), judged[0]
     for r in range(len(tile)):
-        row = tile[r]
-        log_prob, entropy = judge(tables, flat, outputs, r, batch, row)
-        log_ratio = log_prob - batch.log_prob[row]
+        log_ratio = judged[0, r] - batch.log_prob[tile[r]]
         ratio = exp(log_ratio)
-        gain = batch.advantage[row] * ratio
-        clipped_gain = batch.advantage[row] * min(max(ratio, _ONE - clip), _ONE + clip)
-        by_log_prob = -gain * share if gain <= clipped_gain else _ZERO
-        add_gradient(tables, flat, outputs, r, (batch, row), (by_log_prob, by_entropy), (deltas, grad))
+        gain = batch.advantage[tile[r]] * ratio
+        clipped_gain = batch.advantage[tile[r]] * min(max(ratio, _ONE - clip), _ONE + clip)
+        by_log_prob[r] = -gain * share if gain <= clipped_gain else _ZERO
         sums[POLICY_LOSS] -= min(gain, clipped_gain)
-        sums[ENTROPY] += entropy
+        sums[ENTROPY] += judged[1, r]
         sums[APPROX_KL] += ratio - _ONE - log_ratio
         sums[CLIP_FRACTION] += abs(ratio - _ONE) > clip
-    clear(deltas, len(tile))
-    backward(flat, tables.actor, scratch.units, scratch.slopes, scratch.deltas, grad)
+    pull = by_log_prob, -np.float32(weights.entropy) * share
+    add_gradient(tables, parameters, outputs, deltas, batch, tile, pull)
 
 
 @fast_part
-def _learn_to_value(
-    tables: PolicyTables,
-    parameters: Any,
-    batch: Experience,
-    tile: Array,
-    weights: PPOWeights,
-    scratch: Scratch,
-    whole: Any,
+def _judge_values(
+    batch: Experience, tile: Array, weights: PPOWeights, share: Any, values: Array, deltas: Array, sums: Array
 ) -> None:
-    flat, grad = parameters
-    num_rows, sums = whole
-    _gather(batch.critic_features, tile, tables.critic, scratch.units)
-    forward(flat, tables.critic, tables.activation, scratch.units, scratch.slopes)
-    values, deltas = _last(scratch.units, tables.critic), _last(scratch.deltas, tables.critic)
-    share = np.float32(weights.value) / np.float32(num_rows)
+    """Writes how the squared error changes with the critic's output."""
+    clip, scale = np.float32(weights.clip_value), np.float32(weights.value) * share
     for r in range(len(tile)):
         row = tile[r]
-        error, by_value = _squared_error(values[0, r], batch.target[row], batch.value[row], np.float32(weights.clip_value))
-        deltas[0, r] = share * by_value
+        error, by_value = _squared_error(values[0, r], batch.target[row], batch.value[row], clip)
+        deltas[0, r] = scale * by_value
         sums[VALUE_LOSS] += error
-    clear(deltas, len(tile))
-    backward(flat, tables.critic, scratch.units, scratch.slopes, scratch.deltas, grad)
 
 
 @fast_part
 def _squared_error(value: Any, target: Any, old_value: Any, clip: Any) -> Any:
     """Returns the larger error of the value and of the value held near the old one, and its derivative."""
-    error, by_value = (value - target) ** 2, _TWO * (value - target)
-    moved = value - old_value
+    error, by_value = (value - target) * (value - target), _TWO * (value - target)
     if clip == np.inf:
         return error, by_value
+    moved = value - old_value
     near = old_value + min(max(moved, -clip), clip)
-    near_error = (near - target) ** 2
+    near_error = (near - target) * (near - target)
     by_near = _TWO * (near - target) if -clip <= moved <= clip else _ZERO
     if near_error > error:
         return near_error, by_near

@@ -40,11 +40,24 @@ class PolicyTables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that a kernel works in; each [U, R]."""
+    """Memory that learning works in."""
 
     units: Array
     slopes: Array
     deltas: Array
+    judged: Array
+    """[2, R], log-probabilities and entropies."""
+
+
+class ActingScratch(NamedTuple):
+    """Memory that acting works in."""
+
+    rows: Array
+    """[4, few rows * widest layer]: where there are few rows, they are the rows of arrays here."""
+    units: Array
+    slopes: Array
+    outputs: Array
+    """[K, N], the last layer's."""
 
 
 class Observed(NamedTuple):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from quintain.compiled.act import act, write_values
-from quintain.compiled.tables import Observed, Step
+from quintain.compiled.act import FEW_ROWS, act
+from quintain.compiled.tables import NUM_INPUTS, ActingScratch, Observed, Step
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BoxSpec, LeafSpec, leaves
 from quintain.optimizer import flat_memory
-from quintain.policies.kernel_tables import tables_of, widest_layer
+from quintain.policies.kernel_tables import num_outputs, num_units, tables_of, tile_size, widest_layer
 
 if TYPE_CHECKING:
     from quintain.policies.actor_critic import ActorCritic, Trunk
@@ -30,9 +30,8 @@ class CompiledActing:
         self.parameters = list(policy.parameters())
         self.trunks = (policy.trunk, policy.critic_trunk or policy.trunk)
         self.tables = tables_of(policy)
-        self.width = widest_layer(self.tables)
         self.actions = ActionColumns(leaves(policy.spec.action, f.ACTION))
-        self.memory = np.zeros((4, 0), np.float32)
+        self.scratch: dict[int, ActingScratch] = {}
         self.address = 0
         self.flat = _NOTHING
 
@@ -45,15 +44,16 @@ class CompiledActing:
         if allowed is None:
             allowed = np.zeros((len(noise), 0), np.bool_)
         step = Step(noise, allowed, choices, numbers, arrays[f.LOG_PROB], arrays[f.VALUE])
-        act(self.tables, self._parameters(), self._seen(slot), step, deterministic, self._memory(len(noise)))
+        act(self.tables, self._parameters(), self._seen(slot), step, deterministic, self._scratch(len(noise)))
         self.actions.write_back(choices, numbers, arrays)
 
     def values(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the critic's value of observations, by field name."""
-        features = self.trunks[1].encoder(obs).numpy()
-        value = np.empty(len(features), np.float32)
-        seen = Observed(features, _NOTHING, _NOTHING, 0.0)
-        write_values(self.tables, self._parameters(), seen, value, self._memory(len(features)))
+        rows = np.ascontiguousarray(self.trunks[1].encoder(obs).numpy())
+        value = np.empty(len(rows), np.float32)
+        nobody = Observed(np.zeros((0, self.tables.actor[0, NUM_INPUTS]), np.float32), _NOTHING, _NOTHING, 0.0)
+        seen = nobody, Observed(rows, _NOTHING, _NOTHING, 0.0)
+        act(self.tables, self._parameters(), seen, _no_action(value), False, self._scratch(len(rows)))
         return torch.from_numpy(value)
 
     def _parameters(self) -> Array:
@@ -63,10 +63,24 @@ class CompiledActing:
             self.address = self.parameters[0].data_ptr()
         return self.flat
 
-    def _memory(self, num_rows: int) -> Array:
-        if self.memory.shape[1] < num_rows * self.width:
-            self.memory = np.empty((4, num_rows * self.width), np.float32)
-        return self.memory
+    def _scratch(self, num_rows: int) -> ActingScratch:
+        scratch = self.scratch.get(num_rows)
+        if scratch is None:
+            tables, size = self.tables, tile_size(num_rows)
+            scratch = ActingScratch(
+                *(
+                    np.zeros(shape, np.float32)
+                    for shape in (
+                        (4, FEW_ROWS * widest_layer(tables)),
+                        (num_units(tables), size),
+                        (num_units(tables), size),
+                        (num_outputs(tables), num_rows),
+                    )
+                )
+            )
+            # Truncated episodes are valued in numbers that never come again.
+            self.scratch = {num_rows: scratch} if len(self.scratch) > 4 else {**self.scratch, num_rows: scratch}
+        return scratch
 
     def _seen(self, slot: Slot) -> tuple[Observed, Observed]:
         for_actor = _observed(self.trunks[0], slot)
@@ -86,6 +100,12 @@ def _observed(trunk: Trunk, slot: Slot) -> Observed:
                 return Observed(rows, _NOTHING, _NOTHING, 0.0)
             return Observed(rows, scaling.shift.numpy(), scaling.scale.numpy(), scaling.clip)
     return Observed(encoder(slot.leaves).numpy(), _NOTHING, _NOTHING, 0.0)
+
+
+def _no_action(value: Array) -> Step:
+    """Returns a step of no lanes that values are written to."""
+    columns = np.zeros((0, 0), np.float32)
+    return Step(columns, columns.astype(np.bool_), columns.astype(np.int64), columns, _NOTHING, value)
 
 
 class ActionColumns:

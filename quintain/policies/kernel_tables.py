@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from quintain.compiled.tables import ACTIVATIONS, PolicyTables
+from quintain.compiled.tables import ACTIVATIONS, FIRST_OUTPUT, NUM_INPUTS, NUM_OUTPUTS, PolicyTables
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.networks import Mlp
@@ -15,6 +15,10 @@ from quintain.policies.networks import Mlp
 if TYPE_CHECKING:
     from quintain.policies.actor_critic import ActorCritic
     from quintain.typing import Array
+
+MAX_TILE = 128
+"""Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
+_VECTOR = 16
 
 
 def tables_of(policy: ActorCritic) -> PolicyTables:
@@ -38,15 +42,22 @@ def tables_of(policy: ActorCritic) -> PolicyTables:
 
 def num_units(tables: PolicyTables) -> int:
     """Returns how many features and outputs the larger network has in all its layers."""
-    from quintain.compiled.tables import FIRST_OUTPUT, NUM_OUTPUTS
-
     return max(int(layers[-1, FIRST_OUTPUT] + layers[-1, NUM_OUTPUTS]) for layers in _networks(tables))
 
 
 def widest_layer(tables: PolicyTables) -> int:
-    from quintain.compiled.tables import NUM_INPUTS, NUM_OUTPUTS
-
     return max(int(layers[:, [NUM_INPUTS, NUM_OUTPUTS]].max()) for layers in _networks(tables))
+
+
+def num_outputs(tables: PolicyTables) -> int:
+    return max(int(layers[-1, NUM_OUTPUTS]) for layers in _networks(tables))
+
+
+def tile_size(num_rows: int) -> int:
+    """Returns how many rows go through a network at once: tiles of equal size, so that few columns stay empty."""
+    num_tiles = max(1, -(-num_rows // MAX_TILE))
+    size = -(-num_rows // num_tiles)
+    return size + -size % _VECTOR
 
 
 def _networks(tables: PolicyTables) -> list[Array]:
