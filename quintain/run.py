@@ -277,6 +277,7 @@ class Run:
             "spec": trainer.policy.spec.to_dict(),
             "exactness": exactness,
             "device": str(trainer.policy.device),
+            "paths": trainer.paths,
             "world_size": trainer.world.size,
             **facts(self.run_file.run.threads),
         }

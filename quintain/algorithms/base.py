@@ -165,7 +165,7 @@ class Algorithm(KeepsState, ABC):
         advantage.sub_(mean).div_(spread + 1e-8)
 
     def report(self, sums: Mapping[str, Any], count: int, progress: Progress) -> Metrics:
-        """Turns summed scalars, on the device or not, into means over minibatches and ranks, and refuses what is not finite.
+        """Turns summed scalars into means over minibatches and ranks, and refuses what is not finite.
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """

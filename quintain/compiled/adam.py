@@ -42,4 +42,4 @@ def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_ste
         exp_avg[i] = keep1 * exp_avg[i] + add1 * grad[i]
         exp_avg_sq[i] = keep2 * exp_avg_sq[i] + add2 * grad[i] * grad[i]
         flat[i] -= size * exp_avg[i] / (np.sqrt(exp_avg_sq[i]) / root + eps)
-    return norm
+    return float(norm)

@@ -18,50 +18,52 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
-_OPTIONS = {"nogil": True, "error_model": "numpy"}
+_config: Any = numba.config
+
+
 # Sums may be fused and reordered, which is what lets them use whole vectors. NaN and infinity keep their meaning: the
 # run must see them.
-_FAST = {"fastmath": {"arcp", "contract", "nsz", "reassoc"}}
+_FAST = {"arcp", "contract", "nsz", "reassoc"}
 
 
 def kernel(function: Function) -> Function:
     """Compiles a function that Python calls; it is compiled at its first call, or loaded where it was kept."""
-    return _kept(function, _OPTIONS)
+    return _kept(function, fastmath=False)
 
 
 def kernel_part(function: Function) -> Function:
     """Compiles a function that kernels of the same folder call; it is kept as a part of them."""
-    return cast(Function, numba.njit(**_OPTIONS)(function))
+    # Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
+    return cast(Function, numba.njit(function, nogil=True, error_model="numpy"))
 
 
 def fast_kernel(function: Function) -> Function:
     """Compiles a function that Python calls, in which the order of sums may change."""
-    return _kept(function, _OPTIONS | _FAST)
+    return _kept(function, fastmath=_FAST)
 
 
 def fast_part(function: Function) -> Function:
     """Compiles a function that kernels of the same folder call, in which the order of sums may change."""
-    return cast(Function, numba.njit(**_OPTIONS, **_FAST)(function))
+    return cast(Function, numba.njit(function, nogil=True, error_model="numpy", fastmath=_FAST))
 
 
-def _kept(function: Function, options: dict[str, Any]) -> Function:
+def _kept(function: Function, *, fastmath: bool | set[str]) -> Function:
     folder = kept_in()
     if folder is None:
-        return cast(Function, numba.njit(**options)(function))
-    users_choice = numba.config.CACHE_DIR
+        return cast(Function, numba.njit(function, nogil=True, error_model="numpy", fastmath=fastmath))
+    users_choice = _config.CACHE_DIR
     # Numba notices a change of the file that a kernel stands in, but not of the parts that it calls.
-    numba.config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
+    _config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        return cast(Function, numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=fastmath))
     finally:
-        numba.config.CACHE_DIR = users_choice
+        _config.CACHE_DIR = users_choice
 
 
 @cache
 def kept_in() -> Path | None:
     """Returns the folder in which machine code is kept, made if necessary; None where there can be none."""
-    chosen = numba.config.CACHE_DIR
+    chosen = _config.CACHE_DIR
     folder = Path(chosen) if chosen else user_cache_folder() / "quintain" / "compiled"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,11 +73,21 @@ def kept_in() -> Path | None:
     return folder if is_ours and os.access(folder, os.W_OK | os.X_OK) else None
 
 
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Says whether an earlier start left machine code of this kernel."""
+    plain = getattr(function, "py_func", function)
+    folder = kept_in()
+    if folder is None:
+        return False
+    place = folder / _source_digest(Path(plain.__code__.co_filename).parent)
+    return any(place.rglob(f"*.{plain.__name__}-*.nbi"))
+
+
 def cache_note() -> str:
     """Says that code is compiled at every start, if it is."""
     if kept_in() is not None:
         return ""
-    folder = numba.config.CACHE_DIR or user_cache_folder() / "quintain" / "compiled"
+    folder = _config.CACHE_DIR or user_cache_folder() / "quintain" / "compiled"
     return (
         f"note: compiled code cannot be kept in {folder}, so every start compiles it again. Set NUMBA_CACHE_DIR to a "
         f"folder that only you can write"

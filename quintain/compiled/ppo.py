@@ -61,7 +61,9 @@ def minibatch_gradient(
             forward(flat, layers, tables.activation, scratch.units, scratch.slopes)
             outputs, deltas = _last(scratch.units, layers), _last(scratch.deltas, layers)
             if network == 0:
-                _judge_actions(tables, parameters, batch, tile, (weights, share), (outputs, deltas, scratch.judged), sums)
+                _judge_actions(
+                    tables, parameters, batch, tile, (weights, share), (outputs, deltas, scratch.judged), sums
+                )
             else:
                 _judge_values(batch, tile, weights, share, outputs, deltas, sums)
             clear(deltas, len(tile))
