@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ActorCriticSettings": "quintain.policies.settings",
         "Algorithm": "quintain.algorithms.base",
         "BehaviorSpec": "quintain.data.spec",
+        "EmbodiedEnv": "quintain.envs.embodied",
         "Env": "quintain.envs.base",
         "EnvSettings": "quintain.envs.settings",
         "Every": "quintain.services.events",

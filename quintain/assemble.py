@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,9 @@ import torch
 from quintain import registry
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
+from quintain.data.spec import BehaviorSpec
 from quintain.envs.base import Env
+from quintain.envs.eventful import cfg_of, with_events
 from quintain.envs.gymnasium import env_from_object, gym_env
 from quintain.envs.hosting import Hosting
 from quintain.envs.settings import GymSettings
@@ -29,6 +31,7 @@ from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.guard import UpdateGuard
 from quintain.world import Alone, World
 
 if TYPE_CHECKING:
@@ -52,6 +55,11 @@ class Slots:
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
     make_algorithm: Callable[..., Algorithm] | None = None
+    env_events: Mapping[str, Any] = field(default_factory=dict)
+    """Events of the training environment, beside those of the settings."""
+    evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
+    writer: Any = None
+    """What `trainer.writer` is to be, where a user brought one."""
 
 
 def assemble(
@@ -70,13 +78,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     hosting = Hosting.from_settings(run_file.run.env_workers)
-    make_env = env_maker(run_file, slots.env, hosting, is_grouped=True)
-    make_evaluation_env = env_maker(run_file, slots.evaluation_env or slots.env, hosting)
-    num_lanes: int = experiment.env.num_lanes // world.size  # type: ignore[attr-defined]  # every env has lanes
-    env = make_env(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
+    env_settings: Any = experiment.env
+    env = _training_env(run_file, slots, hosting, rng, world)
     for note in env.notes:
         writer.note(note)
-    policy = slots.policy or make_policy(run_file, env)
+    policy = slots.policy or make_policy(run_file, env.spec)
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
     policy.to(resolve_device(run_file.run.device))
@@ -90,7 +96,14 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
-    collector = SyncCollector(env, policy, rng.child("acting"), episodes.extend, starts_fresh=algorithm.starts_fresh)
+    collector = SyncCollector(
+        env,
+        policy,
+        rng.child("acting"),
+        episodes.extend,
+        starts_fresh=algorithm.starts_fresh,
+        on_nonfinite=env_settings.on_nonfinite,
+    )
     block = Rollout(
         env.spec,
         num_lanes=env.num_lanes,
@@ -106,13 +119,37 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         source=LocalSource(collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, EventContext(make_evaluation_env, rng, experiment.budget.env_steps, world)),
+        events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
         episodes=episodes,
+        guard=UpdateGuard(run_file.run),
         session=session,
         hosting=hosting,
+        writer=writer if slots.writer is None else slots.writer,
         world=world,
     )
+
+
+def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> EventContext:
+    settings: Any = run_file.experiment.env
+    return EventContext(
+        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
+        rng,
+        run_file.experiment.budget.env_steps,
+        world,
+        env_events=slots.evaluation_env_events,
+        on_nonfinite=settings.on_nonfinite,
+    )
+
+
+def _training_env(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> Env:
+    """Makes this rank's lanes, with their events."""
+    settings: Any = run_file.experiment.env
+    num_lanes = settings.num_lanes // world.size
+    make = env_maker(run_file, slots.env, hosting, is_grouped=True)
+    env = make(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
+    events = {**cfg_of(settings.env_events), **slots.env_events}
+    return with_events(env, events, rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
 
 
 def env_maker(
@@ -164,10 +201,10 @@ def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, r
     )
 
 
-def make_policy(run_file: RunFile, env: Env) -> Policy:
-    """Builds an untrained policy that fits the environment."""
+def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
+    """Builds an untrained policy that fits the spaces."""
     settings = _behavior(run_file).policy
-    policy: Policy = _load("policy", settings)(settings, env.spec, Rng(run_file.experiment.seed).child("policy"))
+    policy: Policy = _load("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
     return policy
 
 

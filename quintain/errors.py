@@ -18,8 +18,8 @@ A message says where, what was found, what was expected and what to do, in one l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class QuintainError(Exception):
@@ -77,8 +77,21 @@ class RankError(QuintainError):
 
 
 class NonFiniteError(QuintainError):
+    """Carries the numbers that led to it, by name, for a look afterwards."""
+
     exit_code = 6
     default_code = "E0600"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        notes: Sequence[str] = (),
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, code=code, notes=notes)
+        self.evidence = dict(evidence or {})
 
 
 class ServiceError(QuintainError):

@@ -6,5 +6,6 @@ from quintain.lazy import registrar
 from quintain.services.events import After, EventManager, Every, On
 
 register = registrar("event")
+register_env_event = registrar("env_event")
 
-__all__ = ["After", "EventManager", "Every", "On", "register"]
+__all__ = ["After", "EventManager", "Every", "On", "register", "register_env_event"]

@@ -9,11 +9,11 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quintain.cli.errors import as_quintain_error
 from quintain.placements.torchrun import place_in_torchrun
@@ -53,6 +53,26 @@ class Follower:
     def save(self, trainer: Trainer) -> Path:
         _give_state(trainer)
         return Path(trainer.world.broadcast(b"").decode())
+
+    def folder(self, name: str) -> Path:
+        raise AssertionError("only rank 0 writes")
+
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Any]) -> Path | None:
+        """Keeps nothing: rank 0 does."""
+        return None
+
+    def rollback(self, trainer: Trainer) -> bool:
+        """Goes back with rank 0 if it does."""
+        if not decide(trainer.world, False):
+            return False
+        from quintain.rank_state import broadcast_state
+        from quintain.restore import restore_rank
+
+        restore_rank(trainer, broadcast_state(trainer.world, None))
+        return True
+
+    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+        """Says nothing: rank 0 does."""
 
     def summary(self, trainer: Trainer) -> RunSummary:
         return RunSummary("finished", trainer.stats.total_seconds, trainer.progress.env_steps)

@@ -20,11 +20,13 @@ from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
 from quintain.services.run_directory import RunDirectory
 from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
+from quintain.services.video import EpisodeRecorder, require_pillow, save_webp
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 from quintain.versions import facts
 
 if TYPE_CHECKING:
+    from quintain.policies.export import Exported
     from quintain.rollouts.evaluate import EpisodeResults
     from quintain.trainers.base import Trainer
 
@@ -111,14 +113,22 @@ def resume(
 
 
 def evaluate(
-    runs_dir: Path, text: str, *, num_episodes: int, deterministic: bool, seed: int | None, allow: Sequence[str] = ()
-) -> tuple[EpisodeResults, Path]:
+    runs_dir: Path,
+    text: str,
+    *,
+    num_episodes: int,
+    deterministic: bool,
+    seed: int | None,
+    allow: Sequence[str] = (),
+    has_video: bool = False,
+) -> tuple[EpisodeResults, Path, Path | None]:
     """Plays episodes with a run's best policy (or the checkpoint named as RUN@...), and says which it was."""
-    name, which = split_checkpoint_suffix(text)
-    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
-    run_file = RunFile.load(directory.config, trusted=False, allow=allow)
-    checkpoint = _find_or_best(CheckpointCatalog(directory.checkpoints), which)
+    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
     loaded = load(checkpoint.path)
+    if has_video:
+        require_pillow()
+        run_file = _with_pictures(run_file)
+    recorder = EpisodeRecorder() if has_video else None
 
     import torch
 
@@ -130,14 +140,48 @@ def evaluate(
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
-    policy = make_policy(run_file, env)
+    policy = make_policy(run_file, env.spec)
     require_same_spec(policy, loaded)
     restore_policy(policy, loaded)
     policy.to(resolve_device(run_file.run.device))
-    results = Evaluator(env, num_episodes, rng).play(policy, deterministic=deterministic, should_stop=lambda: False)
+    env_settings: Any = run_file.experiment.env
+    results = Evaluator(env, num_episodes, rng, on_nonfinite=env_settings.on_nonfinite).play(
+        policy, deterministic=deterministic, should_stop=lambda: False, on_step=recorder
+    )
     env.close()
     assert results is not None
-    return results, checkpoint.path
+    video = None
+    if recorder is not None:
+        video = directory.folder("videos") / f"{checkpoint.name}.webp"
+        save_webp(video, recorder.frames, recorder.frames_per_second)
+    return results, checkpoint.path, video
+
+
+def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()) -> tuple[Exported, Path]:
+    """Writes a run's best policy (or the checkpoint named as RUN@...) as ONNX, and says which it was.
+
+    Needs no environment: the checkpoint says for which spaces the policy is.
+    """
+    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
+    loaded = load(checkpoint.path)
+
+    import torch
+
+    from quintain.assemble import make_policy
+    from quintain.data.spec import spec_from_dict
+    from quintain.policies.export import export_onnx
+
+    torch.set_num_threads(run_file.run.threads)
+    spec: Any = loaded.manifest.about["spec"]
+    policy = make_policy(run_file, spec_from_dict(spec))
+    restore_policy(policy, loaded)
+    about = {
+        "run": directory.run_id,
+        "checkpoint": checkpoint.name,
+        "step": checkpoint.step,
+        "digest": checkpoint.digest,
+    }
+    return export_onnx(policy, out or directory.folder("export"), about), checkpoint.path
 
 
 def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Trainer:
@@ -191,6 +235,23 @@ def checkpoint_of(runs_dir: Path, text: str) -> Path:
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
     return CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None).path
+
+
+def _stored(runs_dir: Path, text: str, allow: Sequence[str]) -> tuple[RunDirectory, RunFile, Checkpoint]:
+    """Finds the directory, the settings and the checkpoint that RUN or RUN@which names; without a name the best."""
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    run_file = RunFile.load(directory.config, trusted=False, allow=allow)
+    return directory, run_file, _find_or_best(CheckpointCatalog(directory.checkpoints), which)
+
+
+def _with_pictures(run_file: RunFile) -> RunFile:
+    """Asks a Gymnasium environment to draw itself, in this process; others draw if they have a `render`."""
+    env: Any = run_file.experiment.env
+    run_file = run_file.replace("run.env_workers.num_workers", None)
+    if env.type != "gym" or "render_mode" in env.kwargs:
+        return run_file
+    return run_file.replace("experiment.env.kwargs", {**env.kwargs, "render_mode": "rgb_array"})
 
 
 def _find_or_best(catalog: CheckpointCatalog, which: str | None) -> Checkpoint:

@@ -76,6 +76,8 @@ class Optimizer:
 
         Ranks take the step together, down the mean of their gradients, each counting by its `weight`: the rows that
         its loss is a mean of.
+
+        A gradient that is not finite moves nothing: the device itself leaves the step out, so nobody waits for it.
         """
         grad = self.grad
         if self.world.size > 1:
@@ -88,7 +90,7 @@ class Optimizer:
         norm: torch.Tensor = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self._descend(grad, learning_rate)
+        self._descend(grad, learning_rate, torch.isfinite(norm).logical_not_().float())
         return norm
 
     def use_kernel(self) -> None:
@@ -97,17 +99,17 @@ class Optimizer:
 
         flat, grad = self.flat.detach().numpy(), self.grad.numpy()
         first, second = (moment.numpy() for moment in self.moments.values())
+        num_steps = self.num_steps.view(1).numpy()
         max_grad_norm = math.inf if self.max_grad_norm is None else self.max_grad_norm
 
         def clip_and_descend(learning_rate: float) -> float:
-            self.num_steps += 1.0
             rates = Rates(learning_rate, *_BETAS, self.eps, max_grad_norm)
-            return descend(flat, grad, first, second, float(self.num_steps), rates)
+            return descend(flat, grad, first, second, num_steps, rates)
 
         self.kernel = clip_and_descend
 
     @torch.no_grad()
-    def _descend(self, grad: torch.Tensor, learning_rate: float) -> None:
+    def _descend(self, grad: torch.Tensor, learning_rate: float, is_skipped: torch.Tensor) -> None:
         # The function behind torch.optim.Adam: the bookkeeping of the class costs more than this kernel.
         adam(
             [self.flat],
@@ -124,6 +126,7 @@ class Optimizer:
             weight_decay=0.0,
             eps=self.eps,
             maximize=False,
+            found_inf=is_skipped,
         )
 
     def state_dict(self) -> State:

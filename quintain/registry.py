@@ -26,6 +26,7 @@ Part = TypeVar("Part", bound=Callable[..., Any])
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "env": ("quintain.envs.settings", "EnvSettings"),
+        "env_event": ("quintain.envs.settings", "EnvEventSettings"),
         "policy": ("quintain.policies.settings", "PolicySettings"),
         "algorithm": ("quintain.algorithms.settings", "AlgorithmSettings"),
         "reward_signal": ("quintain.rewards.settings", "RewardSignalSettings"),
@@ -40,6 +41,11 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 DEFAULTED_BLOCKS = frozenset({"policy", "rollout", "trainer"})
 """The blocks of a behaviour for which an algorithm may bring defaults."""
+
+GIVEN_ARGUMENTS = {"event": 1, "env_event": 2}
+"""How many leading arguments a function of this kind is called with: the trainer, or the environment and its lanes."""
+GIVEN_BY_NAME = frozenset({"rng"})
+"""Arguments that a function gets by name if it asks for them."""
 
 
 @dataclass(frozen=True)
@@ -198,15 +204,19 @@ def _settings_of(kind: str, part: Callable[..., Any]) -> type[PartSettings]:
     default: type[PartSettings] = getattr(import_module(module), base)
     if isinstance(part, type):
         return getattr(part, "settings_class", default)
-    return _settings_from_parameters(part, default)
+    return _settings_from_parameters(part, default, GIVEN_ARGUMENTS.get(kind, 1))
 
 
-def _settings_from_parameters(function: Callable[..., Any], base: type[PartSettings]) -> type[PartSettings]:
-    """Makes a settings class from the parameters of an event function; the first is the trainer."""
+def _settings_from_parameters(
+    function: Callable[..., Any], base: type[PartSettings], num_given: int
+) -> type[PartSettings]:
+    """Makes a settings class from the parameters of an event function; the first ones are given by the caller."""
     hints = get_type_hints(function, include_extras=True)
     name = getattr(function, "__name__", "event")
     fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+    for parameter in list(inspect.signature(function).parameters.values())[num_given:]:
+        if parameter.name in GIVEN_BY_NAME:
+            continue
         if parameter.name not in hints:
             raise SettingsError(f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float")
         has_default = parameter.default is not parameter.empty

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import QuintainError, ResourceError
+from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.follow import decide, is_report_due
 from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
 from quintain.ranks import Ranks
 from quintain.restore import num_ranks_in, require_same_spec, restore_rank
 from quintain.run_faults import watching_environments
-from quintain.run_output import CommandHints, env_name, header_of
+from quintain.run_output import CommandHints, checkpoint_facts, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
 from quintain.services.checkpoints import CheckpointManager
 from quintain.services.event_log import EventLog
@@ -44,8 +44,13 @@ class Run:
         *,
         resources: ExitStack | None = None,
         ranks: Ranks | None = None,
+        runs_dir: Path = Path("runs"),
+        is_kept: bool = False,
     ) -> None:
+        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed."""
         self.run_file = run_file
+        self.runs_dir = runs_dir
+        self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
@@ -137,6 +142,8 @@ class Run:
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
         """Opens the run, and closes it whatever happens."""
+        if self.is_kept:
+            self._require_directory()
         self.show_header(start_step=trainer.progress.env_steps, budget_env_steps=trainer.progress.budget_env_steps)
         self.state = "running"
         try:
@@ -149,8 +156,10 @@ class Run:
                     yield
                     self.state = "stopped" if trainer.stop_reason else "finished"
                     self._commit_last(trainer)
+                    self._report_idle_events(trainer)
         except BaseException as error:
             self.state = "failed"
+            self._keep_evidence_of(trainer, error)
             with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
                 self._write_status(trainer, exit_code=getattr(error, "exit_code", 1), reason=str(error))
             self.log("failed", trainer, code=getattr(error, "code", None), detail=str(error))
@@ -170,18 +179,40 @@ class Run:
 
     def save(self, trainer: Trainer) -> Path:
         """Commits a checkpoint now; a run without a directory gets one."""
-        if self.checkpoints is None:
-            behavior = next(iter(self.run_file.experiment.behaviors.values()))
-            run_id = self.run_file.run.id or default_run_id(
-                env_name(self.run_file), behavior.algorithm.type, runs_dir=Path("runs")
-            )
-            directory = RunDirectory.create(Path("runs"), run_id)
-            self.resources.enter_context(directory.lock())
-            self.open_directory(directory)
-            self.write_settings()
+        self._require_directory()
         path = self._commit(trainer).path
         trainer.world.broadcast(str(path).encode())
         return path
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder of the run's directory; a run without a directory gets one."""
+        return self._require_directory().folder(name)
+
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Any]) -> Path | None:
+        """Writes arrays to crash/ if the run has a directory, and says where."""
+        if self.directory is None or self.checkpoints is None:
+            return None
+        path = self.directory.write_evidence(tensors)
+        self.log("evidence", trainer, detail=path.name)
+        return path
+
+    def rollback(self, trainer: Trainer) -> bool:
+        """Puts all ranks back to the last checkpoint; says whether there was one."""
+        if not decide(trainer.world, self.last is not None and self.metrics is not None):
+            return False
+        assert self.last is not None
+        assert self.metrics is not None
+        state = load(self.last.path).state
+        if trainer.world.size > 1:
+            broadcast_state(trainer.world, state)
+        restore_rank(trainer, state)
+        self.metrics.truncate_after(trainer.stats.last_step)
+        return True
+
+    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+        """Tells the user and the event log of something that training survives."""
+        self.writer.note(f"warning[{code}]: {text}")
+        self.log("warning", trainer, code=code, detail=text)
 
     def summary(self, trainer: Trainer) -> RunSummary:
         records = trainer.records
@@ -215,6 +246,31 @@ class Run:
             self.ranks.stop()
 
         return stop
+
+    def _require_directory(self) -> RunDirectory:
+        if self.directory is None or self.checkpoints is None:
+            behavior = next(iter(self.run_file.experiment.behaviors.values()))
+            run_id = self.run_file.run.id or default_run_id(
+                env_name(self.run_file), behavior.algorithm.type, runs_dir=self.runs_dir
+            )
+            directory = RunDirectory.create(self.runs_dir, run_id)
+            self.resources.enter_context(directory.lock())
+            self.open_directory(directory)
+            self.write_settings()
+            return directory
+        return self.directory
+
+    def _report_idle_events(self, trainer: Trainer) -> None:
+        """Says which events the whole run never called: a typing error in a trigger shows nowhere else."""
+        idle = trainer.idle_events() if self.state == "finished" else []
+        if idle:
+            self.warn(trainer, "W0214", f"these events never happened in this run: {', '.join(idle)}")
+
+    def _keep_evidence_of(self, trainer: Trainer, error: BaseException) -> None:
+        if isinstance(error, NonFiniteError) and error.evidence:
+            with suppress(QuintainError):
+                path = self.keep_evidence(trainer, error.evidence)
+                error.notes = (*error.notes, *([f"note: the last steps are in {path}"] if path else []))
 
     def _report(self, trainer: Trainer) -> None:
         stats, progress = trainer.stats, trainer.progress
@@ -259,8 +315,8 @@ class Run:
         if self.metrics is not None:
             self.metrics.sync()
         step = trainer.progress.env_steps
-        state, exactness = gather_state(trainer), joint_exactness(trainer)
-        about = self._about(trainer, exactness)
+        state = gather_state(trainer)
+        about = checkpoint_facts(self.run_file, trainer, joint_exactness(trainer))
         is_best = trainer.records.is_new_best(step)
         try:
             self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
@@ -269,18 +325,6 @@ class Run:
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
         return self.last
-
-    def _about(self, trainer: Trainer, exactness: str) -> dict[str, Any]:
-        return {
-            "fingerprint": self.run_file.fingerprint(),
-            "settings": self.run_file.to_dict(),
-            "spec": trainer.policy.spec.to_dict(),
-            "exactness": exactness,
-            "device": str(trainer.policy.device),
-            "paths": trainer.paths,
-            "world_size": trainer.world.size,
-            **facts(self.run_file.run.threads),
-        }
 
     def _write_status(self, trainer: Trainer, exit_code: int | None = None, reason: str | None = None) -> None:
         if self.directory is None or self.checkpoints is None:

@@ -10,7 +10,7 @@ from quintain.services.queued_writer import QueuedWriter
 from quintain.services.run_directory import RunDirectory
 from quintain.services.writers import RunHeader, Writer
 from quintain.settings.fingerprint import leaves
-from quintain.versions import quintain_version
+from quintain.versions import facts, quintain_version
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
@@ -92,6 +92,20 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
         hyper_parameters=hyper_parameters(run_file),
     )
+
+
+def checkpoint_facts(run_file: RunFile, trainer: Any, exactness: str) -> dict[str, Any]:
+    """Says of a checkpoint what it was made for, with and on."""
+    return {
+        "fingerprint": run_file.fingerprint(),
+        "settings": run_file.to_dict(),
+        "spec": trainer.policy.spec.to_dict(),
+        "exactness": exactness,
+        "device": str(trainer.policy.device),
+        "paths": trainer.paths,
+        "world_size": trainer.world.size,
+        **facts(run_file.run.threads),
+    }
 
 
 def env_name(run_file: RunFile) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium
 
-from quintain import registry
+from quintain import embodichain_names, registry
 from quintain.algorithms.base import Algorithm
 from quintain.assemble import Slots, assemble_parts
 from quintain.envs.base import Env
@@ -32,12 +33,11 @@ _STEPS_PER_BATCH = 1024
 _EVENTS = "experiment.behaviors.default.events"
 
 
-def parts_from_slots(policy: Any, env: Any, algorithm: Any, settings: dict[str, Any]) -> Parts:
-    """Builds the parts of `Trainer(policy, env, algorithm, **settings)`; without an algorithm the first slot is it."""
+def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any], keywords: Mapping[str, Any]) -> Parts:
+    """Builds the parts of `Trainer(policy, env, algorithm, ...)`; without an algorithm the first slot is it."""
+    translation = embodichain_names.translate(more, keywords)
     if algorithm is None:
         policy, algorithm = None, policy
-    settings = dict(settings)
-    own_writer = settings.pop("writer", None)
     if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
@@ -48,28 +48,67 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, settings: dict[str, 
         behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
     world = _join_torchrun()
     experiment = {"env": _env_settings(env, world.size), "behaviors": {"default": behavior}}
-    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=settings)
-    run_file = with_ranks_of_torchrun(run_file, is_new=True)
+    changes = _without_idle(behavior["algorithm"], translation)
+    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes)
+    run_file = with_ranks_of_torchrun(embodichain_names.apply(run_file, translation), is_new=True)
     _refuse_disagreement(run_file, world)
-    evaluation_env = _maker_of_more(env) if _is_instance(env) else None
-    note = ""
+    evaluation_env = _evaluation_env(env, translation.given.get("eval_env"))
     if _is_instance(env) and evaluation_env is None:
         run_file, note = _without_evaluation(run_file)
+        translation.notes += [note] if note else []
     slots = Slots(
         env=None if isinstance(env, str | PartSettings) else env,
         evaluation_env=evaluation_env,
         policy=policy if isinstance(policy, Policy) else _policy_of(algorithm),
-        make_algorithm=(lambda *_: algorithm) if isinstance(algorithm, Algorithm) else None,
+        make_algorithm=partial(_ready, algorithm) if isinstance(algorithm, Algorithm) else None,
+        env_events=translation.given.get("event_cfg", {}),
+        evaluation_env_events=translation.given.get("eval_event_cfg", {}),
+        writer=translation.given.get("writer"),
     )
     if world.rank:
         parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
     else:
-        run = Run(run_file, [*make_writers(run_file), *_own_writers(own_writer)])
+        writers = [*make_writers(run_file), *_own_writers(slots.writer)]
+        run = Run(run_file, writers, runs_dir=translation.runs_dir, is_kept=translation.is_kept)
         parts = assemble_parts(run_file, run, run.writer, slots, world)
-        if note:
+        for note in translation.notes:
             run.writer.note(note)
     share_policy(parts.policy, world)
     return parts
+
+
+def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
+    """Returns an algorithm that was made before, with the one setting that a trainer may change on it."""
+    ours = algorithm.settings
+    changed = [k for k in type(ours).model_fields if k != "type" and getattr(settings, k) != getattr(ours, k)]
+    if fixed := [name for name in changed if name != "batch_size"]:
+        raise SettingsError(
+            f"{', '.join(fixed)} cannot be changed on an algorithm that is ready; make it with the settings you want"
+        )
+    algorithm.settings = settings
+    return algorithm
+
+
+def _without_idle(algorithm: Any, translation: embodichain_names.Translation) -> dict[str, Any]:
+    """Returns the settings without a minibatch size for an algorithm that has no minibatches."""
+    settings = dict(translation.settings)
+    name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
+    chosen = registry.get("algorithm", name).settings_class if name else type(algorithm)
+    if "batch_size" in settings and "batch_size" not in chosen.model_fields:
+        del settings["batch_size"]
+        translation.notes.append("note: batch_size has no effect; this algorithm learns from each batch as a whole")
+    return settings
+
+
+def _evaluation_env(env: Any, eval_env: Any) -> Any:
+    """Returns what evaluation makes its environments from, where that is not the settings."""
+    if eval_env is None:
+        return _maker_of_more(env) if _is_instance(env) else None
+    if eval_env is env:
+        raise SettingsError("eval_env is the training environment itself; evaluating would disturb it. Pass another")
+    if isinstance(eval_env, str):
+        return partial(gymnasium.make, eval_env, disable_env_checker=True)
+    return eval_env
 
 
 def _own_writers(slot: Any) -> list[Writer]:

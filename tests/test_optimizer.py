@@ -144,3 +144,21 @@ def test_gradients_are_averaged_over_ranks_before_they_are_clipped() -> None:
     expected = optimizer_of(alone, None).step(loss_of(alone, 0), 0.01)
     torch.testing.assert_close(norm, 1.75 * expected)
     assert reduced == [sum(parameter.numel() for parameter in module.parameters()) + 1], "one message for all"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_a_gradient_that_is_not_finite_moves_nothing_and_is_forgotten(bad: float, max_grad_norm: float | None) -> None:
+    disturbed, undisturbed = network(), network()
+    first, second = optimizer_of(disturbed, max_grad_norm), optimizer_of(undisturbed, max_grad_norm)
+    for step in range(6):
+        if step == 3:
+            before = [value.clone() for value in (first.flat.data, *first.moments.values(), first.num_steps)]
+            norm = first.step(loss_of(disturbed, 99) * bad, 0.01)
+            assert not torch.isfinite(norm)
+            for now, then in zip((first.flat.data, *first.moments.values(), first.num_steps), before, strict=True):
+                assert torch.equal(now, then)
+        for module, optimizer in ((disturbed, first), (undisturbed, second)):
+            optimizer.step(loss_of(module, step), 0.01)
+    assert torch.equal(first.flat, second.flat)
+    assert first.num_steps == second.num_steps == 6

@@ -32,7 +32,7 @@ def test_an_unknown_name_gets_the_nearest_one():
 
 
 def test_an_unknown_kind_lists_the_kinds():
-    with pytest.raises(SettingsError, match='unknown kind "robot"; expected one of: env, policy'):
+    with pytest.raises(SettingsError, match='unknown kind "robot"; expected one of: env, env_event, policy'):
         registry.names("robot")
 
 
@@ -81,7 +81,7 @@ def test_a_scheduled_event_has_exactly_one_interval(interval):
     @registry.register("event", "ping")
     def ping(trainer): ...
 
-    with pytest.raises(SettingsError, match="set either every_env_steps or every_updates"):
+    with pytest.raises(SettingsError, match="set one of every_env_steps, every_updates, after and on"):
         RunFile.from_names("ppo", "A-v1", "events=[{" + interval + "type: ping}]")
 
 

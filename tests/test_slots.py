@@ -48,7 +48,7 @@ class Counting(gymnasium.Env[Any, Any]):
 
 def make_algorithm(run_file: RunFile) -> PPO:
     env = gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0))
-    policy = make_policy(run_file, env)
+    policy = make_policy(run_file, env.spec)
     signals = {"extrinsic": Extrinsic(ExtrinsicSettings(type="extrinsic"))}
     return PPO(PPOSettings(type="ppo", batch_size=16, num_epochs=1), policy, signals, Rng(0))
 
@@ -156,7 +156,7 @@ def test_an_environment_of_ours_is_trained_but_not_evaluated() -> None:
 
 def test_a_ready_policy_is_the_one_that_is_trained() -> None:
     run_file = RunFile.from_names("ppo", "CartPole-v1")
-    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)))
+    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)).spec)
     before = [p.detach().clone() for p in policy.parameters()]
     trainer = Trainer(policy, "CartPole-v1", "ppo", num_lanes=2, **SMALL)
     trainer.train(32)
@@ -177,14 +177,14 @@ def test_a_ready_algorithm_brings_its_policy() -> None:
 
 def test_a_ready_algorithm_and_policy_that_do_not_belong_together_are_refused() -> None:
     run_file = RunFile.from_names("ppo", "CartPole-v1")
-    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)))
+    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)).spec)
     with pytest.raises(SettingsError, match="another policy"):
         Trainer(policy, "CartPole-v1", make_algorithm(run_file), num_lanes=2, **SMALL)
 
 
 def test_a_policy_for_other_spaces_is_refused() -> None:
     run_file = RunFile.from_names("ppo", "CartPole-v1")
-    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)))
+    policy = make_policy(run_file, gym_env(GymSettings(type="gym", id="CartPole-v1"), 1, Rng(0)).spec)
     with pytest.raises(SettingsError, match="policy takes"):
         Trainer(policy, "Acrobot-v1", "ppo", num_lanes=2, **SMALL)
 

@@ -90,7 +90,7 @@ def test_a_python_user_may_pass_groups_and_text_settings_with_a_class() -> None:
 def test_evaluation_plays_different_starts_also_where_training_has_groups() -> None:
     events = [{"type": "evaluate", "num_episodes": 4}]
     trainer = Trainer("grpo", Structured, group_size=4, **{**QUIET, "events": events})
-    (_, evaluate) = trainer.events.events[0]
+    evaluate = trainer.events.entries[0].function
     assert evaluate.evaluator.env.group_size == 1
     trainer.close()
 

@@ -20,6 +20,8 @@ from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
+from quintain.rewards.extrinsic import Extrinsic
+from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rng import Rng
 from quintain.state import KeepsState
 from quintain.world import Alone, World, joint_moments
@@ -52,19 +54,26 @@ class Algorithm(KeepsState, ABC):
     """Why it learns by torch's own operations; empty where it learns by compiled kernels."""
 
     def __init__(
-        self, settings: AlgorithmSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng
+        self,
+        settings: AlgorithmSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
     ) -> None:
+        """Makes the algorithm; without signals the environment's own reward is what counts."""
         self.settings = settings
         self.mirror: Mirror | None = None
         self.policy = policy
-        self.signals = dict(signals)
+        self.signals = dict(signals or {"extrinsic": Extrinsic(ExtrinsicSettings())})
         _refuse_mixed_discounts(self.signals)
-        self.rng = rng
+        self.rng = rng or Rng(0)
         self.optimizer = Optimizer(
             policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
-        self.sampler = MinibatchSampler(rng)
+        self.sampler = MinibatchSampler(self.rng)
         self.world: World = Alone()
+        self.learning_rate_scale = 1.0
+        """Smaller after the run went back because of numbers that were not finite."""
 
     def join(self, world: World) -> None:
         """Learns together with other ranks: the same steps, each from its own lanes."""
@@ -104,6 +113,7 @@ class Algorithm(KeepsState, ABC):
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
     ) -> dict[str, Any]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
+        learning_rate *= self.learning_rate_scale
         weight = num_valid(minibatch) if self.world.size > 1 else 1.0
         if micro_batch_size is None:
             loss = self.loss(minibatch, fraction)
@@ -175,11 +185,7 @@ class Algorithm(KeepsState, ABC):
         metrics = dict(zip(sums, values, strict=True))
         for name, value in metrics.items():
             if value != value or value in (float("inf"), float("-inf")):
-                raise NonFiniteError(
-                    f"{name} became {value} in the update at step {progress.env_steps}; lower the learning rate, or "
-                    f"look for extreme rewards or observations",
-                    code="E0604",
-                )
+                raise NonFiniteError(f"{name} became {value} in the update at step {progress.env_steps}", code="E0604")
         return metrics
 
     def mirrored(self, minibatch: Minibatch) -> Minibatch:

@@ -10,8 +10,16 @@ import numpy as np
 import torch
 
 from quintain.compiled.ppo import minibatch_gradient
-from quintain.compiled.tables import APPROX_KL, CLIP_FRACTION, ENTROPY, POLICY_LOSS, VALUE_LOSS
-from quintain.compiled.tables import Experience, PPOWeights, Scratch
+from quintain.compiled.tables import (
+    APPROX_KL,
+    CLIP_FRACTION,
+    ENTROPY,
+    POLICY_LOSS,
+    VALUE_LOSS,
+    Experience,
+    PPOWeights,
+    Scratch,
+)
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves

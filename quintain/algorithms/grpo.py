@@ -34,7 +34,13 @@ class GRPO(Algorithm):
     needs_groups = True
     minibatch_fields = (f.OBS, f.ACTION, f.LOG_PROB, f.ADVANTAGE)
 
-    def __init__(self, settings: GRPOSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng) -> None:
+    def __init__(
+        self,
+        settings: GRPOSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
         # Before the optimizer gives the policy's parameters flat memory, which a copy must not share.
         reference = copy.deepcopy(policy).requires_grad_(False) if settings.kl_coef > 0.0 else None
         super().__init__(settings, policy, signals, rng)

@@ -27,7 +27,13 @@ class PPO(Algorithm):
 
     not_state = Algorithm.not_state | {"kernels", "why_plain"}
 
-    def __init__(self, settings: PPOSettings, policy: Policy, signals: Mapping[str, RewardSignal], rng: Rng) -> None:
+    def __init__(
+        self,
+        settings: PPOSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
         super().__init__(settings, policy, signals, rng)
         self.settings: PPOSettings = settings
         self.adapted_learning_rate = settings.learning_rate.start
@@ -72,7 +78,7 @@ class PPO(Algorithm):
         """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
         settings, fraction = self.settings, progress.fraction
         if self.kernels is not None:
-            return self.kernels.prepare(batch, progress, learning_rate)
+            return self.kernels.prepare(batch, progress, learning_rate * self.learning_rate_scale)
 
         def take_steps(epoch: int) -> Iterator[Mapping[str, Any]]:
             for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):

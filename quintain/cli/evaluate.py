@@ -23,6 +23,7 @@ class EvalRequest:
     runs_dir: Path
     allow: tuple[str, ...]
     is_json: bool
+    has_video: bool = False
 
 
 def eval_run(
@@ -34,6 +35,9 @@ def eval_run(
         bool, typer.Option("--deterministic/--stochastic", help="Take the likeliest action, or sample.")
     ] = True,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the episodes.")] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Write the first episode as an animation to the run's videos folder.")
+    ] = False,
     runs_dir: RunsDir = Path("runs"),
     allow: Allow = None,
     json: Json = False,
@@ -48,6 +52,7 @@ def eval_run(
             runs_dir=runs_dir,
             allow=tuple(allow or ()),
             is_json=json,
+            has_video=video,
         )
     )
 
@@ -58,13 +63,14 @@ def run_evaluation(request: EvalRequest) -> None:
 
     if not request.is_json:
         typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
-    results, checkpoint = launch.evaluate(
+    results, checkpoint, video = launch.evaluate(
         request.runs_dir,
         request.run,
         num_episodes=request.num_episodes,
         deterministic=request.is_deterministic,
         seed=request.seed,
         allow=request.allow,
+        has_video=request.has_video,
     )
     if request.is_json:
         about = {
@@ -76,6 +82,7 @@ def run_evaluation(request: EvalRequest) -> None:
             "std_return": results.std_return,
             "mean_length": results.mean_length,
             "returns": results.returns.tolist(),
+            **({"video": str(video)} if video else {}),
         }
         typer.echo(json_module.dumps(about))
         return
@@ -83,3 +90,5 @@ def run_evaluation(request: EvalRequest) -> None:
         f"return {results.mean_return:.1f} ± {results.std_return:.1f} · length {results.mean_length:.1f} · "
         f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
     )
+    if video:
+        typer.echo(f"video {video}")

@@ -26,15 +26,21 @@ class Rates(NamedTuple):
 
 
 @fast_kernel
-def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_steps: float, rates: Rates) -> float:
-    """Scales the gradient to at most the allowed norm, takes step number `num_steps`, and returns the norm before."""
+def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_steps: Array, rates: Rates) -> float:
+    """Scales the gradient to at most the allowed norm, takes a step, and returns the norm before.
+
+    `num_steps [1]` counts the steps taken; a gradient that is not finite moves nothing.
+    """
     squares = 0.0
     for i in range(len(grad)):
         squares += grad[i] * grad[i]
     norm = np.sqrt(squares)
+    if not np.isfinite(norm):
+        return float(norm)
+    num_steps[0] += _ONE
     scale = np.float32(min(1.0, rates.max_grad_norm / (norm + 1e-6)))
-    size = np.float32(rates.learning_rate / (1.0 - rates.beta1**num_steps))
-    root = np.float32(np.sqrt(1.0 - rates.beta2**num_steps))
+    size = np.float32(rates.learning_rate / (1.0 - rates.beta1 ** num_steps[0]))
+    root = np.float32(np.sqrt(1.0 - rates.beta2 ** num_steps[0]))
     keep1, keep2, eps = np.float32(rates.beta1), np.float32(rates.beta2), np.float32(rates.eps)
     add1, add2 = np.float32(1.0 - rates.beta1), np.float32(1.0 - rates.beta2)
     for i in range(len(flat)):

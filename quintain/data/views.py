@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-def transition_view(rollout: Rollout, *, flatten: bool = False) -> TensorDict:
-    """Returns the valid first T steps, batch [N, T], sharing memory, with `next_value` added.
+def transition_view(rollout: Rollout | TensorDict, *, flatten: bool = False) -> TensorDict:
+    """Returns the valid first T steps of a rollout or of its TensorDict, batch [N, T], sharing memory.
 
-    `next_value` is what the step bootstraps from: the value of the next observation, or of the episode's true last
-    observation where it was truncated, or 0 where it terminated. With `flatten` the rows are in lane order
-    (row = lane * T + t), which copies.
+    `next_value` is added: what the step bootstraps from, which is the value of the next observation, or of the
+    episode's true last observation where it was truncated, or 0 where it terminated. With `flatten` the rows are in
+    lane order (row = lane * T + t), which copies.
     """
-    td = rollout.td()[:, :-1]
-    next_value = rollout[f.VALUE][:, 1:].clone()
-    done = rollout[f.DONE][:, :-1]
-    next_value[done] = rollout[f.FINAL_VALUE][:, :-1][done]
+    whole = rollout.td() if isinstance(rollout, Rollout) else rollout
+    td = whole[:, :-1]
+    next_value = whole[f.VALUE][:, 1:].clone()
+    next_value[td[f.DONE]] = td[f.FINAL_VALUE][td[f.DONE]]
     td = td.set("next_value", next_value)
     return td.reshape(-1) if flatten else td

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from quintain.data.spec import BehaviorSpec
+from quintain.envs.parameters import Parameters, set_lane_values
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import State, Values
+    from tensordict import TensorDict
+
+    from quintain.typing import Array, State, Values
 
 
 class StepResult(NamedTuple):
@@ -78,6 +81,24 @@ class Env(KeepsState, ABC):
         """A function `mirror(obs, action)` that returns symmetric batches, or None."""
         return None
 
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        """Changes named numbers of the task, in the lanes of these ids or in all; a number for all, or one for each."""
+        set_lane_values(self, type(self).__name__, values, lanes, self.num_lanes)
+
+    @property
+    def can_reset_lanes(self) -> bool:
+        """Whether `reset` can start some lanes anew and leave the others alone."""
+        return True
+
+    def render(self) -> Array | None:
+        """Returns a picture [height, width, 3] of the first lane, or None where there is none."""
+        return None
+
+    @property
+    def frames_per_second(self) -> float:
+        """How many steps make a second for someone who watches."""
+        return 30.0
+
     def close(self) -> None:
         """Frees what the environment holds outside of memory."""
 
@@ -85,3 +106,17 @@ class Env(KeepsState, ABC):
     def exactness(self) -> str:
         """Says how exactly a resumed run continues: "exact", or "statistical: <why>"."""
         return "exact"
+
+
+@runtime_checkable
+class WritesRollout(Protocol):
+    """An environment that writes reward, ends and next observation of a step into the rollout itself.
+
+    The collector asks once, when it is made, and then copies nothing for such an environment.
+    """
+
+    current_rollout_step: int
+    """The slot that the next step writes."""
+
+    def set_rollout_buffer(self, rollout: TensorDict) -> None:
+        """Takes the memory [N, T+1] that the next T steps are written into."""

@@ -20,6 +20,7 @@ from quintain.envs.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
 from quintain.envs.lane_host import EnvFactory, HostOptions, LaneHost
 from quintain.envs.lane_rows import LaneRows
 from quintain.envs.masks import MaskSource, offered
+from quintain.envs.parameters import LaneParameters, ParameterLog, Parameters, lane_rows
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ class Crew(Protocol):
     mask_source: MaskSource
 
     def reset(self, lanes: Sequence[int]) -> list[LaneFault]: ...
-    def restart(self, lanes: Sequence[int]) -> list[LaneFault]: ...
+    def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]: ...
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]: ...
+    def set_parameters(self, values: LaneParameters) -> list[LaneFault]: ...
+    def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]: ...
     def forget_first_reset(self) -> None: ...
     def close(self) -> None: ...
 
@@ -83,6 +86,7 @@ class LaneEnv(Env):
         self.episode, self.incarnation = rows.episode, rows.incarnation
         self.action_leaves = leaves(self.spec.action, f.ACTION)
         self.action_log = ActionLog(num_lanes, self.action_leaves)
+        self.parameter_log = ParameterLog(num_lanes)
         self.every_lane = list(range(num_lanes))
         self.down: Array = np.zeros(num_lanes, dtype=np.bool_)
         self.aborted: Array = np.zeros(num_lanes, dtype=np.bool_)
@@ -104,7 +108,7 @@ class LaneEnv(Env):
         self.incarnation[wanted] = 0
         self._start_episodes(wanted)
         faults = self.crew.reset([lane for lane in wanted if not self.down[lane]])
-        faults += self.crew.restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
+        faults += self._restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
         self.down[wanted] = False
         self._take_down(faults, num_aborted=0)
         while self.down[wanted].any() and self.faults.spent is None:
@@ -153,6 +157,35 @@ class LaneEnv(Env):
     def mirror(self) -> Any:
         return offered(self.envs[0], "mirror")
 
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        ids = self.every_lane if lanes is None else [int(lane) for lane in lanes]
+        chosen = dict(zip(ids, lane_rows(values, ids), strict=True))
+        # One that is down gets them when it is made anew.
+        self._set_parameters({lane: mine for lane, mine in chosen.items() if not self.down[lane]})
+        for lane, mine in chosen.items():
+            self.parameter_log.add(lane, int(self.action_log.length - self.action_log.start[lane]), mine)
+
+    def _set_parameters(self, values: LaneParameters) -> None:
+        if changed := {lane: mine for lane, mine in values.items() if mine}:
+            self._lose(self.crew.set_parameters(changed))
+
+    def _lose(self, faults: Sequence[LaneFault]) -> None:
+        """Takes down lanes that were lost between two steps, in the middle of their episodes."""
+        for fault in faults:
+            self._take_down([fault], num_aborted=len(fault.lanes))
+
+    def render(self) -> Array | None:
+        try:
+            frame = self.envs[0].render()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0522") from error
+        return None if frame is None else np.asarray(frame)
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.envs[0], "metadata", None) or {}).get("render_fps", 30))
+
     def close(self) -> None:
         self.crew.close()
 
@@ -167,17 +200,21 @@ class LaneEnv(Env):
             "incarnation": self.incarnation.copy(),
             "down": self.down.copy(),
             "action_log": self.action_log.state_dict(),
+            "parameter_log": self.parameter_log.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
         self.crew.forget_first_reset()
         self.action_log.load_state_dict(state["action_log"])
+        self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
         np.copyto(self.incarnation, state["incarnation"])
         # What is down here stays down until it is made anew, whatever it was when the state was saved.
         self.down |= np.asarray(state["down"])
-        replayed = np.flatnonzero((self.episode >= 0) & ~self.down).tolist()
+        up = np.flatnonzero(~self.down).tolist()
+        self._lose(self.crew.put_parameters_back({lane: self.parameter_log.before[lane] for lane in up}))
+        replayed = [lane for lane in up if self.episode[lane] >= 0 and not self.down[lane]]
         broken = self._replay(replayed)
         saved = {name: np.asarray(rows) for name, rows in state["obs"].items()}
         drifted = [
@@ -204,18 +241,22 @@ class LaneEnv(Env):
         broken = {lane for fault in faults for lane in fault.lanes}
         for i in range(max(map(len, actions.values()), default=0)):
             playing = [lane for lane in lanes if i < len(actions[lane]) and lane not in broken]
+            self._set_parameters({lane: self.parameter_log.at(lane, i) for lane in playing})
             for lane in playing:
                 for name, value in actions[lane][i].items():
                     self.rows.action[name][lane] = value
             found = self.crew.step(playing, autoreset=False) if playing else []
             broken |= {lane for fault in found for lane in fault.lanes}
             faults += found
+        whole = [lane for lane in lanes if lane not in broken]
+        self._set_parameters({lane: self.parameter_log.at(lane, len(actions[lane])) for lane in whole})
         self._take_down(faults, num_aborted=None)
         return broken
 
     def _start_episodes(self, lanes: Any) -> None:
         for lane in lanes:
             self.action_log.start_episode(int(lane))
+            self.parameter_log.start_episode(int(lane))
 
     def _abort(self, faults: Sequence[LaneFault]) -> None:
         """Makes nothing of the step in lanes that were down or broke in it; what was learned before stays."""
@@ -245,9 +286,12 @@ class LaneEnv(Env):
             return
         lanes = np.flatnonzero(self.down).tolist()
         self.incarnation[lanes] += 1
-        faults = self.crew.restart(lanes)
+        faults = self._restart(lanes)
         self.down[lanes] = False
         self._take_down(faults, num_aborted=0)
+
+    def _restart(self, lanes: Sequence[int]) -> list[LaneFault]:
+        return self.crew.restart(lanes, {lane: self.parameter_log.before[lane] for lane in lanes})
 
     def _refuse_impossible(self, name: str, values: Array) -> None:
         leaf = self.action_leaves[name]

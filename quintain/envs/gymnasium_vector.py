@@ -20,6 +20,7 @@ from quintain.data.env_values import from_env, is_in_range, to_env
 from quintain.data.spec import build, choice_sizes, flatten, leaves
 from quintain.envs.base import Env, StepResult
 from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
+from quintain.envs.parameters import Parameters, set_lane_values
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError
 from quintain.state import restore_generator, save_generator
@@ -150,6 +151,22 @@ class VectorEnv(Env):
         if given is not None and (wanted & ~np.asarray(given)).any():
             raise EnvError(f"vector env {self.name!r} gave an {MASK} in info for some lanes only", code="E0515")
         self.mask[wanted] = checked_rows(self.name, self.spec.action, found, wanted)
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        set_lane_values(self.env.unwrapped, self.name, values, lanes, self.num_lanes)
+
+    @property
+    def can_reset_lanes(self) -> bool:
+        # Gymnasium resets some lanes by `reset_mask`, which environments that reset by themselves do not take.
+        return self.autoreset == "Disabled"
+
+    def render(self) -> Array | None:
+        frames = self.env.render()
+        return None if frames is None else np.asarray(frames[0])
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.env, "metadata", None) or {}).get("render_fps", 30))
 
     def close(self) -> None:
         self.env.close()

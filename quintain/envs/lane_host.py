@@ -18,6 +18,7 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, choic
 from quintain.envs.faults import LaneFault, in_one_line, own_frames
 from quintain.envs.lane_rows import CREATING, IDLE, RESETTING, STEPPING, LaneRows
 from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
+from quintain.envs.parameters import LaneParameters, ParameterSetter
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError, QuintainError
 
@@ -58,6 +59,7 @@ class LaneHost:
         self.rng = rng
         self.options = options
         self.envs: dict[int, Any] = {}
+        self.parameters: dict[int, ParameterSetter] = {}
         self.mask_source: MaskSource = ""
         self.notes: tuple[str, ...] = ()
         self.first_reset: tuple[Any, Any] | None = None
@@ -65,8 +67,12 @@ class LaneHost:
 
     def create(self) -> None:
         """Makes every environment; raises if one cannot be made, because then none can be."""
-        for lane, factory in self.factories.items():
-            self.envs[lane] = _create(self.name, factory)
+        for lane in self.factories:
+            self._remake(lane)
+
+    def _remake(self, lane: int) -> None:
+        self.envs[lane] = _create(self.name, self.factories[lane])
+        self.parameters[lane] = ParameterSetter(self.name, self.envs[lane])
 
     def describe(self, mask_source: MaskSource | None = None) -> BehaviorSpec:
         """Says what a policy sees and chooses; unless it is known, looks for masks in lane 0's first reset."""
@@ -91,6 +97,19 @@ class LaneHost:
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
         self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
 
+    def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
+        """Changes numbers of environments; an episode that was begun with others is not lane 0's first one."""
+        self.forget_first_reset()
+        for lane, mine in values.items():
+            self.parameters[lane].set(mine)
+        return []
+
+    def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
+        """Makes environments have these parameters, and all others as they were made."""
+        for lane, mine in values.items():
+            self.parameters[lane].put_back(mine)
+        return []
+
     def forget_first_reset(self) -> None:
         """Resets lane 0 anew when its first episode is asked for again."""
         self.first_reset = None
@@ -104,15 +123,16 @@ class LaneHost:
                 faults.append(fault)
         return faults
 
-    def restart(self, lanes: Sequence[int]) -> list[LaneFault]:
-        """Makes environments anew and starts the episode that the rows say."""
+    def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]:
+        """Makes environments anew, with these parameters, and starts the episode that the rows say."""
         faults = []
         for lane in lanes:
             with suppress(*_ANYTHING):  # it is broken already
                 self.envs[lane].close()
             self._mark(lane, CREATING)
             try:
-                self.envs[lane] = _create(self.name, self.factories[lane])
+                self._remake(lane)
+                self.parameters[lane].put_back(parameters.get(lane, {}))
             except _ANYTHING as error:
                 faults.append(self._fault(lane, "create", error))
             else:
@@ -175,7 +195,7 @@ class LaneHost:
                 obs, info = self.envs[lane].reset(seed=self._seed(lane, 0, incarnation))
             except _ANYTHING as error:
                 failures.append(error)
-                self.envs[lane] = _create(self.name, self.factories[lane])
+                self._remake(lane)
             else:
                 # After a failure the lane's first episode must fail in its turn, to be counted and told.
                 self.first_reset = None if failures else (obs, info)

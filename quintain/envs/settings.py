@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from quintain.registry import Registration
-from quintain.settings.base import Count, PartSettings
+from quintain.settings.base import Count, PartSettings, Range
+from quintain.settings.choice import Choice
+
+
+class EnvEventSettings(PartSettings):
+    """Calls a function of the environment and its lanes."""
+
+    mode: str = Field(default="reset", min_length=1)
+    """startup, reset, step, interval, or a name of your own that `trainer.trigger` fires."""
+
+    interval_step: Count = 10
+    """Steps between two calls in mode interval."""
+
+    count_from: Literal["run", "episode"] = "run"
+    """Count the steps of an interval over the run, or anew in each episode of a lane."""
+
+    is_global: bool = False
+    """Call it once for all lanes instead of with the lanes that are due."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of the function: every field of its own."""
+        own = type(self).model_fields.keys() - EnvEventSettings.model_fields.keys()
+        return {name: getattr(self, name) for name in type(self).model_fields if name in own}
+
+
+class RandomizeParametersSettings(EnvEventSettings):
+    """Draws parameters of the environment anew between a low and a high, for each lane by itself."""
+
+    ranges: dict[str, Range]
+    """Low and high by the parameter's name."""
 
 
 class EnvSettings(PartSettings):
@@ -18,6 +47,12 @@ class EnvSettings(PartSettings):
 
     group_size: Count = 1
     """Neighbouring lanes that begin their episodes alike, for algorithms that compare them."""
+
+    on_nonfinite: Literal["error", "drop_episode", "clamp"] = "error"
+    """What to do with NaN and infinity: stop, leave the episode out and reset its lane, or put finite numbers there."""
+
+    env_events: tuple[Annotated[PartSettings, Choice("env_event")], ...] = ()
+    """What happens inside the training lanes' steps and resets."""
 
 
 class GymSettings(EnvSettings):
@@ -58,4 +93,10 @@ class EnvPoolSettings(EnvSettings):
 REGISTERED = (
     Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),
     Registration("env", "envpool", EnvPoolSettings, "quintain.envs.envpool:envpool_env"),
+    Registration(
+        "env_event",
+        "randomize_parameters",
+        RandomizeParametersSettings,
+        "quintain.envs.shipped_events:randomize_parameters",
+    ),
 )

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from quintain.data.spec import spec_from_dict
 from quintain.envs.faults import LaneFault
 from quintain.envs.lane_host import HostOptions, LaneHost
 from quintain.envs.lane_rows import LaneRows
+from quintain.envs.parameters import LaneParameters
 from quintain.envs.recipes import Recipe
 from quintain.errors import QuintainError
 from quintain.rng import Rng
@@ -83,7 +84,9 @@ class Worker:
         elif call == "reset":
             self.answer(host.reset(command["lanes"]))
         elif call == "restart":
-            self.answer(host.restart(command["lanes"]))
+            self.answer(host.restart(command["lanes"], _by_lane(command["parameters"])))
+        elif call in {"set_parameters", "put_parameters_back"}:
+            self._tell_failure(lambda: getattr(host, call)(_by_lane(command["parameters"])))
         elif call == "forget":
             host.forget_first_reset()
             self.answer([])
@@ -107,14 +110,20 @@ class Worker:
             send_text(self.channel, json.dumps(words).encode())
 
     def _describe(self, command: dict[str, Any]) -> None:
-        try:
+        def look() -> None:
             self.host.create()
             spec = self.host.describe() if command["finds_mask"] else None
-        except QuintainError as error:
-            self._send({"failed": error.message[:_MAX_TEXT], "code": error.code, "exit_code": error.exit_code})
-        else:
             about = {"mask_source": self.host.mask_source, "notes": self.host.notes}
             self._send({"spec": spec.to_dict() if spec is not None else None, **about})
+
+        self._tell_failure(look)
+
+    def _tell_failure(self, work: Callable[[], None]) -> None:
+        """Does what may fail for a reason that the user should read, and answers either way."""
+        try:
+            work()
+        except QuintainError as error:
+            self._send({"failed": error.message[:_MAX_TEXT], "code": error.code, "exit_code": error.exit_code})
         self.answer([])
 
     def _attach(self, command: dict[str, Any], descriptor: int) -> None:
@@ -128,3 +137,8 @@ class Worker:
             what = f"env {self.host.name!r} has {found} on lane {self.lanes[0]}, but {spec} on lane 0"
             self._send({"failed": what, "code": "E0513", "exit_code": 2})
         self.answer([])
+
+
+def _by_lane(values: dict[str, dict[str, float]]) -> LaneParameters:
+    # The keys of JSON objects are strings.
+    return {int(lane): mine for lane, mine in values.items()}

@@ -26,6 +26,7 @@ from quintain.envs.hosting import WorkerTeam
 from quintain.envs.lane_host import HostOptions
 from quintain.envs.lane_rows import CREATING, RESETTING, STEPPING, LaneRows, num_bytes
 from quintain.envs.masks import offered
+from quintain.envs.parameters import LaneParameters
 from quintain.envs.recipes import Recipe
 from quintain.envs.worker_handle import WorkerHandle
 from quintain.errors import EnvError, QuintainError, SettingsError
@@ -74,6 +75,12 @@ class WorkerEnv(LaneEnv):
         # A function of observations and actions; the one environment it belongs to is never stepped.
         return offered(self.recipe.factory()(), "mirror")
 
+    def render(self) -> Array | None:
+        raise EnvError(
+            f"env {self.name!r} lives in worker processes and cannot be drawn; leave out run.env_workers.num_workers",
+            code="E0522",
+        )
+
 
 @dataclass
 class _Look:
@@ -115,12 +122,12 @@ class WorkerCrew:
     def reset(self, lanes: Sequence[int]) -> list[LaneFault]:
         return self._call("reset", lanes)
 
-    def restart(self, lanes: Sequence[int]) -> list[LaneFault]:
+    def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]:
         for worker in dict.fromkeys(self.home[lane] for lane in lanes):
             if worker.child is None:
                 self._start(worker)
                 self._attach(worker)
-        return self._call("restart", lanes)
+        return self._call("restart", lanes, parameters=parameters)
 
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
         if len(lanes) != len(self.home) or not autoreset:
@@ -128,6 +135,16 @@ class WorkerCrew:
         for worker in self.workers:
             worker.send_step()
         return self._gather(self.workers)
+
+    def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
+        faults = self._call("set_parameters", list(values), parameters=values)
+        self._refuse_what_failed()
+        return faults
+
+    def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
+        faults = self._call("put_parameters_back", list(values), parameters=values)
+        self._refuse_what_failed()
+        return faults
 
     def forget_first_reset(self) -> None:
         # Only the process with lane 0 looked, and only while it has not been started anew.
@@ -143,12 +160,16 @@ class WorkerCrew:
         self.supervisor.stop(children, first=None)
         self.resources.close()
 
-    def _call(self, call: str, lanes: Sequence[int], **words: Any) -> list[LaneFault]:
+    def _call(
+        self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Any
+    ) -> list[LaneFault]:
         if not lanes:
             return []
         asked = dict.fromkeys(self.home[lane] for lane in lanes)
         for worker in asked:
             mine = [lane for lane in lanes if self.home[lane] is worker]
+            if parameters is not None:
+                words["parameters"] = {str(lane): dict(parameters[lane]) for lane in mine}
             worker.send({"call": call, "lanes": mine, **words})
         return self._gather(list(asked))
 
@@ -181,13 +202,16 @@ class WorkerCrew:
 
     def _require(self, faults: Sequence[LaneFault]) -> None:
         """Raises for what goes wrong at the start: an environment that cannot be made once need not be tried again."""
+        self._refuse_what_failed()
+        for fault in faults:
+            raise fault.as_error()
+
+    def _refuse_what_failed(self) -> None:
         for worker in self.workers:
             for words in worker.inbox:
                 if "failed" in words:
                     kind = _ERRORS.get(words.get("exit_code"), EnvError)
                     raise kind(str(words["failed"]), code=str(words["code"]))
-        for fault in faults:
-            raise fault.as_error()
 
     def _gather(self, asked: Sequence[WorkerHandle]) -> list[LaneFault]:
         """Waits until everyone asked has answered, has died, or has been given up."""

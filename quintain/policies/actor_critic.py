@@ -17,9 +17,9 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
-from quintain.policies.kernel_rule import why_plain
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
+from quintain.policies.kernel_rule import why_plain
 from quintain.policies.memory import Memory
 from quintain.policies.networks import Mlp, mlp
 from quintain.policies.settings import ActorCriticSettings
@@ -69,14 +69,14 @@ class ActorCritic(Policy):
     fits_kernels: ClassVar[bool] = True
     """Whether its networks and heads are those that compiled kernels know."""
 
-    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
         refuse_misfits(spec, settings)
         self.settings = settings
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
-        generator = rng.torch_generator("init")
+        generator = (rng or Rng(0)).torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
         self.trunk = Trunk(actor_sees, settings, generator)
@@ -116,7 +116,7 @@ class ActorCritic(Policy):
         return CompiledActing(self)
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        if self.kernels is not None:
+        if slot.arrays and self.kernels is not None:
             self.kernels.act(slot, deterministic=deterministic)
             return
         slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))

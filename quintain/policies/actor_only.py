@@ -21,7 +21,7 @@ class ActorOnly(ActorCritic):
 
     fits_kernels = True
 
-    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng) -> None:
+    def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         if settings.critic_obs is not None:
             raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")
         super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
@@ -29,7 +29,7 @@ class ActorOnly(ActorCritic):
         del self.critic
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        if self.kernels is not None:
+        if slot.arrays and self.kernels is not None:
             self.kernels.act(slot, deterministic=deterministic)
             return
         self.choose(slot, state, deterministic=deterministic)

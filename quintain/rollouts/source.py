@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from quintain.data.rollout import Rollout
+from quintain.envs.base import Env
+from quintain.envs.parameters import Parameters
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.sync_collector import SyncCollector
+from quintain.rollouts.sync_collector import StepListener, SyncCollector
 
 if TYPE_CHECKING:
-    from quintain.typing import State
+    from quintain.typing import Metrics, State
 
 
 class RolloutSource(Protocol):
@@ -19,13 +21,19 @@ class RolloutSource(Protocol):
 
     def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool: ...
     def publish(self, version: int, policy: Policy) -> None: ...
+    def set_env_parameters(self, values: Parameters) -> None: ...
+    def end_episode(self) -> None: ...
+    def listen(self, on_step: StepListener | None) -> None: ...
     def wait(self) -> None: ...
     def close(self) -> None: ...
     def drain_seconds(self) -> dict[str, float]: ...
+    def drain_metrics(self) -> Metrics: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
     def begin_anew(self, states: Sequence[State]) -> None: ...
 
+    @property
+    def env(self) -> Env: ...
     @property
     def exactness(self) -> str: ...
 
@@ -52,6 +60,18 @@ class LocalSource:
     def publish(self, version: int, policy: Policy) -> None:
         self.version = version
 
+    def set_env_parameters(self, values: Parameters) -> None:
+        """Changes named numbers of the task in all training lanes."""
+        self.collector.env.set_parameters(values)
+
+    def end_episode(self) -> None:
+        """Cuts the episodes that are going on and begins new ones; only between rollouts."""
+        self.collector.start_episodes()
+
+    def listen(self, on_step: StepListener | None) -> None:
+        """Lets a function see every step from now on, or none."""
+        self.collector.on_step = on_step
+
     def wait(self) -> None:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
 
@@ -62,6 +82,13 @@ class LocalSource:
         """Returns and forgets the seconds spent acting and stepping."""
         seconds, self.collector.seconds = self.collector.seconds, {"act": 0.0, "env": 0.0}
         return seconds
+
+    def drain_metrics(self) -> Metrics:
+        return self.collector.drain_metrics()
+
+    @property
+    def env(self) -> Env:
+        return self.collector.env
 
     @property
     def exactness(self) -> str:

@@ -1,15 +1,15 @@
 """Steps one environment with one policy, all lanes together, and fills one rollout.
 
 Order of writing in step t: the policy writes action, log-probability and value into slot t, then the environment
-steps, then reward, ends and the next observation are written. A rollout can be left after any step and continued, also
-in another process.
+steps, then reward, ends and the next observation are written, by the environment itself if it can. A rollout can be
+left after any step and continued, also in another process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,32 +17,59 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import build, flatten
-from quintain.envs.base import Env, StepResult
+from quintain.envs.base import Env, StepResult, WritesRollout
+from quintain.errors import EnvError
 from quintain.policies.base import Policy, draw_noise
 from quintain.rng import Rng
-from quintain.rollouts.finite import refuse_nonfinite
+from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
+from quintain.rollouts.step_metrics import StepMetrics
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, State
+    from quintain.typing import Array, Metrics, State
 
 EpisodeListener = Callable[["Array", "Array"], None]
 """Receives the returns and lengths of the episodes that just ended."""
+StepListener = Callable[[Any, "dict[str, Any]"], None]
+"""Receives each step as a TensorDict of batch [N] that shares the rollout's memory, and what the environment said."""
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(returns: Array, lengths: Array) -> None:
+    """Listens to no episodes."""
 
 
 class SyncCollector(KeepsState):
     """Collects in lockstep; its state is where each lane stands."""
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "rng", "on_episodes", "seconds", "starts_fresh"})
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps"}
+    )
 
     def __init__(
-        self, env: Env, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, starts_fresh: bool = False
+        self,
+        env: Env,
+        policy: Policy,
+        rng: Rng = Rng(0),  # noqa: B008  # frozen
+        on_episodes: EpisodeListener = _ignore,
+        *,
+        starts_fresh: bool = False,
+        on_nonfinite: str = "error",
     ) -> None:
         self.env = env
         self.policy = policy
         self.rng = rng
         self.on_episodes = on_episodes
+        self.on_step: StepListener | None = None
+        self.writing_env = env if isinstance(env, WritesRollout) else None
+        self.shared: Rollout | None = None
+        self.steps: list[Any] = []
+        self.gate = FiniteGate(env, on_nonfinite)
+        self.step_metrics = StepMetrics()
         self.obs = {
             name: np.array(torch.as_tensor(rows).cpu().numpy())
             for name, rows in flatten(env.spec.obs, env.reset(), f.OBS).items()
@@ -59,9 +86,10 @@ class SyncCollector(KeepsState):
         self.cursor = 0
         self.seconds = {"act": 0.0, "env": 0.0}
 
-    def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
+    def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = _never) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
         with torch.inference_mode():
+            self._share(rollout)
             while self.cursor < rollout.num_steps:
                 if should_stop():
                     return False
@@ -75,10 +103,22 @@ class SyncCollector(KeepsState):
             self._finish(rollout)
         return True
 
+    def _share(self, rollout: Rollout) -> None:
+        """Hands the rollout's memory to an environment that writes it, and prepares what listeners see."""
+        if rollout is not self.shared:
+            self.shared, self.steps = rollout, []
+            if self.writing_env is not None:
+                self.writing_env.set_rollout_buffer(rollout.td())
+        if self.writing_env is not None:
+            self.writing_env.current_rollout_step = self.cursor
+        if self.on_step is not None and not self.steps:
+            shared = rollout.td()
+            self.steps = [shared[:, t] for t in range(rollout.num_steps)]
+
     def _begin(self, rollout: Rollout, version: int) -> None:
         # The first rollout begins where the lanes were just reset.
         if self.starts_fresh and self.lane_step > 0:
-            self._start_fresh()
+            self.start_episodes()
         rollout.begin(rollout.sequence + 1, version)
         draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
         for name, rows in self.obs.items():
@@ -94,17 +134,34 @@ class SyncCollector(KeepsState):
         self.policy.act(slot, self.policy_state)
         action = self.policy.env_action(slot)
         acted = perf_counter()
-        result = self.env.step(action)
+        admitted = self._admitted_step(rollout, action)
         stepped = perf_counter()
         self.seconds["act"] += acted - started
         self.seconds["env"] += stepped - acted
-        rollout.write(f.REWARD, t, result.reward)
-        rollout.write(f.TERMINATED, t, result.terminated)
-        rollout.write(f.TRUNCATED, t, result.truncated)
-        rollout.write_obs(t + 1, result.obs)
+        result = admitted.result
+        if self.writing_env is None or admitted.is_changed:
+            rollout.write(f.REWARD, t, result.reward)
+            rollout.write(f.TERMINATED, t, result.terminated)
+            rollout.write(f.TRUNCATED, t, result.truncated)
+            rollout.write_obs(t + 1, result.obs)
         if result.action_mask is not None:
             rollout.write(f.ACTION_MASK, t + 1, result.action_mask)
         self._follow_episodes(rollout, t, result)
+        if admitted.dropped is not None:
+            self._drop_episodes(rollout, t, admitted.dropped)
+        if result.info:
+            self.step_metrics.add(result.info)
+        if self.on_step is not None:
+            self.on_step(self.steps[t], result.info or {})
+
+    def _admitted_step(self, rollout: Rollout, action: Any) -> Admitted:
+        try:
+            result = self.env.step(action)
+        except EnvError:
+            # An environment often fails because of a number it returned itself some steps before.
+            refuse_nonfinite(rollout, self.env.first_lane)
+            raise
+        return self.gate.admit(result)
 
     def _follow_episodes(self, rollout: Rollout, t: int, result: StepResult) -> None:
         reward, done = _array(result.reward), _array(result.terminated) | _array(result.truncated)
@@ -117,6 +174,8 @@ class SyncCollector(KeepsState):
             rollout.write(f.VALID, t, self.playing)
             done = done & self.playing
             self.playing &= ~done
+            # An environment that writes for itself does not know which lanes have played their one episode.
+            rollout.write(f.DONE, t, done)
         if result.aborted is not None:
             self._drop_aborted(rollout, t, _array(result.aborted), done)
         if done.any():
@@ -146,8 +205,25 @@ class SyncCollector(KeepsState):
         self.episode_return[aborted] = 0.0
         self.episode_length[aborted] = 0
 
-    def _start_fresh(self) -> None:
+    def _drop_episodes(self, rollout: Rollout, t: int, dropped: Array) -> None:
+        """Leaves the episodes of these lanes out, as far as they are in this rollout; new ones began after them."""
+        first, valid, done = (rollout.array(name) for name in (f.FIRST, f.VALID, f.DONE))
+        for lane in np.flatnonzero(dropped):
+            begun = int(np.flatnonzero(first[: t + 1, lane])[-1]) if first[: t + 1, lane].any() else 0
+            valid[begun : t + 1, lane] = False
+            done[t, lane] = False
+            first[t + 1, lane] = True
+        if not rollout.arrays:
+            for name, rows in ((f.FIRST, first), (f.VALID, valid), (f.DONE, done)):
+                rollout.storage[name].copy_(torch.from_numpy(rows))
+        self.episode_return[dropped] = 0.0
+        self.episode_length[dropped] = 0
+        if self.starts_fresh:
+            self.playing &= ~dropped
+
+    def start_episodes(self) -> None:
         """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
+        assert self.cursor == 0, "episodes are cut between rollouts only"
         for name, rows in flatten(self.env.spec.obs, self.env.reset(), f.OBS).items():
             np.copyto(self.obs[name], _array(rows))
         mask = self.env.action_mask()
@@ -185,6 +261,7 @@ class SyncCollector(KeepsState):
         slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
         self._value_truncated(rollout)
         refuse_nonfinite(rollout, self.env.first_lane)
+        refuse_empty(rollout, self.gate)
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:
@@ -192,6 +269,10 @@ class SyncCollector(KeepsState):
         np.copyto(self.first, rollout.array(f.FIRST)[last])
         self.lane_step += last
         self.cursor = 0
+
+    def drain_metrics(self) -> Metrics:
+        """Returns and forgets what the environment said about the steps since the last time."""
+        return {**self.step_metrics.drain(), **self.gate.metrics()}
 
     def _value_truncated(self, rollout: Rollout) -> None:
         cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]

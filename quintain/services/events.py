@@ -1,17 +1,25 @@
-"""Events: a *when* and a *what*. They are called between stages only, so they never see half-done state."""
+"""Events: a *when* and a *what*. They are called between stages only, so they never see half-done state.
+
+Order: `startup` once before the first stage of a run, then after every stage what is due there, then at the end of the
+cycle the rest; always in the order in which events were added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from quintain.errors import SettingsError
 from quintain.progress import Progress
+from quintain.state import KeepsState
 from quintain.typing import State, Stateful
 
 CYCLE_END = "cycle_end"
 """The point after the last stage, when all counters have moved."""
+STARTUP = "startup"
+"""The point before the first stage of a run; a resumed run does not pass it again."""
 
 
 class When(Protocol):
@@ -58,6 +66,25 @@ class On:
         return point == self.trigger
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One event under its name."""
+
+    name: str
+    when: When
+    function: Any
+
+
+class Firings(KeepsState):
+    """Counts how often each event was called; a record, so that watching changes no digest."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
 class EventManager:
     """Calls events in the order in which they were added.
 
@@ -67,23 +94,43 @@ class EventManager:
     """
 
     def __init__(self) -> None:
-        self.events: list[tuple[When, Any]] = []
+        self.entries: list[Entry] = []
+        self.firings = Firings()
         self.next_event = 0
+        self.has_started = False
 
-    def add(self, when: When, function: Callable[..., object], **parameters: Any) -> None:
-        self.events.append((when, partial(function, **parameters) if parameters else function))
+    def add(self, when: When, function: Callable[..., object], /, **parameters: Any) -> str:
+        """Adds an event and returns the name under which it is counted: its function's or class's."""
+        name = _name_of(function)
+        taken = [entry.name for entry in self.entries]
+        number = 1 + sum(each == name or each.startswith(f"{name}-") for each in taken)
+        name = name if number == 1 else f"{name}-{number}"
+        self.entries.append(Entry(name, when, partial(function, **parameters) if parameters else function))
+        return name
+
+    def start(self, trainer: Any) -> None:
+        """Fires `startup` when the run begins; a run that was resumed has begun before."""
+        require_stages(self.entries, trainer.stages)
+        if not self.has_started:
+            self.has_started = True
+            self.fire(STARTUP, trainer)
 
     def fire(self, point: str, trainer: Any) -> bool:
         """Calls what is due; returns False if an event was interrupted."""
         if point == CYCLE_END:
             return self._end_cycle(trainer)
-        answers = [function(trainer) for when, function in self.events if when.is_due(point, trainer.progress)]
+        due = [entry for entry in self.entries if entry.when.is_due(point, trainer.progress)]
+        answers = [self._call(entry, trainer) for entry in due]
         return not any(answer is False for answer in answers)
 
+    def never_fired(self) -> list[str]:
+        """Names the events that were not called once, in their order."""
+        return [entry.name for entry in self.entries if entry.name not in self.firings.counts]
+
     def _end_cycle(self, trainer: Any) -> bool:
-        for position in range(self.next_event, len(self.events)):
-            when, function = self.events[position]
-            if when.is_due(CYCLE_END, trainer.progress) and function(trainer) is False:
+        for position in range(self.next_event, len(self.entries)):
+            entry = self.entries[position]
+            if entry.when.is_due(CYCLE_END, trainer.progress) and self._call(entry, trainer) is False:
                 self.next_event = position
                 return False
         self.next_event = 0
@@ -91,21 +138,45 @@ class EventManager:
 
     def close(self) -> None:
         """Frees what events hold outside of memory."""
-        for _, event in self.events:
-            if hasattr(event, "close"):
-                event.close()
+        for entry in self.entries:
+            if hasattr(entry.function, "close"):
+                entry.function.close()
+
+    def _call(self, entry: Entry, trainer: Any) -> object:
+        answer: object = entry.function(trainer)
+        if answer is not False:
+            self.firings.add(entry.name)
+        return answer
 
     def state_dict(self) -> State:
         """Saves the events that remember something, by their place among these."""
         memories = {str(i): event.state_dict() for i, event in enumerate(self._remembering)}
-        return {"next_event": self.next_event, "memories": memories}
+        return {"next_event": self.next_event, "has_started": self.has_started, "memories": memories}
 
     def load_state_dict(self, state: State) -> None:
         self.next_event = state["next_event"]
+        self.has_started = state["has_started"]
         for i, event in enumerate(self._remembering):
             event.load_state_dict(state["memories"][str(i)])
 
     @property
     def _remembering(self) -> list[Stateful]:
         # Not counting the others: an evaluation more or less must change neither the digest nor who gets which memory.
-        return [event for _, event in self.events if isinstance(event, Stateful)]
+        return [entry.function for entry in self.entries if isinstance(entry.function, Stateful)]
+
+
+def require_stages(entries: Collection[Entry], stages: Collection[str]) -> None:
+    """Refuses events that wait for a stage which this trainer does not have."""
+    for entry in entries:
+        if isinstance(entry.when, After) and entry.when.stage not in stages:
+            raise SettingsError(
+                f"event {entry.name} can never happen: it waits for stage {entry.when.stage!r}, and this trainer has "
+                f"{', '.join(stages)}",
+                code="E0214",
+            )
+
+
+def _name_of(function: Any) -> str:
+    settings = getattr(function, "settings", None)
+    chosen = getattr(function, "name", None) or getattr(settings, "type", None) or getattr(function, "__name__", None)
+    return str(chosen or type(function).__name__)

@@ -14,7 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
+from safetensors import numpy as safetensors_numpy
 
 from quintain.errors import RunDirectoryError
 from quintain.services import atomic, checkpoint_catalog, disk_reserve
@@ -158,6 +161,26 @@ class RunDirectory:
             atomic.create_file(path, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise atomic.write_error(error, doing="write the crash report", directory=self.path) from error
+        return path
+
+    def write_evidence(self, tensors: Mapping[str, Any]) -> Path:
+        """Keeps arrays beside the crash reports, for a look afterwards; numbers in them may be anything."""
+        path = self.path / CRASHES / f"{_utc_for_name()}-{os.getpid()}.safetensors"
+        data = safetensors_numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+        try:
+            atomic.make_directory(path.parent)
+            atomic.create_file(path, data)
+        except OSError as error:
+            raise atomic.write_error(error, doing="write evidence", directory=self.path, needed=len(data)) from error
+        return path
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder of the run, made if it is not there."""
+        path = self.path / name
+        try:
+            atomic.make_directory(path)
+        except OSError as error:
+            raise atomic.write_error(error, doing=f"make {name}/", directory=self.path) from error
         return path
 
     def _replace(self, name: str, data: bytes) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from quintain.errors import CheckpointIncompatible
@@ -160,6 +163,19 @@ class EpisodeWindow:
         self._lengths[slots] = new_lengths[new_lengths.size - kept :]
         self._cursor = (start + kept) % size
         self._count = min(self._count + new_returns.size, size)
+
+    @property
+    def returns(self) -> deque[float]:
+        """The returns, the oldest first."""
+        return deque(self._in_order(self._returns).tolist(), maxlen=self._returns.size)
+
+    @property
+    def lengths(self) -> deque[int]:
+        """The lengths, the oldest first."""
+        return deque(self._in_order(self._lengths).tolist(), maxlen=self._lengths.size)
+
+    def _in_order(self, ring: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return ring[: self._count] if self._count < ring.size else np.roll(ring, -self._cursor)
 
     @property
     def mean_return(self) -> float:

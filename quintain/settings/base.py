@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -98,6 +99,20 @@ Count = Annotated[
     ),
 ]
 """A positive integer, which may be written 100k, 1.5M or 1e5."""
+
+
+def _parse_range(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _require_order(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise PydanticCustomError("range", "low {low} is above high {high}", {"low": value[0], "high": value[1]})
+    return value
+
+
+Range = Annotated[tuple[float, float], BeforeValidator(_parse_range), AfterValidator(_require_order)]
+"""A low and a high, written [low, high]."""
 
 
 class Schedule(Settings):

@@ -21,6 +21,7 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _staleness_has_placement(path, behavior, tree.run.placement)
         problems += _ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
+        problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
         problems += _memory_has_whole_lanes(path, behavior)
         problems += _micro_batch_fits_minibatch(path, behavior)
@@ -105,6 +106,30 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
             "stop_at_return can never happen without an evaluate event; add {type: evaluate}",
             "E0214",
         )
+
+
+def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
+    budget = experiment.budget.env_steps
+    num_lanes, num_steps = _integer(experiment.env, "num_lanes"), _integer(behavior.rollout, "num_steps")
+    for place, event in enumerate(behavior.events):
+        steps, updates = _integer(event, "every_env_steps"), _integer(event, "every_updates")
+        # An evaluation comes at the end in any case.
+        if event.type == "evaluate":
+            continue
+        where = (*path, "events", place)
+        if steps is not None and steps > budget:
+            yield Problem((*where, "every_env_steps"), _never(f"{steps}", budget), "E0214")
+        if updates is not None and num_lanes and num_steps:
+            total = -(-budget // (num_lanes * num_steps))
+            if updates > total:
+                yield Problem((*where, "every_updates"), _never(f"{updates} of {total} updates", budget), "E0214")
+
+
+def _never(interval: str, budget: int) -> str:
+    return (
+        f"{interval} can never happen in a run of experiment.budget.env_steps {budget}; lower the interval, or raise "
+        f"the budget"
+    )
 
 
 def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:

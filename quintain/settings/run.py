@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -108,6 +108,15 @@ class RunSettings(Settings):
 
     report: ReportSettings = ReportSettings()
     """When metrics are written."""
+
+    on_nonfinite_update: Literal["skip", "rollback", "stop"] = "skip"
+    """What follows an update with numbers that are not finite: go on without it, go back to a checkpoint, or stop."""
+
+    max_nonfinite_updates: Count = 3
+    """Such updates in a row that end the run; ten in a thousand do so too."""
+
+    rollback_learning_rate_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """What the learning rate is multiplied by each time the run goes back."""
 
     writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(default=("console",), validate_default=True)
     """Who receives the metrics, beside metrics.jsonl."""

@@ -7,23 +7,25 @@ between        events fire, the row is written and checkpoints are taken only be
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from quintain.algorithms.base import Algorithm
+import numpy as np
+
 from quintain.data.rollout import Batch
-from quintain.envs.hosting import Hosting
-from quintain.policies.base import Policy
-from quintain.progress import Progress
-from quintain.rollouts.source import RolloutSource
-from quintain.rollouts.store import RolloutStore
+from quintain.envs.base import Env
+from quintain.envs.eventful import events_of
+from quintain.envs.events import EnvEventManager
+from quintain.errors import NonFiniteError, SettingsError
+from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter, stats_of_totals
+from quintain.services.stats import stats_of_totals
 from quintain.state import as_tensor
+from quintain.trainers.events import Evaluate
 from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.parts import Parts, Session
 from quintain.trainers.records import Records
-from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,38 +33,15 @@ if TYPE_CHECKING:
     from quintain.services.writers import RunSummary
     from quintain.typing import Metrics, State
 
-
-class Session(Protocol):
-    """What surrounds training: output, checkpoints, signals."""
-
-    def running(self, trainer: Trainer) -> AbstractContextManager[None]: ...
-    def after_cycle(self, trainer: Trainer) -> None: ...
-    def save(self, trainer: Trainer) -> Path: ...
-    def summary(self, trainer: Trainer) -> RunSummary: ...
-
-
-@dataclass
-class Parts:
-    """Everything a trainer is put together from, ready to use."""
-
-    policy: Policy
-    algorithm: Algorithm
-    source: RolloutSource
-    store: RolloutStore
-    progress: Progress
-    events: EventManager
-    stats: StatsReporter
-    episodes: EpisodeWindow
-    session: Session
-    hosting: Hosting
-    world: World = field(default_factory=Alone)
+__all__ = ["Parts", "Session", "Trainer", "as_tensors"]
 
 
 class Trainer:
     """Repeats a cycle over its parts until the budget is spent.
 
     `Trainer("ppo", "CartPole-v1").train(100_000)`: any slot takes a name, a settings object or a ready object;
-    further keywords are settings, as on the command line.
+    further keywords are settings, as on the command line. `Trainer(policy, env, algorithm, buffer_size, batch_size,
+    writer, ...)` is the same with the names and the order of EmbodiChain; see `quintain.embodichain_names`.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
@@ -70,7 +49,7 @@ class Trainer:
         "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
     )  # fmt: skip
     """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "faults")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "firings", "guard", "faults")
     """Parts that only remember what happened."""
     rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes", "faults")
     """Parts that are not the same on all ranks."""
@@ -81,10 +60,20 @@ class Trainer:
             if not callable(getattr(cls, f"_stage_{stage}", None)):
                 raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
 
-    def __init__(self, policy: Any, env: Any, algorithm: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        algorithm: Any = None,
+        buffer_size: int | None = None,
+        batch_size: int | None = None,
+        writer: Any = None,
+        *more: Any,
+        **settings: Any,
+    ) -> None:
         from quintain.slots import parts_from_slots
 
-        self._install(parts_from_slots(policy, env, algorithm, settings))
+        self._install(parts_from_slots(policy, env, algorithm, (buffer_size, batch_size, writer, *more), settings))
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Trainer:
@@ -100,10 +89,13 @@ class Trainer:
         self.progress = parts.progress
         self.events = parts.events
         self.stats = parts.stats
+        self.firings = parts.events.firings
         self.episodes = parts.episodes
+        self.guard = parts.guard
         self.session = parts.session
         self.hosting = parts.hosting
         self.faults = parts.hosting.faults
+        self.writer = parts.writer
         self.world = parts.world
         self.records = Records()
         self.global_streams = GlobalStreams()
@@ -115,6 +107,7 @@ class Trainer:
         if total_timesteps is not None:
             self.progress.budget_env_steps = total_timesteps
         with self.session.running(self):
+            self.events.start(self)
             while not self.is_finished and not self._must_stop():
                 if not self.advance():
                     self.source.wait()
@@ -173,23 +166,46 @@ class Trainer:
         # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
         self.store.release()
         # A rank that was asked to stop leaves its block half full; one that was not may have filled its own.
-        if not self.world.all(self.source.fill(self.store, self.should_stop)):
+        if not self.world.all(self._collect_rollout()):
             return False
         self.batch = self.store.take()
+        self.stats.add_all(self.source.drain_metrics())
         return True
 
+    def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
+        """Fills the store through the collector; returns False if asked to stop first.
+
+        `on_step(step, info)` sees every step as a TensorDict that shares the rollout's memory, for statistics of your
+        own; override this method, or call `trainer.source.listen`, to have it in every cycle.
+        """
+        if on_step is not None:
+            self.source.listen(on_step)
+        return self.source.fill(self.store, self.should_stop)
+
     def _stage_estimate(self) -> bool:
-        if self._taken.num_valid:
-            self.algorithm.estimate(self._taken)
+        if self.taken.num_valid:
+            # An overflow shows in the numbers it leaves behind, which the update finds.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.algorithm.estimate(self.taken)
         return True
 
     def _stage_update(self) -> bool:
-        if self._taken.num_valid:
-            self.stats.add_all(self.algorithm.update(self._taken, self.progress))
+        if not self.taken.num_valid:
+            return True
+        try:
+            losses = self.algorithm.update(self.taken, self.progress)
+        except NonFiniteError as fault:
+            return self.guard.failed(self, fault)
+        self.guard.passed()
+        self._log_train(losses)
         return True
 
+    def _log_train(self, losses: Mapping[str, float]) -> None:
+        """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
+        self.stats.add_all({name if "/" in name else f"train/{name}": value for name, value in losses.items()})
+
     def _stage_publish(self) -> bool:
-        batch = self._taken
+        batch = self.taken
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
         self.policy.observe(batch.valid_obs())
@@ -198,8 +214,23 @@ class Trainer:
         self.source.publish(self.progress.version, self.policy)
         return True
 
+    def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:
+        """Evaluates now and returns the metrics, which also go into the next row; None if asked to stop first."""
+        chosen = evaluation or self.evaluation
+        if chosen is None:
+            raise SettingsError("this trainer has no evaluate event, so it cannot evaluate. Give it one, or eval_env")
+        return chosen.play(self, num_episodes)
+
+    def trigger(self, name: str, lanes: Any = None) -> None:
+        """Fires the events that wait for this name: the trainer's, and the environment's in these lanes or in all."""
+        self.events.fire(name, self)
+        env_events = events_of(self.env)
+        if env_events is not None and name in env_events.available_modes:
+            env_events.apply(name, lanes)
+
     @property
-    def _taken(self) -> Batch:
+    def taken(self) -> Batch:
+        """The batch that this cycle learns from, until the next one is collected."""
         assert self.batch is not None, "a stage ran before collect"
         return self.batch
 
@@ -224,6 +255,37 @@ class Trainer:
     def global_step(self) -> int:
         return self.progress.env_steps
 
+    @property
+    def env(self) -> Env:
+        return self.source.env
+
+    @property
+    def evaluation(self) -> Evaluate | None:
+        """The first event that evaluates, if there is one."""
+        found = (entry.function for entry in self.events.entries)
+        return next((event for event in found if isinstance(event, Evaluate)), None)
+
+    @property
+    def eval_env(self) -> Env | None:
+        return None if self.evaluation is None else self.evaluation.env
+
+    @property
+    def event_manager(self) -> EventManager:
+        return self.events
+
+    @property
+    def eval_event_manager(self) -> EnvEventManager | None:
+        return None if self.evaluation is None else self.evaluation.env_events
+
+    @property
+    def ret_window(self) -> deque[float]:
+        """The returns of the newest episodes, the oldest first."""
+        return self.episodes.returns
+
+    @property
+    def len_window(self) -> deque[int]:
+        return self.episodes.lengths
+
     def predict(
         self, obs: Any, state: Any = None, *, deterministic: bool = True, action_mask: Any = None
     ) -> tuple[Any, Any]:
@@ -233,6 +295,11 @@ class Trainer:
     def save_checkpoint(self) -> Path:
         """Commits a checkpoint now and returns its directory."""
         return self.session.save(self)
+
+    def idle_events(self) -> list[str]:
+        """Names the events of the trainer and of its environment that were never called."""
+        env_events = events_of(self.env)
+        return self.events.never_fired() + ([] if env_events is None else env_events.never_fired())
 
     def close(self) -> None:
         self.source.close()

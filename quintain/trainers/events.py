@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quintain.envs.base import Env
+from quintain.envs.eventful import cfg_of, events_of, with_events
+from quintain.envs.events import EnvEventManager
+from quintain.errors import SettingsError
 from quintain.rng import Rng
-from quintain.rollouts.evaluate import Evaluator
+from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
-from quintain.world import World
+from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
-    from quintain.trainers.settings import EvaluateSettings, ScheduledEventSettings, StopAtReturnSettings
+    from quintain.trainers.settings import (
+        EvaluateSettings,
+        RandomizeEnvSettings,
+        ResetEnvSettings,
+        ScheduledEventSettings,
+        StopAtReturnSettings,
+    )
     from quintain.typing import Metrics
 
 MAX_EVAL_LANES = 10
@@ -29,7 +38,10 @@ class EventContext:
     make_env: Callable[[int, Rng], Env]
     rng: Rng
     budget_env_steps: int
-    world: World
+    world: World = field(default_factory=Alone)
+    env_events: Mapping[str, Any] = field(default_factory=dict)
+    """Events for the environments of an evaluation, beside those of its settings."""
+    on_nonfinite: str = "error"
 
 
 class Evaluate:
@@ -38,44 +50,90 @@ class Evaluate:
     def __init__(self, settings: EvaluateSettings, context: EventContext) -> None:
         self.settings = settings
         interval = settings.every_env_steps or max(1, context.budget_env_steps // 10)
-        self.when: When = Every(env_steps=interval, at_end=True)
+        self.when: When = Every(
+            env_steps=None if settings.every_updates else interval, updates=settings.every_updates, at_end=True
+        )
+        # Rank 0 plays for all.
         self.evaluator = self._make_evaluator(context) if context.world.rank == 0 else None
 
     def _make_evaluator(self, context: EventContext) -> Evaluator:
-        rng = context.rng.child("evaluation")
+        settings = self.settings
+        rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
         # An environment may draw from a global generator when it is made; training must not notice.
         with GlobalStreams().untouched():
-            env = context.make_env(min(MAX_EVAL_LANES, self.settings.num_episodes), rng.child("env"))
-        return Evaluator(env, self.settings.num_episodes, rng)
+            env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
+            env_events = {**cfg_of(settings.env_events), **context.env_events}
+            env = with_events(env, env_events, rng.child("env_events"))
+        return Evaluator(env, settings.num_episodes, rng, on_nonfinite=context.on_nonfinite)
+
+    @property
+    def env(self) -> Env | None:
+        return None if self.evaluator is None else self.evaluator.env
+
+    @property
+    def env_events(self) -> EnvEventManager | None:
+        return None if self.evaluator is None else events_of(self.evaluator.env)
 
     def __call__(self, trainer: Trainer) -> bool:
-        with trainer.stats.timer("evaluate"):
-            metrics = json.loads(trainer.world.broadcast(json.dumps(self._play(trainer)).encode()))
-        if metrics is None:
-            return False
-        trainer.stats.set_all(metrics)
-        trainer.records.evaluated(trainer.progress.env_steps, metrics["eval/mean_reward"], self.settings.num_episodes)
-        return True
+        return trainer._eval_once(evaluation=self) is not None
 
-    def _play(self, trainer: Trainer) -> Metrics | None:
+    def play(self, trainer: Trainer, num_episodes: int | None = None) -> Metrics | None:
+        """Evaluates now and reports it on all ranks; returns None if the run was asked to stop before the end."""
+        with trainer.stats.timer("evaluate"):
+            played = json.dumps(self._play(trainer, num_episodes)).encode()
+            metrics: Metrics | None = json.loads(trainer.world.broadcast(played))
+        if metrics is None:
+            return None
+        trainer.stats.set_all(metrics)
+        trainer.records.evaluated(
+            trainer.progress.env_steps,
+            metrics["eval/mean_reward"],
+            num_episodes or self.settings.num_episodes,
+            score=self._score(metrics),
+            mode=self.settings.best_mode,
+        )
+        if self.env_events is not None and self.env_events.has_recordings:
+            self.env_events.flush(trainer.session.folder("videos"))
+        return metrics
+
+    def _play(self, trainer: Trainer, num_episodes: int | None) -> Metrics | None:
         """Returns what the episodes were like; None if the run was asked to stop, or if another rank plays them."""
         if self.evaluator is None:
             return None
         with trainer.global_streams.untouched():
             results = self.evaluator.play(
-                trainer.policy, deterministic=self.settings.deterministic, should_stop=trainer.should_stop
+                trainer.policy,
+                deterministic=self.settings.deterministic,
+                should_stop=trainer.should_stop,
+                num_episodes=num_episodes,
             )
         if results is None:
             return None
-        return {
-            "eval/mean_reward": results.mean_return,
-            "eval/std_reward": results.std_return,
-            "eval/mean_ep_length": results.mean_length,
-        }
+        return metrics_of(results)
+
+    def _score(self, metrics: Metrics) -> float:
+        name = self.settings.best_metric
+        if name not in metrics:
+            raise SettingsError(
+                f"evaluate.best_metric is {name!r}, which the evaluation did not give; it gave {', '.join(metrics)}",
+                code="E0205",
+            )
+        return metrics[name]
 
     def close(self) -> None:
         if self.evaluator is not None:
             self.evaluator.env.close()
+
+
+def metrics_of(results: EpisodeResults) -> Metrics:
+    """Names what came of an evaluation as it is reported."""
+    said = {f"eval/{'success_rate' if k == 'success' else k}": float(v.mean()) for k, v in results.said.items()}
+    return {
+        "eval/mean_reward": results.mean_return,
+        "eval/std_reward": results.std_return,
+        "eval/mean_ep_length": results.mean_length,
+        **said,
+    }
 
 
 class StopAtReturn:
@@ -91,13 +149,39 @@ class StopAtReturn:
             records.goal_reached = True
 
 
+class RandomizeEnv:
+    """Draws parameters of the training environments; each draw depends on the seed and the update only."""
+
+    def __init__(self, settings: RandomizeEnvSettings, context: EventContext) -> None:
+        self.settings = settings
+        self.when: When = settings.when()
+        self.rng = context.rng.child("randomize_env")
+
+    def __call__(self, trainer: Trainer) -> None:
+        draw = self.rng.generator("draw", trainer.progress.updates)
+        values = {name: float(draw.uniform(low, high)) for name, (low, high) in self.settings.ranges.items()}
+        trainer.source.set_env_parameters(values)
+
+
+class ResetEnv:
+    """Cuts the episodes that are going on and begins new ones in all training lanes."""
+
+    def __init__(self, settings: ResetEnvSettings, context: EventContext) -> None:
+        self.settings = settings
+        self.when: When = settings.when()
+
+    def __call__(self, trainer: Trainer) -> None:
+        trainer.source.end_episode()
+
+
 class CallFunction:
-    """Calls a registered function `f(trainer, **parameters)` at an interval."""
+    """Calls a registered function `f(trainer, **parameters)` when its settings say."""
 
     def __init__(self, function: Callable[..., None], settings: ScheduledEventSettings) -> None:
         self.function = function
+        self.settings = settings
         self.parameters: dict[str, Any] = settings.parameters()
-        self.when: When = Every(env_steps=settings.every_env_steps, updates=settings.every_updates)
+        self.when: When = settings.when()
 
     def __call__(self, trainer: Trainer) -> None:
         self.function(trainer, **self.parameters)

@@ -12,16 +12,20 @@ class Records(KeepsState):
         self.evaluated_at = -1
         self.last_return = 0.0
         self.best_return: float | None = None
+        self.best_score: float | None = None
         self.best_step = 0
         self.num_eval_episodes = 0
         self.goal_reached = False
 
-    def evaluated(self, step: int, mean_return: float, num_episodes: int) -> None:
-        """Takes note of an evaluation."""
+    def evaluated(
+        self, step: int, mean_return: float, num_episodes: int, *, score: float | None = None, mode: str = "max"
+    ) -> None:
+        """Takes note of an evaluation; the best is the one with the highest or lowest score, or mean return."""
         self.evaluated_at, self.last_return, self.num_eval_episodes = step, mean_return, num_episodes
+        found = mean_return if score is None else score
         # Of equals the later one: where returns have a ceiling, the first to touch it was often lucky.
-        if self.best_return is None or mean_return >= self.best_return:
-            self.best_return, self.best_step = mean_return, step
+        if self.best_score is None or (found <= self.best_score if mode == "min" else found >= self.best_score):
+            self.best_score, self.best_return, self.best_step = found, mean_return, step
 
     def is_new_best(self, step: int) -> bool:
         return self.best_return is not None and self.best_step == step == self.evaluated_at

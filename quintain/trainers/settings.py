@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.registry import Registration
-from quintain.settings.base import Count, PartSettings
+from quintain.settings.base import Count, PartSettings, Range
+from quintain.settings.choice import Choice
+
+if TYPE_CHECKING:
+    from quintain.services.events import When
 
 
 class TrainerSettings(PartSettings):
@@ -27,19 +31,36 @@ class EventSettings(PartSettings):
 
 
 class ScheduledEventSettings(EventSettings):
-    """Calls an event at a fixed interval."""
+    """Calls an event at an interval, after a stage, or when it is triggered."""
 
     every_env_steps: Count | None = None
     """Environment steps between two calls."""
 
     every_updates: Count | None = None
-    """Updates between two calls."""
+    """Updates between two calls; 1 is every cycle."""
+
+    after: str | None = None
+    """Stage after each run of which it is called."""
+
+    on: str | None = None
+    """Point at which it is called: startup, or a name that `trainer.trigger` fires."""
 
     @model_validator(mode="after")
-    def _has_one_interval(self) -> ScheduledEventSettings:
-        if (self.every_env_steps is None) == (self.every_updates is None):
-            raise PydanticCustomError("interval", "set either every_env_steps or every_updates")
+    def _has_one_time(self) -> ScheduledEventSettings:
+        given = [getattr(self, name) for name in ("every_env_steps", "every_updates", "after", "on")]
+        if sum(value is not None for value in given) != 1:
+            raise PydanticCustomError("interval", "set one of every_env_steps, every_updates, after and on")
         return self
+
+    def when(self) -> When:
+        """Returns when the event is due."""
+        from quintain.services.events import After, Every, On
+
+        if self.after is not None:
+            return After(self.after)
+        if self.on is not None:
+            return On(self.on)
+        return Every(env_steps=self.every_env_steps, updates=self.every_updates)
 
     def parameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of an event function: every field of its own."""
@@ -55,11 +76,64 @@ class EvaluateSettings(EventSettings):
     every_env_steps: Count | None = None
     """Environment steps between two evaluations; none means a tenth of the budget."""
 
+    every_updates: Count | None = None
+    """Updates between two evaluations, instead of environment steps."""
+
     num_episodes: Count = 10
     """Episodes in one evaluation."""
 
     deterministic: bool = True
     """Take the most likely action instead of a sampled one."""
+
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Start of the evaluation's random streams; none takes the run's."""
+
+    best_metric: str = "eval/mean_reward"
+    """What the best checkpoint is chosen by."""
+
+    best_mode: Literal["max", "min"] = "max"
+    """Whether more or less of it is better."""
+
+    env_events: tuple[Annotated[PartSettings, Choice("env_event")], ...] = ()
+    """What happens inside the evaluation's environments; those of the training are not in force there."""
+
+    @model_validator(mode="after")
+    def _has_one_interval(self) -> EvaluateSettings:
+        if self.every_env_steps is not None and self.every_updates is not None:
+            raise PydanticCustomError("interval", "set one of every_env_steps and every_updates")
+        return self
+
+
+class CollectDataSettings(ScheduledEventSettings):
+    """Writes the batch that was just learned from to a file of its own in the run directory."""
+
+    observes_only: ClassVar[bool] = True
+
+    fields: tuple[str, ...] | None = None
+    """Fields of the rollout to write; none writes all."""
+
+    keep: Count = 10
+    """Newest files that are kept."""
+
+
+class LogDataSettings(ScheduledEventSettings):
+    """Reports mean, deviation, least and largest number of fields of the batch."""
+
+    observes_only: ClassVar[bool] = True
+
+    fields: tuple[str, ...] = ("reward", "value")
+    """Fields of the rollout to report."""
+
+
+class RandomizeEnvSettings(ScheduledEventSettings):
+    """Draws parameters of the training environments anew between a low and a high, one number for all lanes."""
+
+    ranges: dict[str, Range]
+    """Low and high by the parameter's name."""
+
+
+class ResetEnvSettings(ScheduledEventSettings):
+    """Cuts the episodes that are going on and begins new ones in all training lanes."""
 
 
 class StopAtReturnSettings(EventSettings):
@@ -73,4 +147,8 @@ REGISTERED = (
     Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.trainers.base:Trainer"),
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),
+    Registration("event", "collect_data", CollectDataSettings, "quintain.trainers.data_events:CollectData"),
+    Registration("event", "log_data", LogDataSettings, "quintain.trainers.data_events:LogData"),
+    Registration("event", "randomize_env", RandomizeEnvSettings, "quintain.trainers.events:RandomizeEnv"),
+    Registration("event", "reset_env", ResetEnvSettings, "quintain.trainers.events:ResetEnv"),
 )

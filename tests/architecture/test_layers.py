@@ -32,6 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "__main__",
             "assemble",
             "cli",
+            "embodichain_names",
             "follow",
             "kernel_notes",
             "launch",
@@ -66,7 +67,10 @@ SANCTIONED = {
 
 VOCABULARY_LIBRARIES = frozenset({"numpy", "pydantic", "pydantic_core", "yaml"})
 EXTRAS = {
+    "PIL": "quintain.services.video",
     "onnx": "quintain.policies.export",
+    "onnxruntime": "quintain.policies.export",
+    "onnxscript": "quintain.policies.export",
     "openai": "quintain.text.providers",
     "ray": "quintain.placements",
     "tensorboard": "quintain.services",

@@ -52,6 +52,12 @@ def _keyword_errors(
         case "items":
             for i, item in enumerate(value if isinstance(value, list) else ()):
                 yield from schema_errors(item, rule, root, f"{path}[{i}]")
+        case "prefixItems":
+            for i, (item, each) in enumerate(zip(value if isinstance(value, list) else (), rule, strict=False)):
+                yield from schema_errors(item, each, root, f"{path}[{i}]")
+        case "minItems" | "maxItems":
+            if isinstance(value, list) and (len(value) < rule if keyword == "minItems" else len(value) > rule):
+                yield f"{path}: {len(value)} items break {keyword} {rule}"
         case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
             fits = {"minimum": lambda: value >= rule, "maximum": lambda: value <= rule,
                     "exclusiveMinimum": lambda: value > rule, "exclusiveMaximum": lambda: value < rule}  # fmt: skip

@@ -17,6 +17,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"type": "evaluate", "every_env_steps": 128, "num_episodes": 3},
         {"type": "stop_at_return", "mean_return": 1e9},
     ],
+    "collect_data": [{"type": "collect_data", "every_updates": 1, "keep": 2}],
+    "log_data": [{"type": "log_data", "every_updates": 1, "fields": ["reward", "action"]}],
+    "randomize_env": [{"type": "randomize_env", "every_updates": 1, "ranges": {"friction": [0.5, 1.0]}}],
+    "reset_env": [{"type": "reset_env", "every_updates": 2}],
     "anneal_friction": [{"type": "anneal_friction", "every_updates": 1, "low": 0.5}],
 }
 
@@ -30,7 +34,7 @@ def test_a_run_with_the_event_resumes_exactly(name: str) -> None:
     assert_resumes_exactly(run_file(ENVS["corridor"], cycles=3, events=CASES[name]))
 
 
-@pytest.mark.parametrize("name", ["evaluate", "stop_at_return"])
+@pytest.mark.parametrize("name", ["evaluate", "stop_at_return", "collect_data", "log_data"])
 def test_events_that_only_watch_change_no_number(name: str) -> None:
     with_event, without = make_trainer(run_file(events=CASES[name])), make_trainer(run_file())
     for trainer in (with_event, without):
@@ -87,4 +91,4 @@ def test_an_event_with_memory_remembers_across_a_resume() -> None:
     first.advance()
     second.load_state_dict(first.state_dict())
     second.advance()
-    assert second.events.events[0][1].calls == 3
+    assert second.events.entries[0].function.calls == 3

@@ -25,6 +25,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "gym": {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 50},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},
     "stop_at_return": {"mean_return": 195.0},
+    "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
+    "log_data": {"after": "estimate", "fields": ["advantage"]},
+    "randomize_env": {"on": "startup", "ranges": {"gravity": [8.0, 12.0]}},
+    "reset_env": {"every_env_steps": 256},
+    "randomize_parameters": {"mode": "interval", "count_from": "episode", "ranges": {"gravity": [8.0, 12.0]}},
     "anneal_friction": {"every_env_steps": 128, "low": 0.125},
 }
 """What a part needs to be told, and some things it may be."""
@@ -41,6 +46,8 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
             return run_file().replace("experiment.env", settings.model_dump(mode="json"))
         case "reward_signal":
             return run_file(reward_signals={"mine": settings})
+        case "env_event":
+            return run_file().replace("experiment.env.env_events", [settings])
         case "event":
             return run_file(events=["evaluate", settings])
         case "writer":

@@ -4,6 +4,7 @@ choices, numbers    PPO with Discrete or Box actions
 fragile             the same in an environment that breaks now and then, at times several times in a row
 memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
 groups              GRPO with a reference policy that is not the one a fresh trainer has
+events              PPO in an environment with events and parameters that sometimes breaks and sometimes returns NaN
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ TOTAL = LANES * STEPS * CYCLES
 
 COMMON = {"num_steps": STEPS, "num_epochs": 2, "normalize_obs": True, "budget.env_steps": 2 * TOTAL}
 PPO = {**COMMON, "batch_size": 12, "hidden_sizes": [4, 4], "learning_rate": {"start": 1e-2, "end": 1e-3}}
+PATIENT = {"env_workers.max_restarts": 1000, "env_workers.max_failures_in_a_row": 1000}
 SETTINGS: dict[str, dict[str, Any]] = {
     "choices": PPO,
     "numbers": PPO,
-    "fragile": {**PPO, "env_workers.max_restarts": 1000, "env_workers.max_failures_in_a_row": 1000},
+    "fragile": {**PPO, **PATIENT},
     "memory": {**COMMON, "batch_size": 16, "hidden_sizes": [4], "memory": {"cell": "lstm", "size": 3},
                "learning_rate": 1e-2, "adaptive_kl": 1e-5},
     "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
                "learning_rate": 1e-2},
+    "events": {**PPO, **PATIENT, "on_nonfinite": "drop_episode"},
 }  # fmt: skip
 PLACE = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
 FORCE = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -55,21 +58,22 @@ class Moody(gymnasium.Env[Any, Any]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.wind, self.spread = 0.0, 1.0
         self.observation_space = STRUCTURED if kind == "memory" else PLACE
         self.action_space = {"numbers": FORCE, "memory": HYBRID}.get(kind, gymnasium.spaces.Discrete(2))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.place, self.age = float(self.np_random.uniform(-1.0, 1.0)), 0
-        if self.kind == "fragile" and self.place > 0.2:
+        self.place, self.age = self.spread * float(self.np_random.uniform(-1.0, 1.0)), 0
+        if self.kind in {"fragile", "events"} and self.place > (0.2 if self.kind == "fragile" else 0.45):
             raise OSError("slipped while getting up")
         return self._obs(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         type(self).on_step()
-        self.place += self._move(action) + self.np_random.normal() / 4
+        self.place += self._move(action) + self.np_random.normal() / 4 + self.wind
         self.age += 1
-        if self.kind == "fragile" and self.place > 0.5:
+        if self.kind in {"fragile", "events"} and (self.place > 0.5 if self.kind == "fragile" else self.place < -1.7):
             raise RuntimeError("fell")
         noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
         return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()
@@ -84,7 +88,8 @@ class Moody(gymnasium.Env[Any, Any]):
         return {"action_mask": np.array([self.place > 0, True, self.place < 1])} if self.kind == "memory" else {}
 
     def _obs(self) -> Any:
-        place = np.array([self.place, self.age, math.sin(self.place)], np.float32)
+        is_broken = self.kind == "events" and self.age == 2 and self.place > 0.8
+        place = np.array([math.nan if is_broken else self.place, self.age, math.sin(self.place)], np.float32)
         return {"place": place, "age": self.age + 1} if self.kind == "memory" else place
 
 
@@ -121,6 +126,37 @@ class Nudge:
         self.num_calls = state["num_calls"]
 
 
+class Gust:
+    """An environment event with a memory: a wind that grows by its own count and by chance, and dies down at resets."""
+
+    def __init__(self, cfg: Any, env: Any) -> None:
+        self.strength = np.zeros(env.num_lanes)
+
+    def __call__(self, env: Any, lanes: Any, rng: np.random.Generator) -> None:
+        self.strength[lanes] += 0.02
+        env.set_parameters({"wind": self.strength[lanes] * rng.uniform(0.5, 1.5, len(lanes))}, lanes)
+
+    def reset(self, lanes: Any) -> None:
+        self.strength[lanes] /= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"strength": self.strength.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.strength[:] = state["strength"]
+
+
+def calm(env: Any, lanes: Any) -> None:
+    env.set_parameters({"wind": 0.01, "spread": 0.75}, lanes)
+
+
+ENV_EVENTS = {
+    "gust": {"func": Gust, "mode": "interval", "interval_step": 3},
+    "calm": {"func": calm, "mode": "interval", "interval_step": 2, "count_from": "episode"},
+    "turn": {"func": Gust, "mode": "reset"},
+}
+
+
 def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:
     """Makes a trainer as every process does."""
     Moody.on_step = staticmethod(lambda: None)
@@ -136,13 +172,23 @@ def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, 
         },
         changes=SETTINGS[kind],
     )
-    trainer = assemble(run_file, Run(run_file, [rows]), WriterGroup([rows]), Slots(env=lambda: Moody(kind)))
+    slots = Slots(env=lambda: Moody(kind), env_events=ENV_EVENTS if kind == "events" else {})
+    trainer = assemble(run_file, Run(run_file, [rows]), WriterGroup([rows]), slots)
     trainer.events.add(On(CYCLE_END), Nudge())
     trainer.events.add(On(CYCLE_END), lambda trainer: None)
     trainer.events.add(After("update"), lambda trainer: look_inside(trainer, rows))
     # Not due at 4 cycles of 24 steps (72 and 96 are both in the second 50), unless the step before is forgotten.
     trainer.events.add(Every(env_steps=50), Nudge())
+    trainer.events.add(On("startup"), lambda trainer: Nudge()(trainer))
+    if kind == "events":
+        trainer.events.add(Every(updates=2), slow_down)
     return trainer, rows
+
+
+def slow_down(trainer: Trainer) -> None:
+    """Does what a rollback does to the learning rate, once."""
+    if trainer.progress.updates == 2:
+        trainer.algorithm.learning_rate_scale = 0.5
 
 
 def begin(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, Rows]:

@@ -17,7 +17,7 @@ import torch
 
 from quintain.errors import QuintainError
 from quintain.services import state_files
-from quintain.services.events import CYCLE_END, After, On
+from quintain.services.events import CYCLE_END, After, Entry, On
 from quintain.trainers.base import Trainer
 from tests.resume.moody import CYCLES, LANES, SETTINGS, STEPS, TOTAL, Moody, Rows, begin, build
 
@@ -65,7 +65,9 @@ def stop_after(stage: str) -> Callable[[Trainer], None]:
 
 def stop_closing(trainer: Trainer) -> None:
     """Interrupts the event between the two that nudge, as a signal interrupts an evaluation."""
-    trainer.events.events[1] = (On(CYCLE_END), lambda t: _interrupt(t) if t.progress.iteration == CYCLES - 1 else None)
+    trainer.events.entries[1] = Entry(
+        "interrupted", On(CYCLE_END), lambda t: _interrupt(t) if t.progress.iteration == CYCLES - 1 else None
+    )
 
 
 def stop_closed(trainer: Trainer) -> None:
@@ -101,6 +103,8 @@ SETUPS = (
     Setup("estimated with groups", stop_after("estimate"), "groups"),
     Setup("closed with groups", stop_closed, "groups"),
     Setup("closed with groups, with the block free again", stop_released, "groups"),
+    Setup("collecting with events", stop_collecting, "events"),
+    Setup("closed with events", stop_closed, "events"),
 )
 
 
@@ -203,6 +207,7 @@ WEIGHTS = {
     "numbers": ["head.heads.0.log_std", *layers("actor critic", (0, 2, 4))],
     "memory": ["head.heads.1.log_std", *layers("actor critic", (0, 2)), *LSTM],
     "groups": layers("actor", (0, 2)),
+    "events": layers("actor critic", (0, 2, 4)),
 }
 EVERY_WEIGHT = sorted({name for names in WEIGHTS.values() for name in names})
 SCALES = [f"trunk.encoder.normalizer.{name}" for name in ("count", "mean", "sum_of_squares", "shift", "scale")]
@@ -221,10 +226,18 @@ ITEMS = (
     *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq") for name in EVERY_WEIGHT),
     "algorithm/adapted_learning_rate",
     *(f"algorithm/reference/{name}" for name in (*WEIGHTS["groups"], *SCALES)),
-    *(f"source/collector/env/{name}" for name in ("episode", "incarnation", "down")),
-    *(f"source/collector/env/action_log/{name}" for name in ("length", "start")),
+    "algorithm/learning_rate_scale",
+    *(f"source/collector/{env}/{name}" for env in ("env", "env/env")
+      for name in ("episode", "incarnation", "action_log/length", "action_log/start")),
+    "source/collector/env/down",
     *(f"source/collector/env/obs/{name}" for name in OBS),
     *(f"source/collector/env/action_log/rows/{name}" for name in ACTIONS),
+    *(f"source/collector/env/env/{name}" for name in ("obs/obs", "action_log/rows/action")),
+    *(f"source/collector/env/env/parameter_log/{name}" for name in ("before", "changes")),
+    *(f"source/collector/env/events/counters/{name}" for name in ("gust", "calm")),
+    *(f"source/collector/env/events/firings/{name}" for name in ("gust", "turn")),
+    *(f"source/collector/env/events/memories/{name}/strength" for name in ("gust", "turn")),
+    "source/collector/gate/num_dropped_episodes",
     *(f"source/collector/obs/{name}" for name in OBS),
     *(f"source/collector/{name}" for name in LANE_STATE.split()),
     "source/version",
@@ -233,6 +246,7 @@ ITEMS = (
     *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
     *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
     "events/next_event",
+    "events/has_started",
     "events/memories/0/num_calls",
     "events/memories/1/num_calls",
     "global_streams/python/words",
@@ -240,8 +254,18 @@ ITEMS = (
     *(f"global_streams/numpy/{name}" for name in ("key", "pos", "has_gauss", "gauss")),
     "global_streams/torch",
 )  # fmt: skip
-CONSTANTS = {"global_streams/python/version"}
-"""The number of Python's own format, the same in every process; it is there so that another format is refused."""
+CONSTANTS = {
+    "global_streams/python/version",
+    "source/collector/env/parameter_log/before",
+    "source/collector/env/parameter_log/changes",
+    "source/collector/env/env/down",
+    "source/collector/env/events/firings/calm",
+    "source/collector/gate/num_clamped_steps",
+}
+"""What is the same whatever happens here: the number of Python's own format (so that another format is refused), the
+parameters of environments that have none set, lanes that are down below events (none is where these setups stop, and
+without events they are tried above), the firings of an event that draws nothing, and a count of the gate's
+other mode."""
 
 
 def test_the_list_is_the_whole_state(stopped) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quintain.errors import SettingsError
 from quintain.progress import Progress
 from quintain.services.events import CYCLE_END, After, EventManager, Every, On
 
@@ -149,3 +150,57 @@ def test_events_with_memory_are_saved_by_their_place() -> None:
     events.fire("b", trainer_at())
     restored.load_state_dict(events.state_dict())
     assert [memory.count for memory in restored_memories] == [1, 2]
+
+
+def test_startup_is_fired_once_in_a_run_and_not_again_after_a_resume() -> None:
+    calls: list[str] = []
+
+    def started() -> EventManager:
+        events = EventManager()
+        events.add(On("startup"), lambda trainer: calls.append("startup"))
+        return events
+
+    trainer = SimpleNamespace(progress=Progress(10), stages=("collect",))
+    events = started()
+    events.start(trainer)
+    events.start(trainer)
+    resumed = started()
+    resumed.load_state_dict(events.state_dict())
+    resumed.start(trainer)
+    assert calls == ["startup"]
+
+
+def test_an_event_that_waits_for_a_stage_that_is_not_there_is_refused_at_the_start() -> None:
+    events = EventManager()
+    events.add(After("updat"), print)
+    with pytest.raises(SettingsError, match="event print can never happen: it waits for stage 'updat'") as failed:
+        events.start(SimpleNamespace(progress=Progress(10), stages=("collect", "update")))
+    assert failed.value.code == "E0214"
+
+
+def test_events_that_were_never_called_are_known_by_their_names_over_all_processes() -> None:
+    def make() -> EventManager:
+        events = EventManager()
+        for trigger in ("a", "b", "c"):
+            events.add(On(trigger), Notes([], trigger))
+        return events
+
+    first, second = make(), make()
+    first.fire("a", trainer_at())
+    assert first.never_fired() == ["b", "c"]
+    second.firings.load_state_dict(first.firings.state_dict())
+    second.fire("c", trainer_at())
+    assert second.never_fired() == ["b"]
+
+
+def test_an_interrupted_event_has_not_happened_yet() -> None:
+    events, _ = manager("a", interrupted="a")
+    events.fire(CYCLE_END, trainer_at())
+    assert events.never_fired() == ["a"]
+    events.fire(CYCLE_END, trainer_at())
+    assert events.never_fired() == []
+
+
+def test_events_of_one_name_are_told_apart() -> None:
+    events = EventManager()
+    assert [events.add(On("x"), print) for _ in range(3)] == ["print", "print-2", "print-3"]

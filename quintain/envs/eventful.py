@@ -1,0 +1,126 @@
+"""Any environment with events around its steps. One that has places of its own for events gets them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain import registry
+from quintain.envs.base import Env, StepResult
+from quintain.envs.embodied import EmbodiedEnv
+from quintain.envs.events import INTERVAL, RESET, EnvEventManager, EventCfg
+from quintain.envs.parameters import Parameters
+from quintain.envs.settings import EnvEventSettings
+from quintain.rng import Rng
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, State, Values
+
+
+class EventfulEnv(Env):
+    """Passes everything on and calls the events after each step and reset."""
+
+    def __init__(self, env: Env, cfg: Mapping[str, Any], rng: Rng) -> None:
+        self.env = env
+        self.spec = env.spec
+        self.num_lanes = env.num_lanes
+        self.group_size = env.group_size
+        self.first_lane = env.first_lane
+        self.notes = env.notes
+        self.events = EnvEventManager(cfg, env, rng)
+
+    def reset(self, lanes: Any = None) -> Any:
+        obs = self.env.reset(lanes)
+        self.events.apply(RESET, None if lanes is None else np.flatnonzero(np.asarray(lanes)))
+        return obs
+
+    def step(self, action: Any) -> StepResult:
+        result = self.env.step(action)
+        self.events.apply(INTERVAL)
+        begun = _begun(result)
+        if begun.any():
+            self.events.apply(RESET, np.flatnonzero(begun))
+        return result
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        obs = self.env.begin_anew([state["env"] for state in played])
+        self.events.apply(RESET)
+        return obs
+
+    def action_mask(self) -> Values | None:
+        return self.env.action_mask()
+
+    @property
+    def mirror(self) -> Any:
+        return self.env.mirror
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        self.env.set_parameters(values, lanes)
+
+    @property
+    def can_reset_lanes(self) -> bool:
+        return self.env.can_reset_lanes
+
+    def render(self) -> Array | None:
+        return self.env.render()
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.env.frames_per_second
+
+    def close(self) -> None:
+        self.events.close()
+        self.env.close()
+
+    @property
+    def exactness(self) -> str:
+        return self.env.exactness
+
+    def state_dict(self) -> State:
+        return {"env": self.env.state_dict(), "events": self.events.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.env.load_state_dict(state["env"])
+        self.events.load_state_dict(state["events"])
+
+
+def with_events(env: Env, cfg: Mapping[str, Any], rng: Rng) -> Env:
+    """Gives an environment events; with none it stays what it was."""
+    if not cfg:
+        return env
+    if isinstance(env, EmbodiedEnv):
+        env.events = EnvEventManager(cfg, env, rng)
+        return env
+    return EventfulEnv(env, cfg, rng)
+
+
+def events_of(env: Env) -> EnvEventManager | None:
+    """Returns the event manager of an environment that has one."""
+    return env.events if isinstance(env, EventfulEnv | EmbodiedEnv) else None
+
+
+def cfg_of(settings: Sequence[Any]) -> dict[str, EventCfg]:
+    """Turns the events of a run file into what the manager takes, by their types."""
+    cfg: dict[str, EventCfg] = {}
+    for each in settings:
+        assert isinstance(each, EnvEventSettings)
+        name = each.type if each.type not in cfg else f"{each.type}-{len(cfg) + 1}"
+        function = registry.get("env_event", each.type).load()
+        cfg[name] = EventCfg(
+            function, each.mode, each.interval_step, each.count_from, each.is_global, each.parameters()
+        )
+    return cfg
+
+
+def _begun(result: StepResult) -> Array:
+    """Says which lanes stand at the start of an episode after a step."""
+    if result.valid is not None:
+        return ~_array(result.valid)
+    begun = _array(result.terminated) | _array(result.truncated)
+    return np.asarray(begun if result.aborted is None else begun | _array(result.aborted))
+
+
+def _array(values: Any) -> Array:
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()

@@ -1,0 +1,200 @@
+"""Events inside an environment's step: functions of the environment and of the lanes they are for.
+
+Order in a step: the simulation moves, `interval` events, observations, rewards and ends, the step is recorded, the
+lanes that ended are reset, `reset` events for those lanes, their first observations. Within a mode events are called in
+the order in which they were given. An environment that resets inside its own `step` gets `interval` and then `reset`
+events right after it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from quintain.errors import SettingsError
+from quintain.registry import import_part
+from quintain.rng import Rng
+from quintain.typing import State, Stateful
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+STARTUP, INTERVAL, STEP, RESET = "startup", "interval", "step", "reset"
+
+
+@dataclass(frozen=True)
+class EventCfg:
+    """Says what an environment event does and when; any `mode` that is not built in is fired by hand."""
+
+    func: Any
+    """`f(env, lanes, **params)`, a class of such functors that is made with `(cfg, env)`, or module:Name of either."""
+    mode: str = RESET
+    interval_step: int = 10
+    """Steps between two calls in mode interval."""
+    count_from: Literal["run", "episode"] = "run"
+    """Whether the steps of an interval are counted over the run, or start again with each lane's episode."""
+    is_global: bool = False
+    """Whether it is called once for all lanes, with None for the lanes."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def interval(self) -> int:
+        return 1 if self.mode == STEP else self.interval_step
+
+
+class EnvEventManager:
+    """Calls the events of one environment. Its counters and its functors' memories are state."""
+
+    def __init__(self, cfg: Mapping[str, EventCfg | Mapping[str, Any]], env: Any, rng: Rng | None = None) -> None:
+        self.env = env
+        self.rng = rng or Rng(0)
+        self.cfg = {name: each if isinstance(each, EventCfg) else _cfg(name, each) for name, each in cfg.items()}
+        self.functors = {name: _make(name, each, env) for name, each in self.cfg.items()}
+        self.draws = {name: _check(name, self.functors[name], each) for name, each in self.cfg.items()}
+        self.counters: dict[str, Array] = {
+            name: np.zeros(1 if each.is_global else env.num_lanes, np.int64)
+            for name, each in self.cfg.items()
+            if each.mode in (INTERVAL, STEP)
+        }
+        self.firings = dict.fromkeys(self.cfg, 0)
+        self.apply(STARTUP)
+
+    @property
+    def available_modes(self) -> list[str]:
+        return [*dict.fromkeys([STARTUP, INTERVAL, STEP, RESET, *(each.mode for each in self.cfg.values())])]
+
+    @property
+    def active_functors(self) -> dict[str, list[str]]:
+        """The names of the events in each mode that has any, in the order in which they are called."""
+        modes = dict.fromkeys(each.mode for each in self.cfg.values())
+        return {mode: [name for name, each in self.cfg.items() if each.mode == mode] for mode in modes}
+
+    def apply(self, mode: str, env_ids: Any = None) -> None:
+        """Calls the events of a mode; `interval` counts one step and calls what is due in it."""
+        if mode not in self.available_modes:
+            raise SettingsError(
+                f"no environment event has the mode {mode!r}; there are {', '.join(self.available_modes)}", code="E0214"
+            )
+        if mode in (INTERVAL, STEP):
+            if env_ids is not None:
+                raise ValueError("interval events find their own lanes; call apply('interval') without any")
+            self._count_step()
+            return
+        lanes = np.arange(self.env.num_lanes) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
+        if mode == RESET:
+            self.reset(lanes)
+        for name, each in self.cfg.items():
+            if each.mode == mode:
+                self._call(name, lanes)
+
+    def reset(self, env_ids: Any = None) -> None:
+        """Tells functors with a `reset` which lanes begin anew, and lets intervals counted by episode begin anew."""
+        lanes = np.arange(self.env.num_lanes) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
+        for name, counter in self.counters.items():
+            if self.cfg[name].count_from == "episode":
+                counter[lanes] = 0
+        for functor in self.functors.values():
+            if hasattr(functor, "reset"):
+                functor.reset(lanes)
+
+    def never_fired(self) -> list[str]:
+        return [name for name, count in self.firings.items() if count == 0]
+
+    @property
+    def has_recordings(self) -> bool:
+        """Whether any functor has something to `flush`."""
+        return any(hasattr(functor, "flush") for functor in self.functors.values())
+
+    def flush(self, directory: Path) -> None:
+        """Lets functors write what they recorded since the last time."""
+        for functor in self.functors.values():
+            if hasattr(functor, "flush"):
+                functor.flush(directory)
+
+    def close(self) -> None:
+        for functor in self.functors.values():
+            if hasattr(functor, "close"):
+                functor.close()
+
+    def _count_step(self) -> None:
+        for name, counter in self.counters.items():
+            counter += 1
+            due = np.flatnonzero(counter % self.cfg[name].interval == 0)
+            if len(due):
+                self._call(name, due)
+
+    def _call(self, name: str, lanes: Array) -> None:
+        cfg = self.cfg[name]
+        draw = {"rng": self.rng.generator(name, self.firings[name])} if self.draws[name] else {}
+        self.firings[name] += 1
+        self.functors[name](self.env, None if cfg.is_global else lanes, **cfg.params, **draw)
+
+    def state_dict(self) -> State:
+        return {
+            "counters": {name: counter.copy() for name, counter in self.counters.items()},
+            "firings": dict(self.firings),
+            "memories": {n: functor.state_dict() for n, functor in self.functors.items() if _has_memory(functor)},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        if set(state["firings"]) != set(self.firings):
+            raise KeyError(f"saved environment events are {sorted(state['firings'])}, not {sorted(self.firings)}")
+        for name, counter in self.counters.items():
+            np.copyto(counter, state["counters"][name])
+        self.firings = dict(state["firings"])
+        for name, functor in self.functors.items():
+            if _has_memory(functor):
+                functor.load_state_dict(state["memories"][name])
+
+
+def _has_memory(functor: Any) -> bool:
+    return isinstance(functor, Stateful)
+
+
+def _cfg(name: str, given: Mapping[str, Any]) -> EventCfg:
+    known = EventCfg.__dataclass_fields__
+    if unknown := set(given) - set(known):
+        raise SettingsError(f"event {name!r}: unknown {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if "func" not in given:
+        raise SettingsError(f"event {name!r} has no func; give a function f(env, lanes), or module:Name of one")
+    cfg = EventCfg(**given)
+    if cfg.count_from not in ("run", "episode") or cfg.interval_step < 1:
+        raise SettingsError(f"event {name!r}: expected count_from run or episode, and interval_step of at least 1")
+    if cfg.is_global and cfg.count_from == "episode":
+        raise SettingsError(f"event {name!r} is global, so it cannot count from each lane's episode", code="E0216")
+    return cfg
+
+
+def _make(name: str, cfg: EventCfg, env: Any) -> Any:
+    part = import_part(f"event {name}", cfg.func) if isinstance(cfg.func, str) else cfg.func
+    return part(cfg, env) if isinstance(part, type) else part
+
+
+def _check(name: str, functor: Any, cfg: EventCfg) -> bool:
+    """Refuses a functor that could not be called as it will be; says whether it wants a random generator."""
+    _require_call(name, "__call__", functor, (None, None), cfg.params, optional="rng")
+    for method, arguments in (("reset", (None,)), ("flush", (None,)), ("close", ())):
+        if hasattr(functor, method) and not isinstance(functor, type):
+            _require_call(name, method, getattr(functor, method), arguments, {})
+    return "rng" in inspect.signature(functor).parameters and "rng" not in cfg.params
+
+
+def _require_call(
+    name: str, method: str, function: Callable[..., Any], arguments: tuple[Any, ...], params: Mapping[str, Any], *,
+    optional: str = "",
+) -> None:  # fmt: skip
+    signature = inspect.signature(function)
+    extra = {optional: None} if optional in signature.parameters and optional not in params else {}
+    try:
+        signature.bind(*arguments, **params, **extra)
+    except TypeError as error:
+        raise SettingsError(
+            f"event {name!r}: {method}{signature} cannot be called with {len(arguments)} arguments and "
+            f"{', '.join(params) or 'no parameters'} ({error})",
+            code="E0233",
+        ) from error

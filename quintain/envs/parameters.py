@@ -1,0 +1,132 @@
+"""Named numbers of a task that a curriculum or a randomisation may change: gravity, friction, the length of a pole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.errors import EnvError, QuintainError
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+Parameters = Mapping[str, Any]
+"""Numbers by name: one for all lanes that are meant, or one for each."""
+LaneParameters = Mapping[int, Mapping[str, float]]
+"""The numbers of each lane."""
+
+
+def set_attributes(owner: Any, name: str, values: Parameters) -> None:
+    """Changes numbers of one environment object: by its own `set_parameters(values)`, or as attributes."""
+    if callable(getattr(owner, "set_parameters", None)):
+        owner.set_parameters(dict(values))
+        return
+    for key, value in values.items():
+        setattr(owner, key, type(_number(owner, name, key))(value))
+
+
+def set_lane_values(owner: Any, name: str, values: Parameters, lanes: Any, num_lanes: int) -> None:
+    """Changes attributes of an object that holds all lanes: rows of an array or tensor, or one number for all."""
+    for key, value in values.items():
+        now: Any = getattr(owner, key, None)
+        if getattr(now, "shape", ())[:1] == (num_lanes,):
+            rows = slice(None) if lanes is None else _indices(now, lanes)
+            now[rows] = value if isinstance(now, np.ndarray) else _tensor_like(now, value)
+        elif lanes is not None:
+            raise EnvError(
+                f"env {name!r}: parameter {key!r} is one number for all lanes, so it cannot be set in some of them",
+                code="E0521",
+            )
+        else:
+            setattr(owner, key, type(_number(owner, name, key))(value))
+
+
+def lane_rows(values: Parameters, lanes: Sequence[int]) -> list[dict[str, float]]:
+    """Returns the values of each lane, from one number for all of them or one for each."""
+    return [
+        {key: float(value if np.ndim(value) == 0 else value[row]) for key, value in values.items()}
+        for row in range(len(lanes))
+    ]
+
+
+class ParameterSetter:
+    """Changes numbers of one environment, and knows what it was made with."""
+
+    def __init__(self, name: str, env: Any) -> None:
+        self.name = name
+        self.owner = getattr(env, "unwrapped", env)
+        self.as_made: dict[str, Any] = {}
+
+    def set(self, values: Parameters) -> None:
+        now = {key: getattr(self.owner, key, None) for key in values if key not in self.as_made}
+        self.as_made |= {key: value for key, value in now.items() if _is_number(value)}
+        try:
+            set_attributes(self.owner, self.name, values)
+        except QuintainError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise EnvError(f"env {self.name!r} failed in set_parameters(): {reason}", code="E0521") from error
+
+    def put_back(self, values: Parameters) -> None:
+        """Sets these, and everything else to what it was at first."""
+        if self.as_made or values:
+            self.set({**self.as_made, **values})
+
+
+class ParameterLog:
+    """Remembers which parameters each lane has, and when in its episode they changed, so that it can be replayed."""
+
+    def __init__(self, num_lanes: int) -> None:
+        self.before: list[dict[str, float]] = [{} for _ in range(num_lanes)]
+        self.changes: list[list[tuple[int, dict[str, float]]]] = [[] for _ in range(num_lanes)]
+
+    def add(self, lane: int, step: int, values: dict[str, float]) -> None:
+        """Takes note of a change before step `step` of the lane's episode."""
+        self.changes[lane].append((step, dict(values)))
+
+    def start_episode(self, lane: int) -> None:
+        for _, values in self.changes[lane]:
+            self.before[lane].update(values)
+        self.changes[lane].clear()
+
+    def at(self, lane: int, step: int) -> dict[str, float]:
+        """Returns what changed right before a step of the lane's episode."""
+        return {key: value for when, values in self.changes[lane] if when == step for key, value in values.items()}
+
+    def state_dict(self) -> State:
+        changes = [[[step, dict(values)] for step, values in lane] for lane in self.changes]
+        return {"before": [dict(lane) for lane in self.before], "changes": changes}
+
+    def load_state_dict(self, state: State) -> None:
+        self.before = [dict(lane) for lane in state["before"]]
+        self.changes = [[(int(step), dict(values)) for step, values in lane] for lane in state["changes"]]
+
+
+def _number(owner: Any, name: str, key: str) -> Any:
+    now = getattr(owner, key, None)
+    if _is_number(now):
+        return now
+    numbers = [k for k, v in vars(owner).items() if _is_number(v) and k[0] != "_"]
+    has = f"it has {', '.join(sorted(numbers))}" if numbers else "give it a method set_parameters(values)"
+    raise EnvError(f"env {name!r} has no parameter {key!r}; {has}", code="E0521")
+
+
+def _indices(now: Any, lanes: Any) -> Any:
+    if isinstance(now, np.ndarray):
+        return np.asarray(lanes)
+    import torch
+
+    return torch.as_tensor(lanes, device=now.device)
+
+
+def _tensor_like(now: Any, value: Any) -> Any:
+    import torch
+
+    return torch.as_tensor(value, dtype=now.dtype, device=now.device)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -1,0 +1,273 @@
+"""A policy as an ONNX file: normaliser, network and action transform in one graph, with its memory in and out.
+
+The file takes what the environment returns and gives what `env.step` takes. It is compared with the policy on random
+inputs before it gets its name, so an export that exists is one that agrees. Written as one file without external data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from quintain.data import fields as f
+from quintain.data.env_values import env_shape
+from quintain.data.rollout import TORCH_DTYPES, Slot
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, choice_sizes, flatten, leaves
+from quintain.errors import QuintainError, SettingsError
+from quintain.policies.base import Policy
+from quintain.rng import Rng
+from quintain.versions import quintain_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quintain.typing import Array
+
+MODEL_FILE, CONTRACT_FILE = "policy.onnx", "policy.json"
+STATE, NEXT_STATE, FIRST, MASK = "state", "next_state", f.FIRST, f.ACTION_MASK
+NUM_COMPARED = 32
+TOLERANCE = 1e-4
+_BATCH_SIZES = (1, 31)
+"""Rows of the inputs that are compared: two sizes, so that a batch size that became a constant is found."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far it may be from the policy."""
+
+    model: Path
+    contract: Path
+    largest_difference: float
+
+
+class ActingModule(nn.Module):
+    """Takes tensors and returns tensors, as a graph needs it; acts with the likeliest action."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        policy, spec = self.policy, self.policy.spec
+        seen = {name: _from_env(inputs[name], leaf) for name, leaf in leaves(spec.obs, f.OBS).items()}
+        rows = next(iter(seen.values()))
+        size = rows.shape[0]
+        chosen = {
+            name: torch.zeros((size, *leaf.shape), dtype=TORCH_DTYPES[leaf.dtype])
+            for name, leaf in leaves(spec.action, f.ACTION).items()
+        }
+        named = {**seen, **chosen, f.FIRST: inputs.get(FIRST, torch.zeros(size, dtype=torch.bool))}
+        if spec.mask_size:
+            named[f.ACTION_MASK] = inputs[MASK]
+        slot = Slot(
+            obs=build(spec.obs, named, f.OBS),
+            action=build(spec.action, named, f.ACTION),
+            log_prob=torch.zeros(size),
+            value=torch.zeros(size),
+            noise=torch.zeros((size, policy.noise.size)),
+            leaves=named,
+        )
+        state = inputs[STATE].clone() if policy.state_size else torch.zeros((size, 0))
+        policy.act(slot, state, deterministic=True)
+        acted = flatten(spec.action, policy.env_action(slot), f.ACTION)
+        outputs = {name: _to_env(acted[name], leaf) for name, leaf in leaves(spec.action, f.ACTION).items()}
+        return {**outputs, NEXT_STATE: state} if policy.state_size else outputs
+
+
+def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Exported:
+    """Writes `policy.onnx` and its contract into a directory, after comparing both on random inputs."""
+    runtime = _require_libraries()
+    module = ActingModule(_on_cpu(policy)).eval()
+    inputs = random_inputs(policy, 4, Rng(0))
+    batch = torch.export.Dim("batch", min=1)
+    directory.mkdir(parents=True, exist_ok=True)
+    unchecked = directory / f".tmp-{MODEL_FILE}"
+    try:
+        with _quiet():
+            program: Any = torch.onnx.export(
+                module,
+                # By name: a mapping that comes last among the arguments would be taken for keywords.
+                kwargs={"inputs": inputs},
+                input_names=list(inputs),
+                output_names=_output_names(policy),
+                dynamic_shapes={"inputs": {name: {0: batch} for name in inputs}},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+            program.save(str(unchecked), external_data=False)
+        session = runtime.InferenceSession(str(unchecked), providers=["CPUExecutionProvider"])
+        difference = _compare(module, session, policy)
+        contract = directory / CONTRACT_FILE
+        # The exporter may leave out what nothing depends on, such as an entry that only the critic sees.
+        names = {"input": [each.name for each in session.get_inputs()], "output": _output_names(policy)}
+        described = describe(policy, names, unchecked.read_bytes(), difference, about)
+        contract.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        unchecked.rename(directory / MODEL_FILE)
+    finally:
+        unchecked.unlink(missing_ok=True)
+    return Exported(directory / MODEL_FILE, contract, difference)
+
+
+def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Tensor]:
+    """Draws inputs of the exported graph from the spaces."""
+    draw = rng.generator("export", num_rows)
+    inputs = {
+        name: torch.from_numpy(_draw(leaf, num_rows, draw)) for name, leaf in leaves(policy.spec.obs, f.OBS).items()
+    }
+    if policy.spec.mask_size:
+        allowed = draw.random((num_rows, policy.spec.mask_size)) < 0.7
+        # One choice of each is always allowed: the first of every head.
+        allowed[:, _first_choices(policy)] = True
+        inputs[MASK] = torch.from_numpy(allowed)
+    if policy.state_size:
+        inputs[FIRST] = torch.from_numpy(draw.random(num_rows) < 0.3)
+        inputs[STATE] = torch.from_numpy(draw.standard_normal((num_rows, policy.state_size)).astype(np.float32))
+    return inputs
+
+
+def describe(
+    policy: Policy, names: Mapping[str, Sequence[str]], model: bytes, difference: float, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Says in JSON what the file takes and gives, for whoever runs it without us."""
+    obs, action = leaves(policy.spec.obs, f.OBS), leaves(policy.spec.action, f.ACTION)
+    extra: dict[str, dict[str, Any]] = {
+        MASK: {"dtype": "bool", "shape": ["batch", policy.spec.mask_size], "meaning": "choices that are allowed"},
+        FIRST: {"dtype": "bool", "shape": ["batch"], "meaning": "true in the first step of an episode"},
+        STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "next_state of the step before"},
+        NEXT_STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "memory after the step"},
+    }
+    described = {name: _describe_leaf(leaf) for name, leaf in {**obs, **action}.items()} | extra
+    return {
+        "format": "quintain-policy-1",
+        "quintain": quintain_version(),
+        **about,
+        "file": MODEL_FILE,
+        "sha256": hashlib.sha256(model).hexdigest(),
+        "inputs": [{"name": name, **described[name]} for name in names["input"]],
+        "outputs": [{"name": name, **described[name]} for name in names["output"]],
+        "initial_state": "zeros" if policy.state_size else None,
+        "deterministic": True,
+        "spec": policy.spec.to_dict(),
+        "compared": {"num_inputs": NUM_COMPARED, "largest_difference": difference, "tolerance": TOLERANCE},
+    }
+
+
+def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
+    """Returns the largest difference between file and policy; refuses a file that does not agree."""
+    wanted = [each.name for each in session.get_inputs()]
+    largest = 0.0
+    for num_rows in _BATCH_SIZES:
+        inputs = random_inputs(policy, num_rows, Rng(1))
+        with torch.no_grad():
+            expected = module({name: value.clone() for name, value in inputs.items()})
+        found = session.run(list(expected), {name: inputs[name].numpy() for name in wanted})
+        for (name, value), other in zip(expected.items(), found, strict=True):
+            difference = float(np.max(np.abs(value.numpy().astype(np.float64) - np.asarray(other, dtype=np.float64))))
+            limit = TOLERANCE if value.is_floating_point() else 0.0
+            if not difference <= limit:
+                raise QuintainError(
+                    f"the exported policy differs from the original in {name} by {difference:g} (at most {limit:g} is "
+                    f"allowed), so it was not kept. Please report it with the policy's settings",
+                    code="E0901",
+                )
+            largest = max(largest, difference)
+    return largest
+
+
+def _require_libraries() -> Any:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  # the exporter needs it, and would say so at length
+    except ImportError as error:
+        raise SettingsError(
+            f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: pip install 'quintain[export]'",
+            code="E0242",
+        ) from error
+    return onnxruntime
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leaves out the exporter's warnings: what matters is compared afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _on_cpu(policy: Policy) -> Policy:
+    if policy.device.type != "cpu":
+        raise SettingsError("export a policy that is on the CPU: policy.to('cpu')")
+    return policy
+
+
+def _output_names(policy: Policy) -> list[str]:
+    return [*leaves(policy.spec.action, f.ACTION), *([NEXT_STATE] if policy.state_size else [])]
+
+
+def _from_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
+    if isinstance(leaf, DiscreteSpec):
+        return value - leaf.start
+    if isinstance(leaf, BoxSpec):
+        return value
+    row = value.reshape(value.shape[0], len(leaf.nvec))
+    return row - torch.tensor(leaf.starts) if leaf.starts else row
+
+
+def _to_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
+    if isinstance(leaf, DiscreteSpec):
+        return value + leaf.start
+    if isinstance(leaf, BoxSpec):
+        return value
+    numbered = value + torch.tensor(leaf.starts) if leaf.starts else value
+    return numbered.reshape(value.shape[0], *_shape(leaf))
+
+
+def _shape(leaf: LeafSpec) -> tuple[int, ...]:
+    """Returns the shape of one value in the graph: the environment's own; a text is the numbers of its characters."""
+    is_text = not isinstance(leaf, BoxSpec | DiscreteSpec) and leaf.characters
+    return leaf.shape if is_text else env_shape(leaf)
+
+
+def _first_choices(policy: Policy) -> list[int]:
+    return [0, *np.cumsum(choice_sizes(policy.spec.action))[:-1].tolist()]
+
+
+def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
+    if isinstance(leaf, DiscreteSpec):
+        return draw.integers(leaf.start, leaf.start + leaf.n, num_rows)
+    if not isinstance(leaf, BoxSpec):
+        chosen = np.stack([draw.integers(0, n, num_rows) for n in leaf.nvec], axis=1)
+        return np.asarray(chosen + np.asarray(leaf.starts or 0)).reshape(num_rows, *_shape(leaf))
+    if leaf.dtype == "uint8":
+        return draw.integers(0, 256, (num_rows, *leaf.shape)).astype(np.uint8)
+    low, high = (np.clip(bound, -3.0, 3.0) for bound in leaf.bounds())
+    return np.asarray(draw.uniform(low, high, (num_rows, *leaf.shape)), dtype=np.float32)
+
+
+def _describe_leaf(leaf: LeafSpec) -> dict[str, Any]:
+    about: dict[str, Any] = {"dtype": leaf.dtype, "shape": ["batch", *_shape(leaf)]}
+    if isinstance(leaf, DiscreteSpec):
+        return {**about, "low": leaf.start, "high": leaf.start + leaf.n - 1}
+    if isinstance(leaf, BoxSpec):
+        low, high = ([float(x) if np.isfinite(x) else None for x in bound] for bound in (leaf.low, leaf.high))
+        return {**about, "low": low, "high": high}
+    starts = leaf.starts or (0,) * len(leaf.nvec)
+    ranges = {"low": list(starts), "high": [start + n - 1 for start, n in zip(starts, leaf.nvec, strict=True)]}
+    return {**about, **ranges, **({"characters": leaf.characters} if leaf.characters else {})}

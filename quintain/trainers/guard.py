@@ -1,0 +1,79 @@
+"""What happens when an update meets numbers that are not finite: skip it, go back, or stop, within a budget.
+
+The optimizer has not taken such a step (it sees the gradient's norm on the device), so the policy is as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quintain.algorithms.nonfinite import clear_nonfinite, evidence_of, first_bad_tensor
+from quintain.errors import NonFiniteError
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.settings.run import RunSettings
+    from quintain.trainers.base import Trainer
+
+WINDOW = 1000
+"""Updates over which failures are counted."""
+MAX_IN_WINDOW = 10
+
+
+class UpdateGuard(KeepsState):
+    """Counts failed updates and decides what follows."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.num_updates = 0
+        self.in_a_row = 0
+        self.failed_at: list[int] = []
+
+    def passed(self) -> None:
+        """Takes note of an update that went well."""
+        self.num_updates += 1
+        self.in_a_row = 0
+
+    def failed(self, trainer: Trainer, fault: NonFiniteError) -> bool:
+        """Decides about a failed update: True goes on without it, False means the trainer stands somewhere else now."""
+        self.num_updates += 1
+        self.in_a_row += 1
+        self.failed_at = [*(n for n in self.failed_at if n > self.num_updates - WINDOW), self.num_updates]
+        where = first_bad_tensor(trainer.algorithm, trainer.taken, trainer.progress) or "a part of the loss"
+        found = f"{fault.message}; first bad tensor: {where}"
+        if self.in_a_row == 1:
+            kept = trainer.session.keep_evidence(trainer, evidence_of(trainer.taken))
+            found += f"; the batch is in {kept}" if kept else ""
+        clear_nonfinite(trainer.taken)
+        if self._is_spent:
+            raise NonFiniteError(f"{found}. {self._budget(trainer)}", code="E0604") from fault
+        if self.settings.on_nonfinite_update == "rollback" and self._go_back(trainer):
+            factor = trainer.algorithm.learning_rate_scale
+            trainer.session.warn(
+                trainer, "W0604", f"{found}; went back to step {trainer.global_step}, learning rate times {factor:g}"
+            )
+            return False
+        trainer.stats.set_stat("train/skipped_updates", len(self.failed_at))
+        trainer.session.warn(trainer, "W0604", f"{found}; the update was skipped ({self.in_a_row} in a row)")
+        return True
+
+    @property
+    def _is_spent(self) -> bool:
+        settings = self.settings
+        too_many = self.in_a_row >= settings.max_nonfinite_updates or len(self.failed_at) >= MAX_IN_WINDOW
+        return settings.on_nonfinite_update == "stop" or too_many
+
+    def _budget(self, trainer: Trainer) -> str:
+        last = trainer.session.summary(trainer).last_checkpoint
+        seen = f"{self.in_a_row} in a row, {len(self.failed_at)} of the last {min(self.num_updates, WINDOW)} updates"
+        advice = "Lower the learning rate, or look for extreme rewards or observations"
+        return f"Stopped after {seen}; last finite checkpoint: {last or 'none'}. {advice}"
+
+    def _go_back(self, trainer: Trainer) -> bool:
+        scale, counted = trainer.algorithm.learning_rate_scale, self.state_dict()
+        if not trainer.session.rollback(trainer):
+            return False
+        # Else the same data would lead to the same end, and be counted as the first time.
+        trainer.algorithm.learning_rate_scale = scale * self.settings.rollback_learning_rate_factor
+        self.load_state_dict(counted)
+        return True

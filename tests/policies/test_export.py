@@ -1,0 +1,179 @@
+"""An exported policy takes what the environment gives, answers what the policy answers, and carries its memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quintain.data.spec import BehaviorSpec, DictSpec, MultiDiscreteSpec, TupleSpec, box, discrete, multi_discrete
+from quintain.errors import QuintainError, SettingsError
+from quintain.policies import export
+from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.actor_only import ActorOnly
+from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
+from quintain.rng import Rng
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
+pytestmark = pytest.mark.slow
+
+CAMERA = box(40, 40, 3, low=0, high=255, dtype="uint8")
+CASES: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
+    "choices from one": (BehaviorSpec(box(4), discrete(3, start=1)), {"normalize_obs": True}),
+    "clipped numbers": (BehaviorSpec(box(3), box(2, low=-0.1, high=0.1)), {}),
+    "squashed numbers": (
+        BehaviorSpec(box(3), box(2, low=-2.0, high=1.0)),
+        {"squash_actions": True, "state_dependent_std": True},
+    ),
+    "lstm": (BehaviorSpec(box(3), multi_discrete(2, 3)), {"memory": MemorySettings(cell="lstm", size=8)}),
+    "gru, groups, hybrid": (
+        BehaviorSpec(DictSpec((("a", box(3)), ("b", box(2)), ("c", discrete(3, start=5)))),
+                     TupleSpec((discrete(2), box(1)))),
+        {"memory": MemorySettings(cell="gru", size=8), "actor_obs": ("a", "c"), "critic_obs": ("a", "b")},
+    ),
+    "image": (BehaviorSpec(DictSpec((("camera", CAMERA), ("bits", multi_discrete(2, 2)))), discrete(3)), {}),
+    "masked": (BehaviorSpec(box(3), TupleSpec((discrete(4), multi_discrete(2, 3))), mask_size=9), {}),
+    "arranged choices": (
+        BehaviorSpec(MultiDiscreteSpec((3, 3, 2, 2), (1, 1, 0, 0), (2, 2)), MultiDiscreteSpec((2, 4), (5, 0), (2, 1))),
+        {},
+    ),
+}  # fmt: skip
+
+
+def policy_of(name: str) -> ActorCritic:
+    spec, settings = CASES[name]
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(16,), **settings), spec, Rng(3))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    if settings.get("normalize_obs"):
+        policy.observe({"obs": np.random.default_rng(0).normal(2.0, 5.0, (100, 4)).astype(np.float32)})
+    return policy
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, export.Exported]:
+    folder = tmp_path_factory.mktemp("export")
+    return {name: export.export_onnx(policy_of(name), folder / str(i), {"step": 7}) for i, name in enumerate(CASES)}
+
+
+def session_of(found: export.Exported) -> Any:
+    return onnxruntime.InferenceSession(str(found.model), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_it_answers_what_predict_answers(name: str, num_rows: int, exported: dict[str, export.Exported]) -> None:
+    """`predict` is another way through the code than the graph was traced from: numpy in and out, in spec's shape."""
+    from quintain.data.spec import build, flatten
+
+    policy, session = policy_of(name), session_of(exported[name])
+    inputs = {k: v.numpy() for k, v in export.random_inputs(policy, num_rows, Rng(9)).items()}
+    wanted = [each.name for each in session.get_inputs()]
+    outputs = dict(zip([each.name for each in session.get_outputs()],
+                       session.run(None, {k: inputs[k] for k in wanted}), strict=True))  # fmt: skip
+    obs = build(policy.spec.obs, inputs, "obs")
+    # `predict` takes no `first`: at the start of an episode the memory is zero.
+    state = inputs["state"] * ~inputs["first"][:, None] if policy.state_size else None
+    action, next_state = policy.predict(obs, state, action_mask=inputs.get("action_mask"))
+    for leaf, value in flatten(policy.spec.action, action, "action").items():
+        np.testing.assert_allclose(outputs[leaf], value, atol=1e-4)
+        assert outputs[leaf].shape == np.shape(value)
+    if policy.state_size:
+        np.testing.assert_allclose(outputs["next_state"], next_state, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_contract_says_what_the_file_takes_and_gives(name: str, exported: dict[str, export.Exported]) -> None:
+    policy, found = policy_of(name), exported[name]
+    contract = json.loads(found.contract.read_text())
+    session = session_of(found)
+    for key, listed in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        assert [each["name"] for each in contract[key]] == [each.name for each in listed]
+        for described, each in zip(contract[key], listed, strict=True):
+            assert described["shape"][1:] == list(each.shape[1:]), each.name
+            assert isinstance(each.shape[0], str), "the batch size became a constant"
+            assert described["dtype"] in {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(bool)": "bool",
+                                          "tensor(uint8)": "uint8"}[each.type]  # fmt: skip
+    assert contract["sha256"] == hashlib.sha256(found.model.read_bytes()).hexdigest()
+    assert contract["spec"] == policy.spec.to_dict()
+    assert contract["step"] == 7
+    assert contract["compared"]["num_inputs"] == 32
+    assert found.largest_difference <= 1e-4
+
+
+def test_ranges_are_those_of_the_spaces(exported: dict[str, export.Exported]) -> None:
+    inputs = {e["name"]: e for e in json.loads(exported["gru, groups, hybrid"].contract.read_text())["inputs"]}
+    assert (inputs["obs.c"]["low"], inputs["obs.c"]["high"]) == (5, 7)
+    assert inputs["obs.a"]["low"] == [None, None, None]
+    assert inputs["state"]["shape"] == ["batch", 16]  # the actor's memory and the critic's
+
+
+def test_memory_carried_over_steps_is_the_policys(exported: dict[str, export.Exported]) -> None:
+    policy, session = policy_of("lstm"), session_of(exported["lstm"])
+    states: dict[str, Any] = {"mine": np.zeros((1, 16), np.float32), "theirs": None}
+    draw = np.random.default_rng(4)
+    for step in range(10):
+        obs = draw.normal(size=(1, 3)).astype(np.float32)
+        given = {"obs": obs, "first": np.array([step == 0]), "state": states["mine"]}
+        action, states["mine"] = session.run(["action", "next_state"], given)
+        expected, states["theirs"] = policy.predict(obs, states["theirs"])
+        assert action.tolist() == expected.tolist()
+    assert np.abs(states["mine"]).max() > 0.1
+
+
+def test_actions_stay_in_their_bounds(exported: dict[str, export.Exported]) -> None:
+    inputs = {"obs": np.full((3, 3), 100.0, np.float32) * np.array([[1], [-1], [0]], np.float32)}
+    [clipped] = session_of(exported["clipped numbers"]).run(None, inputs)
+    assert np.abs(clipped).max() == pytest.approx(0.1)
+    [squashed] = session_of(exported["squashed numbers"]).run(None, inputs)
+    assert (squashed >= -2.0).all()
+    assert (squashed <= 1.0).all()
+
+
+def test_masked_choices_are_never_chosen(exported: dict[str, export.Exported]) -> None:
+    session, draw = session_of(exported["masked"]), np.random.default_rng(0)
+    for only in range(4):
+        mask = np.ones((6, 9), np.bool_)
+        mask[:, :4] = False
+        mask[:, only] = True
+        obs = draw.normal(size=(6, 3)).astype(np.float32)
+        chosen, _ = session.run(["action.0", "action.1"], {"obs": obs, "action_mask": mask})
+        assert set(chosen.tolist()) == {only}
+
+
+def test_a_policy_without_a_critic_is_exported_too(tmp_path: Path) -> None:
+    policy = ActorOnly(ActorOnlySettings(hidden_sizes=(4,)), BehaviorSpec(box(2), discrete(2)), Rng(0))
+    assert export.export_onnx(policy, tmp_path, {}).model.is_file()
+
+
+def test_a_file_that_does_not_agree_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = export.ActingModule.forward
+    calls = 0
+
+    def drifting(self: Any, inputs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        outputs = original(self, inputs)
+        # What is traced is right; what it is compared with is not.
+        return outputs if torch.compiler.is_compiling() else {k: v + 1 for k, v in outputs.items()}
+
+    monkeypatch.setattr(export.ActingModule, "forward", drifting)
+    with pytest.raises(QuintainError, match="differs from the original in action by 1") as failed:
+        export.export_onnx(policy_of("clipped numbers"), tmp_path, {})
+    assert failed.value.code == "E0901"
+    assert calls > 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with pytest.raises(SettingsError, match=r"pip install 'quintain\[export\]'") as failed:
+        export.export_onnx(policy_of("clipped numbers"), tmp_path, {})
+    assert failed.value.code == "E0242"

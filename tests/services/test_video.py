@@ -1,0 +1,72 @@
+"""An episode's pictures become one animation that opens again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quintain.errors import EnvError, SettingsError
+from quintain.services import video
+
+Image = pytest.importorskip("PIL.Image", reason="needs the extra [video], which `make install` installs")
+
+
+class Draws:
+    """An environment whose pictures are squares of a grey that tells the step."""
+
+    frames_per_second = 20.0
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def render(self) -> Any:
+        self.step += 1
+        return np.full((16, 24, 3), 10 * self.step, np.uint8)
+
+
+def test_the_pictures_of_one_episode_are_kept() -> None:
+    recorder, env = video.EpisodeRecorder(), Draws()
+    for has_ended in (False, False, False, True, False):
+        recorder(env, has_ended)
+    assert [frame[0, 0, 0] for frame in recorder.frames] == [10, 20, 30]
+    assert recorder.frames_per_second == 20.0
+
+
+def test_a_long_episode_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MAX_FRAMES", 4)
+    recorder, env = video.EpisodeRecorder(), Draws()
+    for _ in range(9):
+        recorder(env, False)
+    assert len(recorder.frames) == 4
+
+
+def test_an_environment_without_pictures_is_named() -> None:
+    class Blind(Draws):
+        def render(self) -> Any:
+            return None
+
+    with pytest.raises(EnvError, match="gives no pictures") as failed:
+        video.EpisodeRecorder()(Blind(), False)
+    assert failed.value.code == "E0522"
+
+
+def test_the_file_opens_again_with_its_pictures_and_its_speed(tmp_path: Path) -> None:
+    frames = [np.full((16, 24, 3), 40 * (i + 1), np.uint8) for i in range(5)]
+    video.save_webp(tmp_path / "a.webp", frames, 20.0)
+    with Image.open(tmp_path / "a.webp") as found:
+        assert (found.format, found.n_frames, found.size) == ("WEBP", 5, (24, 16))
+        for i in range(5):
+            found.seek(i)
+            assert abs(int(np.asarray(found.convert("RGB")).mean()) - 40 * (i + 1)) <= 3
+            found.load()
+            assert found.info["duration"] == 50
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(SettingsError, match=r"pip install 'quintain\[video\]'") as failed:
+        video.require_pillow()
+    assert failed.value.code == "E0242"
