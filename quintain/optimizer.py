@@ -153,8 +153,12 @@ class Optimizer:
         return torch.split(flat, [p.numel() for p in self.parameters.values()])
 
 
+@torch.inference_mode(False)
 def flat_memory(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """Returns the tensor that all parameters are consecutive views of, after making them so if they are not."""
+    """Returns the tensor that all parameters are consecutive views of, after making them so if they are not.
+
+    The first to need it may be acting, in inference mode; what is made there could never take part in learning.
+    """
     total, first = sum(p.numel() for p in parameters), parameters[0].detach()
     address = first.data_ptr()
     for parameter in parameters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -130,11 +130,12 @@ class Algorithm(KeepsState, ABC):
 
     def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
         """Writes generalised advantages and the returns they imply."""
+        estimate = generalized_advantages if self.why_plain else compiled_advantages()
         for rollout in batch:
             value, final_value, terminated, done, valid = (
                 rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID)
             )
-            advantage = generalized_advantages(
+            advantage = estimate(
                 self.reward(rollout),
                 value,
                 final_value[:-1],
@@ -200,6 +201,13 @@ class Algorithm(KeepsState, ABC):
     def judge(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the steps that count, and what the policy now says of their actions."""
         return only_valid(minibatch, self.policy.evaluate_actions(minibatch))
+
+
+def compiled_advantages() -> Callable[..., Array]:
+    """Returns `generalized_advantages` as a kernel, which gives the same bits; here, so that it is loaded late."""
+    from quintain.compiled import recursions
+
+    return recursions.generalized_advantages
 
 
 def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:

@@ -62,7 +62,7 @@ def activate(activation: int, values: Array, slopes: Array) -> None:
             for r in range(num_rows):
                 # exp(x) - 1 = 2 t / (1 - t) with t = tanh(x / 2), which loses no digits for x < 0.
                 x = values[unit, r]
-                t = tanh(_HALF * (x if x < 0 else np.float32(0.0)))
+                t = tanh(_HALF * (np.float32(0.0) if x > 0 else x))
                 h = _TWO * t / (_ONE - t)
                 slopes[unit, r] = h + _ONE
                 values[unit, r] = x if x > 0 else h

@@ -14,26 +14,28 @@ if TYPE_CHECKING:
 _ZERO = np.float32(0.0)
 
 
+def generalized_advantages(reward: Array, *rest: Array, gamma: float, gae_lambda: float) -> Array:
+    """Returns what the function of this name in `algorithms.returns` does, for float32."""
+    advantage: Array = _advantages(np.ascontiguousarray(reward, np.float32), *rest, (gamma, gae_lambda))
+    return advantage
+
+
 @kernel
-def generalized_advantages(
-    reward: Array, value: Array, final_value: Array, ends: Any, gamma: float, gae_lambda: float
+def _advantages(
+    reward: Array, value: Array, final_value: Array, terminated: Array, done: Array, valid: Array, discounts: Any
 ) -> Array:
-    """Returns what `algorithms.returns.generalized_advantages` does; `ends` is (terminated, done, valid)."""
-    terminated, done, valid = ends
+    gamma, gae_lambda = discounts
     discount, carry = np.float32(gamma), np.float32(gamma * gae_lambda)
     advantage = np.empty_like(reward)
     num_steps, num_lanes = reward.shape
-    following = np.zeros(num_lanes, np.float32)
-    for t in range(num_steps - 1, -1, -1):
-        for lane in range(num_lanes):
-            if not valid[t, lane]:
-                following[lane] = _ZERO
-            else:
-                ahead = value[t + 1, lane]
-                if done[t, lane]:
-                    ahead = _ZERO if terminated[t, lane] else final_value[t, lane]
-                    following[lane] = _ZERO
-                delta = reward[t, lane] + discount * ahead - value[t, lane]
-                following[lane] = carry * following[lane] + delta
-            advantage[t, lane] = following[lane]
+    for lane in range(num_lanes):
+        following = _ZERO
+        for t in range(num_steps - 1, -1, -1):
+            ahead = value[t + 1, lane]
+            if done[t, lane]:
+                ahead = _ZERO if terminated[t, lane] else final_value[t, lane]
+                following = _ZERO
+            delta = reward[t, lane] + discount * ahead - value[t, lane]
+            following = carry * following + delta if valid[t, lane] else _ZERO
+            advantage[t, lane] = following
     return advantage
