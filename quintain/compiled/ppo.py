@@ -85,7 +85,8 @@ def _judge_actions(
         ratio = exp(log_ratio)
         gain = batch.advantage[tile[r]] * ratio
         clipped_gain = batch.advantage[tile[r]] * min(max(ratio, _ONE - clip), _ONE + clip)
-        by_log_prob[r] = -gain * share if gain <= clipped_gain else _ZERO
+        # In this order a number that is not one reaches the gradient, and the step is left out.
+        by_log_prob[r] = _ZERO if gain > clipped_gain else -gain * share
         sums[POLICY_LOSS] -= min(gain, clipped_gain)
         sums[ENTROPY] += judged[1, r]
         sums[APPROX_KL] += ratio - _ONE - log_ratio
