@@ -36,6 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "follow",
             "kernel_notes",
             "launch",
+            "rank_losses",
             "rank_state",
             "ranks",
             "restore",
