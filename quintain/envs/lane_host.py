@@ -93,6 +93,8 @@ class LaneHost:
     def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
         """Takes the memory in which steps are exchanged."""
         self.spec, self.rows, self.mask_source = spec, rows, mask_source
+        # Single numbers are read and written five times as fast without numpy.
+        self.marks: memoryview = rows.marks.data
         self.obs_leaves = leaves(spec.obs, f.OBS)
         self.action_leaves = leaves(spec.action, f.ACTION)
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
@@ -214,7 +216,7 @@ class LaneHost:
     def _mark(self, lane: int, call: int) -> None:
         """Says in shared memory what this lane is about to do, so that a watcher can name who never came back."""
         if self.is_watched:
-            marks = self.rows.marks
+            marks = self.marks
             marks[lane] = (marks[lane] | 3) + 1 + call
 
     def _actions(self, lanes: Sequence[int]) -> Sequence[Any]:

@@ -39,10 +39,10 @@ class WorkerHandle:
         self.child.send_word(STEP)
         self.call, self.num_owed = "step", 1
 
-    def read(self, faults: list[LaneFault]) -> bool:
-        """Takes in what has arrived; returns False if the conversation is over."""
+    def read(self, faults: list[LaneFault], *, waits: bool = False) -> bool:
+        """Takes in what has arrived, or arrives soon; returns False if the conversation is over."""
         while self.child is not None and self.num_owed:
-            message = self.child.receive()
+            message = self.child.receive(waits=waits)
             if message is None:
                 return True
             if message == DONE:

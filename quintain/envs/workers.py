@@ -31,13 +31,13 @@ from quintain.envs.recipes import Recipe
 from quintain.envs.worker_handle import WorkerHandle
 from quintain.errors import EnvError, QuintainError, SettingsError
 from quintain.services import unnamed_memory
+from quintain.services.supervisor import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
     from quintain.typing import Array
 
 ENTRY = "quintain.envs.worker_process:serve"
-_LOOK_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 1.0
 _CALLS = {STEPPING: "step", RESETTING: "reset", CREATING: "create"}
 _ERRORS: dict[Any, type[QuintainError]] = {2: SettingsError, 5: EnvError}
@@ -134,7 +134,14 @@ class WorkerCrew:
             return self._call("step", lanes, autoreset=autoreset)
         for worker in self.workers:
             worker.send_step()
-        return self._gather(self.workers)
+        # All must answer, so it does not matter who is waited for first: no poll, and one wake-up for several answers.
+        faults: list[LaneFault] = []
+        for place, worker in enumerate(self.workers):
+            if not worker.read(faults, waits=True):
+                faults.append(self._lose(worker))
+            elif worker.num_owed:
+                return self._gather(self.workers[place:], faults)
+        return faults
 
     def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
         faults = self._call("set_parameters", list(values), parameters=values)
@@ -213,28 +220,34 @@ class WorkerCrew:
                     kind = _ERRORS.get(words.get("exit_code"), EnvError)
                     raise kind(str(words["failed"]), code=str(words["code"]))
 
-    def _gather(self, asked: Sequence[WorkerHandle]) -> list[LaneFault]:
+    def _gather(self, asked: Sequence[WorkerHandle], found: Sequence[LaneFault] = ()) -> list[LaneFault]:
         """Waits until everyone asked has answered, has died, or has been given up."""
-        faults: list[LaneFault] = []
+        faults = list(found)
         waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
         looks = {worker: _Look(time.monotonic(), self._marks(worker)) for worker in asked}
         poller = select.poll()
         for descriptor in (*waiting, self.supervisor.report_descriptor):
             poller.register(descriptor, select.POLLIN)
+        next_look = time.monotonic() + PATIENCE_SECONDS
         while waiting:
-            for descriptor, _ in poller.poll(_LOOK_SECONDS * 1000.0):
-                if descriptor not in waiting:
-                    self.supervisor.read_reports()
+            ready = {descriptor for descriptor, _ in poller.poll(PATIENCE_SECONDS * 1000.0)}
+            if not ready <= waiting.keys():
+                self.supervisor.read_reports()
+            is_time_to_look = time.monotonic() >= next_look
             for descriptor, worker in list(waiting.items()):
                 assert worker.child is not None
-                goes_on = worker.read(faults)
-                if worker.num_owed and (not goes_on or worker.child.is_over):
+                is_over = worker.child.is_over
+                # What it said before it died still counts.
+                goes_on = worker.read(faults) if is_over or descriptor in ready else True
+                if worker.num_owed and (is_over or not goes_on):
                     faults.append(self._lose(worker))
-                elif worker.num_owed and self._is_overdue(worker, looks[worker]):
+                elif worker.num_owed and is_time_to_look and self._is_overdue(worker, looks[worker]):
                     faults.append(self._give_up(worker))
                 if not worker.num_owed:
                     poller.unregister(descriptor)
                     del waiting[descriptor]
+            if is_time_to_look:
+                next_look = time.monotonic() + PATIENCE_SECONDS
         # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
         return sorted(faults, key=lambda fault: fault.lanes)
 

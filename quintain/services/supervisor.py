@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,10 @@ from quintain.services.child_environment import child_environment
 from quintain.services.messages import MAX_MESSAGE_BYTES, Assembler, send_text
 
 GRACE_SECONDS = 2.0
+PATIENCE_SECONDS = 0.25
+"""How long one look for an answer waits before whoever looks must see to other things."""
+_RECEIVE_LIMIT = struct.pack("ll", 0, int(PATIENCE_SECONDS * 1e6))
+_SEND_LIMIT = struct.pack("ll", 10, 0)
 _MAX_STACK_BYTES = 20_000
 _BOOT = (
     "import json, sys; path, preload, descriptor = json.loads(sys.argv[1]); sys.path[:] = path; "
@@ -61,11 +66,12 @@ class Child:
         with suppress(OSError):
             send_text(self.channel, json.dumps(words).encode(), descriptors)
 
-    def receive(self) -> bytes | None:
-        """Returns what has arrived, empty if nothing will any more, or None if it is not complete yet."""
+    def receive(self, *, waits: bool = False) -> bytes | None:
+        """Returns what has arrived, empty if nothing will any more, or None if it is not complete yet, or not soon."""
+        flags = 0 if waits else socket.MSG_DONTWAIT
         while True:
             try:
-                message = self.channel.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                message = self.channel.recv(MAX_MESSAGE_BYTES, flags)
                 complete = self._assembler.add(message) if message else b""
             except BlockingIOError:
                 return None
@@ -120,6 +126,9 @@ class Supervisor:
         """Starts `module:function`, which gets the descriptor of its socket; returns before it runs."""
         reports = self._serving()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Limits that the kernel keeps: nobody waits for ever for a child that does not answer, or does not listen.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_LIMIT)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
         stack = _temporary_file()
         self._num_started += 1
         child = Child(self._num_started, name, ours, stack)
@@ -169,7 +178,7 @@ class Supervisor:
         """Asks a child that does not answer where it is; works also while its Python code is stuck in a library."""
         before = child.stack()
         self._signal(child, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GRACE_SECONDS
         seen = before
         while time.monotonic() < deadline and not child.is_over:
             time.sleep(0.05)

@@ -427,3 +427,17 @@ def test_a_run_in_use(quintain: Command, trained: Path, tmp_path: Path) -> None:
     finally:
         holder.terminate()
         assert holder.wait(timeout=60) == 143
+
+
+def test_a_run_stays_in_its_directory_when_the_environment_goes_elsewhere(quintain: Command, tmp_path: Path) -> None:
+    here = tmp_path / "one" / "two"
+    here.mkdir(parents=True)
+    os.chdir(here)
+    answer = quintain("train", "ppo", f"{ENVS}:Wanders", *FAST, "checkpoint.every_updates=1", "--run-id", "a1")
+    assert answer.exit_code == 0, answer.err
+    saved = {path.name.rpartition("-")[2] for path in (here / "runs" / "a1" / "checkpoints").glob("0*")}
+    assert saved == {"0", "32", "64", "96"}
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["two"]
+    # What to type next is meant for the directory that the user is in.
+    assert "--runs-dir" not in answer.out

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -72,6 +73,15 @@ class Fragile(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.call == "step" and self.np_random.random() < self.chance:
             strike(self.how)
+        return super().step(action)
+
+
+class WindyAndFragile(Windy):
+    """Raises now and then, in a wind that events may change."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.np_random.random() < 0.01:
+            strike("raise")
         return super().step(action)
 
 
@@ -151,6 +161,16 @@ class Forks(Walk):
             os._exit(0)
         with open(path, "a") as file:
             file.write(f"{child}\n")
+
+
+class StartsSimulator(Walk):
+    """Starts a program in a session of its own, as simulators are started so that Ctrl-C does not reach them."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with open(path, "a") as file:
+            file.write(f"{program.pid}\n")
 
 
 class CannotBeMade(Walk):

@@ -330,17 +330,41 @@ def test_a_hostile_worker_can_send_no_code_and_is_dismissed(what: str, make: Cro
     assert "left the conversation" in make.told[0][1]
 
 
-def test_closing_ends_every_process_and_those_they_started(make: Crowd, tmp_path: Path) -> None:
-    env = make(fragile_name("Forks"), 2, env={"path": str(tmp_path / "pids")})
+def ends_soon(processes: list[int]) -> bool:
+    deadline = time.monotonic() + 5.0
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_alive, processes))
+
+
+@pytest.mark.parametrize("name", ["Forks", "StartsSimulator"])
+def test_closing_ends_every_process_and_those_they_started(name: str, make: Crowd, tmp_path: Path) -> None:
+    env = make(fragile_name(name), 2, env={"path": str(tmp_path / "pids")})
     env.reset()
     workers = pids(env)
     grandchildren = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(grandchildren) == LANES
+    assert all(map(is_alive, grandchildren))
     env.close()
-    deadline = time.monotonic() + 5.0
-    while any(map(is_alive, workers + grandchildren)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(is_alive, workers + grandchildren))
+    assert ends_soon(workers + grandchildren)
+
+
+@pytest.mark.parametrize("name", ["Forks", "StartsSimulator"])
+def test_what_a_dead_worker_started_ends_with_it_and_what_others_started_does_not(
+    name: str, make: Crowd, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    env = make(fragile_name(name), 2, num_lanes=2, env={"path": str(path)})
+    env.reset()
+    victim, other = pids(env)
+    [doomed], [spared] = (Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in (victim, other))
+    assert {doomed, spared} == set(path.read_text().split())
+    os.kill(victim, signal.SIGKILL)
+    assert np.asarray(env.step(actions(0, 2)).aborted).tolist() == [True, False]
+    assert ends_soon([int(doomed)])
+    assert is_alive(int(spared))
+    [new] = set(path.read_text().split()) - {doomed, spared}
+    assert is_alive(int(new))
 
 
 def test_the_state_is_that_of_lanes_in_this_process(make: Crowd) -> None:
