@@ -20,6 +20,7 @@ from quintain.envs.gymnasium import env_from_object, gym_env
 from quintain.envs.hosting import Hosting
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError, SpecMismatch
+from quintain.kernel_notes import kernel_notes
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
@@ -89,6 +90,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     algorithm.join(world)
     policy.join(world)
+    for note in kernel_notes(policy, algorithm):
+        writer.note(note)
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)

@@ -107,6 +107,7 @@ def checkpoint_facts(run_file: RunFile, trainer: Any, exactness: str) -> dict[st
         "spec": trainer.policy.spec.to_dict(),
         "exactness": exactness,
         "device": str(trainer.policy.device),
+        "paths": trainer.paths,
         "world_size": trainer.world.size,
         **facts(run_file.run.threads),
     }

@@ -21,24 +21,43 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _config: Any = numba.config
 
 
+# Sums may be fused and reordered, which is what lets them use whole vectors. NaN and infinity keep their meaning: the
+# run must see them.
+_FAST = {"arcp", "contract", "nsz", "reassoc"}
+
+
 def kernel(function: Function) -> Function:
     """Compiles a function that Python calls; it is compiled at its first call, or loaded where it was kept."""
-    folder = kept_in()
-    if folder is None:
-        return kernel_part(function)
-    users_choice = _config.CACHE_DIR
-    # Numba notices a change of the file that a kernel stands in, but not of the parts that it calls.
-    _config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
-    try:
-        return cast(Function, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
-    finally:
-        _config.CACHE_DIR = users_choice
+    return _kept(function, fastmath=False)
 
 
 def kernel_part(function: Function) -> Function:
     """Compiles a function that kernels of the same folder call; it is kept as a part of them."""
     # Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
     return cast(Function, numba.njit(function, nogil=True, error_model="numpy"))
+
+
+def fast_kernel(function: Function) -> Function:
+    """Compiles a function that Python calls, in which the order of sums may change."""
+    return _kept(function, fastmath=_FAST)
+
+
+def fast_part(function: Function) -> Function:
+    """Compiles a function that kernels of the same folder call, in which the order of sums may change."""
+    return cast(Function, numba.njit(function, nogil=True, error_model="numpy", fastmath=_FAST))
+
+
+def _kept(function: Function, *, fastmath: bool | set[str]) -> Function:
+    folder = kept_in()
+    if folder is None:
+        return cast(Function, numba.njit(function, nogil=True, error_model="numpy", fastmath=fastmath))
+    users_choice = _config.CACHE_DIR
+    # Numba notices a change of the file that a kernel stands in, but not of the parts that it calls.
+    _config.CACHE_DIR = str(folder / _source_digest(Path(function.__code__.co_filename).parent))
+    try:
+        return cast(Function, numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=fastmath))
+    finally:
+        _config.CACHE_DIR = users_choice
 
 
 @cache
@@ -52,6 +71,16 @@ def kept_in() -> Path | None:
     except OSError:
         return None
     return folder if is_ours and os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Says whether an earlier start left machine code of this kernel."""
+    plain = getattr(function, "py_func", function)
+    folder = kept_in()
+    if folder is None:
+        return False
+    place = folder / _source_digest(Path(plain.__code__.co_filename).parent)
+    return any(place.rglob(f"*.{plain.__name__}-*.nbi"))
 
 
 def cache_note() -> str:

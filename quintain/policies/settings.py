@@ -66,6 +66,9 @@ class ActorCriticSettings(PolicySettings):
     critic_obs: tuple[str, ...] | None = None
     """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
 
+    compiled: bool | None = None
+    """Act and learn by compiled kernels, which round differently; none does where there are and they are faster."""
+
 
 class ActorOnlySettings(ActorCriticSettings):
     """Acts with one network and has no critic."""

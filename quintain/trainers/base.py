@@ -248,6 +248,12 @@ class Trainer:
         return {"env/restarts": restarts, "env/aborted": aborted} if restarts else {}
 
     @property
+    def paths(self) -> dict[str, str]:
+        """Whether acting and learning are compiled, and why not where they are plain."""
+        reasons = {"acting": self.policy.why_plain, "learning": self.algorithm.why_plain}
+        return {half: f"plain: {reason}" if reason else "compiled" for half, reason in reasons.items()}
+
+    @property
     def global_step(self) -> int:
         return self.progress.env_steps
 

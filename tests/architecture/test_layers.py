@@ -34,6 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "cli",
             "embodichain_names",
             "follow",
+            "kernel_notes",
             "launch",
             "rank_losses",
             "rank_state",
