@@ -11,8 +11,10 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,16 +33,32 @@ class Kit:
     """What pip installs beside torch, and what to do where pip alone is not enough."""
 
     requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = (TORCH,)
+    optional: tuple[str, ...] = ()
+    """What some workloads need; the kit is good without it."""
     finish: str | None = None
     """`module:function` that gets the kit's Python and folder after pip is done."""
 
 
+def _own_dependencies() -> tuple[str, ...]:
+    """Returns what this checkout needs; its own code is found by PYTHONPATH."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(project["dependencies"])
+
+
+def _own_versions() -> tuple[str, ...]:
+    """Returns the versions that this checkout is tested with."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
 _MUJOCO = "gymnasium[mujoco]==1.4.0"
 _ENVPOOL = "envpool==1.2.5"
+_ATARI = ("ale-py", "opencv-python-headless")
 
 KITS: dict[str, Kit] = {
-    "quintain": Kit((f"--constraint={ROOT / 'constraints.txt'}", str(ROOT), "numba", _MUJOCO, _ENVPOOL)),
-    "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _ENVPOOL)),
+    "quintain": Kit((*_own_dependencies(), _MUJOCO, _ENVPOOL), constraints=_own_versions(), optional=_ATARI),
+    "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _ENVPOOL), optional=_ATARI),
     "skrl": Kit(("skrl==2.1.1", _MUJOCO, "tensorboard")),
     "rsl_rl": Kit(("rsl-rl-lib==5.5.1", _MUJOCO, _ENVPOOL, "tensorboard")),
     "tianshou": Kit(("tianshou==2.0.1", "gymnasium[mujoco]", _ENVPOOL)),
@@ -83,7 +101,7 @@ def interpreter(name: str, *, again: bool = False) -> Path:
     """Returns the Python of a kit's environment, which is made if it is not there or not as the table says."""
     kit, place = KITS[name], cache() / name
     python, record = place / "bin" / "python", place / "kit.json"
-    wanted = [TORCH, *kit.requirements]
+    wanted = [*kit.constraints, *kit.requirements]
     known = json.loads(record.read_text()) if record.is_file() else {}
     if known.get("requirements") == wanted and (known["failure"] is None or not again):
         if known["failure"] is not None:
@@ -104,10 +122,13 @@ def interpreter(name: str, *, again: bool = False) -> Path:
 
 def _install(python: Path, place: Path, kit: Kit) -> None:
     constraints = place / "constraints.txt"
-    constraints.write_text(TORCH + "\n")
+    constraints.write_text("\n".join([*kit.constraints, ""]))
     # torch first and pinned: resolved together with a peer, pip may choose a build with gigabytes of CUDA.
-    pip(python, TORCH, "numpy<2" if "numpy<2" in kit.requirements else "numpy")
+    pip(python, f"--constraint={constraints}", TORCH, "numpy<2" if "numpy<2" in kit.requirements else "numpy")
     pip(python, f"--constraint={constraints}", *kit.requirements)
+    if kit.optional:
+        with suppress(CannotInstall):
+            pip(python, f"--constraint={constraints}", *kit.optional)
     if kit.finish is not None:
         module, _, function = kit.finish.partition(":")
         finish: Callable[[Path, Path], None] = getattr(import_module(module), function)
@@ -124,6 +145,13 @@ def pip(python: Path, *arguments: str, verb: str = "install") -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
         raise CannotInstall((lines or [f"pip exited with code {done.returncode}"])[-1])
+
+
+def failures() -> dict[str, str]:
+    """Returns why kits could not be installed here."""
+    records = {name: cache() / name / "kit.json" for name in KITS}
+    known = {name: json.loads(path.read_text())["failure"] for name, path in records.items() if path.is_file()}
+    return {name: reason for name, reason in known.items() if reason is not None}
 
 
 def process_environment(threads: int) -> dict[str, str]:
