@@ -29,7 +29,8 @@ def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, thr
         "versions": {name: _version(name) for name in peer.PACKAGES},
     }
     print(RESULT + json.dumps({**gauge.result(), **about}), flush=True)
-    # Some libraries leave threads or processes behind that would never let the interpreter end.
+    # Some libraries leave threads or processes behind that would never let the interpreter end, or outlive it.
+    processes.end(processes.tree(os.getpid())[1:])
     os._exit(0)
 
 

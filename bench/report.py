@@ -61,8 +61,9 @@ def _claims(results: Results, measured: list[Workload]) -> list[str]:
     lines = ["## What was to be reached", "", "| workload | against | wanted | reached | |", "|---|---|---|---|---|"]
     for work in measured:
         rows = quiet(results.of(work.name))
-        for claim in work.claims:
-            lines.append(f"| {work.title} | {claim.against} | {_wanted(claim)} | {_reached(claim, rows)} |")
+        lines += [
+            f"| {work.title} | {claim.against} | {_wanted(claim)} | {_reached(claim, rows)} |" for claim in work.claims
+        ]
         if work.name == "step_io_64" and (ours := best_of(rows, peers.OURS)):
             cost = 1e6 / median(score(row) for row in rows if contestant_of(row) == ours)
             verdict = _verdict(cost <= STEP_MICROSECONDS, is_aim=False)
@@ -188,7 +189,9 @@ def _left_out(results: Results, absent: dict[str, str]) -> list[str]:
 
 def _versions(results: Results) -> list[str]:
     found: dict[str, dict[str, str]] = {row["peer"]: row["versions"] for row in results.rows if "versions" in row}
-    lines = [
+    commits = sorted({row["commit"] for row in results.rows if row["peer"] == peers.OURS and "commit" in row})
+    lines = [f"- {peers.OURS} is measured at commit {', '.join(commits)}"] if commits else []
+    lines += [
         f"- {peer}: " + ", ".join(f"{package} {number}" for package, number in versions.items())
         for peer, versions in sorted(found.items())
     ]

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,6 @@ from results import QUIET_CORES, Results
 from workloads import WORKLOADS, Workload
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_SECONDS = 20.0
 RESULT = "RESULT "
 
 
@@ -40,6 +40,7 @@ def main() -> None:
         pythons = _prepare(names, works)
         for work, contestant, repetition in _schedule(works, list(pythons), results, options.reps):
             seconds = options.seconds * work.effort
+            processes.wait_until_quiet(QUIET_CORES, options.patience)
             row = measure(pythons[contestant.peer], work, contestant, repetition, seconds)
             results.add(row)
             _show(row, contestant)
@@ -52,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", default=peers.NAMES, choices=peers.NAMES, help="default: all")
     parser.add_argument("--reps", type=int, default=5, help="runs of each; twice as many where it is a close call")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a run; twice as long for a close call")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--out", type=Path, default=report.RESULTS / "bench.jsonl", help="file of all runs")
     parser.add_argument("--results-dir", type=Path, default=report.RESULTS, help="where the page and the chart go")
     parser.add_argument("--fresh", action="store_true", help="put earlier runs aside and begin again")
@@ -99,29 +101,37 @@ def measure(python: Path, work: Workload, contestant: Contestant, repetition: in
         "entry": contestant.entry,
         "threads": contestant.threads,
         "repetition": repetition,
+        "commit": _commit(),
     }
-    processes.wait_until_quiet(QUIET_CORES, PATIENCE_SECONDS)
     words = [contestant.peer, contestant.entry, work.name, repetition, seconds, contestant.threads]
-    started = time.monotonic()
-    child = subprocess.Popen(
-        [str(python), str(HERE / "measure.py"), *map(str, words)],
-        cwd=HERE,
-        env=process_environment(contestant.threads),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = child.communicate(timeout=_time_limit(work, seconds))
-    except subprocess.TimeoutExpired:
-        out, err = "", f"no result after {time.monotonic() - started:.0f} s"
-    finally:
-        _end_session(child)
+    command = [str(python), str(HERE / "measure.py"), *map(str, words)]
+    out, err, code = _run(command, process_environment(contestant.threads), _time_limit(work, seconds))
     lines = [line for line in out.splitlines() if line.startswith(RESULT)]
     if lines:
         return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
-    return {**about, "error": (err.strip().splitlines() or [f"exited with code {child.returncode}"])[-1][:300]}
+    return {**about, "error": (err.strip().splitlines() or [f"exited with code {code}"])[-1][:300]}
+
+
+def _run(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[str, str, int]:
+    """Runs a command in a folder of its own, where libraries may leave what they like, for at most so long."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
+            out, err = "", f"no result after {limit_seconds:.0f} s"
+        finally:
+            processes.end(processes.tree(child.pid)[1:])
+            _end_session(child)
+    return out, err, child.returncode
 
 
 def _time_limit(work: Workload, seconds: float) -> float:
@@ -136,6 +146,14 @@ def _end_session(child: subprocess.Popen[str]) -> None:
     except ProcessLookupError:
         return
     child.communicate()
+
+
+def _commit() -> str:
+    """Returns which version of this project is measured."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def _show(row: dict[str, object], contestant: Contestant) -> None:

@@ -1,6 +1,6 @@
 """Measures how long a user waits: from the command to the header, and to the first row of training.
 
-The yardstick is `python -c "import torch"`, interleaved with the command, since nothing can train before torch is there.
+The yardstick is `python -c "import torch"`, interleaved with the command: nothing can train before torch is there.
 CPU seconds stand beside wall-clock seconds: on a machine that is not alone they are the ones to trust. The first round
 fills the caches and is left out. Writes docs/results/startup.json; `--profile` lists the slowest imports instead.
 """
@@ -45,10 +45,11 @@ def measure_train() -> tuple[Moment, Moment]:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         assert process.stdout is not None
-        moments = []
-        for line in process.stdout:
-            if line.startswith("quintain ") or line.startswith(FIRST_ROW):
-                moments.append({"wall": time.perf_counter() - started, "cpu": _cpu_seconds(process.pid)})
+        moments = [
+            {"wall": time.perf_counter() - started, "cpu": _cpu_seconds(process.pid)}
+            for line in process.stdout
+            if line.startswith(("quintain ", FIRST_ROW))
+        ]
         process.wait()
     if process.returncode or len(moments) != 2:
         raise SystemExit(f"expected a header and a first row; the command exited with {process.returncode}")

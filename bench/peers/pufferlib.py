@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from peers import Tick
 from workloads import Workload
+
+from peers import Tick
 
 KIT = "pufferlib"
 PACKAGES = ("pufferlib", "torch", "gymnasium", "numpy")

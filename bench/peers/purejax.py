@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from peers import Tick
 from workloads import Workload
+
+from peers import Tick
 
 KIT = "sbx"
 PACKAGES = ("jax", "gymnax", "optax", "numpy")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from peers import Tick
 from workloads import Workload
+
+from peers import Tick
 
 KIT = "rllib"
 PACKAGES = ("ray", "torch", "gymnasium", "numpy")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from peers import Measured, Tick
 from workloads import Workload
+
+from peers import Measured, Tick
 
 KIT = "rlox"
 PACKAGES = ("rlox", "torch", "gymnasium", "numpy")

@@ -6,8 +6,9 @@ import contextlib
 import io
 from typing import Any
 
-from peers import Measured, Tick
 from workloads import Workload
+
+from peers import Measured, Tick
 
 KIT = "rsl_rl"
 PACKAGES = ("rsl-rl-lib", "torch", "gymnasium", "numpy", "envpool")

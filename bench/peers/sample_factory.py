@@ -6,8 +6,9 @@ import logging
 import tempfile
 from typing import Any
 
-from peers import Measured, Tick
 from workloads import Workload
+
+from peers import Measured, Tick
 
 KIT = "sample_factory"
 PACKAGES = ("sample-factory", "torch", "gymnasium", "numpy")
@@ -20,7 +21,6 @@ def entries(work: Workload) -> tuple[str, ...]:
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
-    import gymnasium
     from sample_factory.algo.utils.misc import ExperimentStatus
     from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
     from sample_factory.envs.env_utils import register_env
@@ -28,11 +28,7 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
     from sample_factory.utils.utils import log
 
     log.setLevel(logging.ERROR)
-
-    def make(name: str, cfg: Any = None, env_config: Any = None, render_mode: Any = None) -> Any:
-        return gymnasium.make(name)
-
-    register_env(work.env_id, make)
+    register_env(work.env_id, make_env)
     words = _words(work, entry, seed)
     parser, _ = parse_sf_args(words)
     _, runner = make_runner(parse_full_cfg(parser, words))
@@ -56,6 +52,13 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
         runner.run()
     except Measured:
         return
+
+
+def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: Any = None) -> Any:
+    """Makes one environment; its worker processes find this function by its name."""
+    import gymnasium
+
+    return gymnasium.make(name)
 
 
 def _words(work: Workload, entry: str, seed: int) -> list[str]:

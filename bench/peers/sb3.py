@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers import Tick
 from workloads import Workload
+
+from peers import Tick
 
 KIT = "sb3"
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy", "envpool")

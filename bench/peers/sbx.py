@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from workloads import Workload
+
 from peers import Tick
 from peers.sb3 import learn, sac_settings
-from workloads import Workload
 
 KIT = "sbx"
 PACKAGES = ("sbx-rl", "jax", "gymnasium", "numpy")

@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from peers import Measured, Tick
 from workloads import Workload
+
+from peers import Measured, Tick
 
 KIT = "skrl"
 PACKAGES = ("skrl", "torch", "gymnasium", "numpy")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from peers import Measured, Tick
 from workloads import Workload
+
+from peers import Measured, Tick
 
 KIT = "tianshou"
 PACKAGES = ("tianshou", "torch", "gymnasium", "numpy", "envpool")

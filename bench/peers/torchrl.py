@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from peers import Tick
 from workloads import Workload
+
+from peers import Tick
 
 KIT = "torchrl"
 PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "numpy", "envpool")
@@ -74,7 +75,7 @@ def _environments(work: Workload, entry: str, seed: int) -> Any:
         from torchrl.envs.libs.envpool import MultiThreadedEnvWrapper
 
         pool = envpool.make(work.env_id, env_type="gymnasium", num_envs=work.num_envs, num_threads=2, seed=seed)
-        env = MultiThreadedEnvWrapper(pool, **options)
+        env = MultiThreadedEnvWrapper(pool)
     else:
         env = SerialEnv(work.num_envs, lambda: GymEnv(work.env_id, **options))
     return env if work.is_discrete else TransformedEnv(env, DoubleToFloat())
