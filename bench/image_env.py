@@ -26,13 +26,13 @@ class Images(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.age = 0
         self.shown = int(self.np_random.integers(_POOL))
-        return self.pool[self.shown], {}
+        return self.pool[self.shown].copy(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         reward = float(int(action) == self.shown % 4)
         self.age += 1
         self.shown = (self.shown * 5 + int(action) + 1) % _POOL
-        return self.pool[self.shown], reward, self.age >= _EPISODE, False, {}
+        return self.pool[self.shown].copy(), reward, self.age >= _EPISODE, False, {}
 
 
 def breakout() -> gymnasium.Env[Any, Any]:

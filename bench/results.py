@@ -23,14 +23,17 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.is_file() else []
-        self.rows: list[Row] = [json.loads(line) for line in lines if line.endswith("}")]
+        text = path.read_text() if path.is_file() else ""
+        # A process that was killed may have left half a line, which nothing may be appended to.
+        self.is_torn = text != "" and not text.endswith("\n")
+        self.rows: list[Row] = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(("\n" if self.is_torn else "") + json.dumps(row) + "\n")
+        self.is_torn = False
 
     def of(self, workload: str, contestant: Contestant | None = None) -> list[Row]:
         """Returns the rows of a workload, of all or of one contestant."""
