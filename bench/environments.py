@@ -62,7 +62,7 @@ KITS: dict[str, Kit] = {
     "skrl": Kit(("skrl==2.1.1", _MUJOCO, "tensorboard")),
     "rsl_rl": Kit(("rsl-rl-lib==5.5.1", _MUJOCO, _ENVPOOL, "tensorboard")),
     "tianshou": Kit(("tianshou==2.0.1", "gymnasium[mujoco]", _ENVPOOL)),
-    "torchrl": Kit(("torchrl==0.14.1", _MUJOCO, _ENVPOOL)),
+    "torchrl": Kit(("torchrl==0.14.1", _MUJOCO)),
     "sbx": Kit(("sbx-rl==0.28.0", "gymnasium[mujoco]", "gymnax")),
     "rlox": Kit(("rlox==1.2.0", "gymnasium[mujoco]")),
     "sample_factory": Kit(("sample-factory==2.1.1", "gymnasium[mujoco]")),
@@ -88,6 +88,12 @@ KITS: dict[str, Kit] = {
         finish="pufferlib_source:build",
     ),
 }
+
+UNAVAILABLE = {
+    "cleanrl": "its releases with PPO and SAC (1.x) need a Python older than 3.11",
+    "mlagents": "its releases since 0.29 need a Python older than 3.11",
+}
+"""Peers that there is no kit for, and why."""
 
 
 def cache() -> Path:
@@ -151,7 +157,7 @@ def failures() -> dict[str, str]:
     """Returns why kits could not be installed here."""
     records = {name: cache() / name / "kit.json" for name in KITS}
     known = {name: json.loads(path.read_text())["failure"] for name, path in records.items() if path.is_file()}
-    return {name: reason for name, reason in known.items() if reason is not None}
+    return {**UNAVAILABLE, **{name: reason for name, reason in known.items() if reason is not None}}
 
 
 def process_environment(threads: int) -> dict[str, str]:

@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 RESULT = "RESULT "
 
@@ -23,11 +23,16 @@ def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, thr
     work = WORKLOADS[workload]
     peer = import_module(f"peers.{peer_name}")
     gauge = meter.meter_of(work, float(seconds))
-    getattr(peer, work.kind)(work, entry, int(seed), int(threads), gauge.tick)
-    about = {
-        "peak_megabytes": processes.peak_megabytes(processes.tree(os.getpid())),
-        "versions": {name: _version(name) for name in peer.PACKAGES},
-    }
+    about: dict[str, Any] = {"versions": {name: _version(name) for name in peer.PACKAGES}}
+
+    def tick(env_steps: int, recent_return: float | None = None) -> bool:
+        is_over = gauge.tick(env_steps, recent_return)
+        if is_over:
+            # Now, while worker processes are alive.
+            about["peak_megabytes"] = processes.peak_megabytes(processes.tree(os.getpid()))
+        return is_over
+
+    getattr(peer, work.kind)(work, entry, int(seed), int(threads), tick)
     print(RESULT + json.dumps({**gauge.result(), **about}), flush=True)
     # Some libraries leave threads or processes behind that would never let the interpreter end, or outlive it.
     processes.end(processes.tree(os.getpid())[1:])

@@ -16,7 +16,7 @@ import environments
 import peers
 from contestants import Contestant
 from results import QUIET_CORES, Results, Row, best_of, contestant_of, quiet, ratios, score
-from workloads import GROWTH_LANES, WORKLOADS, Claim, Workload
+from workloads import WORKLOADS, Claim, Workload
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 EVERY_PEER = "every peer"
@@ -156,11 +156,7 @@ def _goal_cell(rows: list[Row]) -> str:
 def _growth(results: Results) -> list[str]:
     """Returns what a step costs with more lanes, and whether a long run keeps its pace."""
     lines: list[str] = []
-    costs = {}
-    for lanes in GROWTH_LANES:
-        rows = quiet(results.of(f"growth_lanes_{lanes}"))
-        if ours := best_of(rows, peers.OURS):
-            costs[lanes] = 1e6 / median(score(row) for row in rows if contestant_of(row) == ours)
+    costs = chart.step_costs(results, peers.OURS)
     if len(costs) > 1:
         falls = all(costs[a] > costs[b] for a, b in zip(list(costs), list(costs)[1:], strict=False))
         shown = ", ".join(f"{lanes} lanes {cost:.1f} µs" for lanes, cost in costs.items())

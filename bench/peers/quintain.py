@@ -11,8 +11,8 @@ from peers import Tick
 KIT = "quintain"
 PACKAGES = ("quintain", "torch", "gymnasium", "numpy", "numba", "envpool")
 
-OVERLAP = "overlap"
-"""Marks an entry that acts and learns at the same time."""
+BESIDE = ("threads", "processes")
+"""Placements that act and learn at the same time, with experience that is one version old."""
 
 
 def entries(work: Workload) -> tuple[str, ...]:
@@ -26,10 +26,8 @@ def entries(work: Workload) -> tuple[str, ...]:
         vectors = ["native"] if work.name.startswith("growth") else ["native", "gymnasium"]
     if work.env_id == "HalfCheetah-v5":
         vectors.append("envpool")
-    overlapping = [
-        f"{vector}+{OVERLAP}" for vector in vectors if max(work.threads) > 1 and _has("placement", "threads")
-    ]
-    return (*vectors, *overlapping)
+    places = [place for place in BESIDE if max(work.threads) > 1 and _has("placement", place)]
+    return (*vectors, *(f"{vector}+{place}" for vector in vectors for place in places))
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
@@ -80,21 +78,25 @@ def sac(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
 def _train(algorithm: str, work: Workload, entry: str, tick: Tick, **settings: Any) -> None:
     from quintain import Every, Trainer, registry
 
-    vector, _, overlap = entry.partition("+")
+    vector, _, place = entry.partition("+")
     env: Any = work.env_id
     if vector != "gymnasium":
         env = registry.get("env", vector).settings_class(type=vector, id=work.env_id)
-    if overlap:
-        settings.update(placement="threads", max_staleness=1)
+    if place:
+        settings.update(placement=place, max_staleness=1)
     trainer = Trainer(algorithm, env, events=[], writers=[], **settings)
 
+    first_tick = work.sac.learning_starts if algorithm == "sac" else 0
+
     def after_cycle(trainer: Trainer) -> None:
+        if trainer.global_step <= first_tick:
+            return
         newest = list(trainer.ret_window)[-20:] if work.goal is not None else []
         if tick(trainer.global_step, sum(newest) / 20 if len(newest) == 20 else None):
             trainer.stop("measured")
 
-    is_sac = algorithm == "sac"
-    trainer.events.add(Every(env_steps=work.sac.tick_every) if is_sac else Every(updates=1), after_cycle)
+    when = Every(env_steps=work.sac.tick_every) if algorithm == "sac" else Every(updates=1)
+    trainer.events.add(when, after_cycle)
     trainer.train(work.total_steps)
     trainer.close()
 

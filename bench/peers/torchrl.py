@@ -10,13 +10,12 @@ from workloads import Workload
 from peers import Tick
 
 KIT = "torchrl"
-PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "numpy", "envpool")
+PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "numpy")
 
 
 def entries(work: Workload) -> tuple[str, ...]:
-    if work.is_image or work.meter != "rate":
-        return ()
-    return ("gymnasium",) if work.vectors == "gymnasium" or work.kind != "ppo" else ("gymnasium", "envpool")
+    # Its EnvPool wrapper imports gym, which no longer works beside this Gymnasium.
+    return () if work.is_image or work.meter != "rate" else ("gymnasium",)
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
@@ -29,11 +28,10 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
 
     torch.manual_seed(seed)
     hyper = work.ppo
-    env = _environments(work, entry, seed)
-    key = "observation" if "observation" in env.observation_spec.keys() else "obs"  # noqa: SIM118  # not a dict
-    num_inputs = env.observation_spec[key].shape[-1]
-    actor = _actor(env, work, key, num_inputs)
-    critic = ValueOperator(_perceptron(num_inputs, hyper.hidden_sizes, 1, torch.nn.Tanh), in_keys=[key])
+    env = _environments(work)
+    num_inputs = env.observation_spec["observation"].shape[-1]
+    actor = _actor(env, work, num_inputs)
+    critic = ValueOperator(_perceptron(num_inputs, hyper.hidden_sizes, 1, torch.nn.Tanh), in_keys=["observation"])
     estimate = GAE(gamma=hyper.gamma, lmbda=hyper.gae_lambda, value_network=critic, average_gae=False)
     loss = ClipPPOLoss(
         actor,
@@ -66,29 +64,22 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
             return
 
 
-def _environments(work: Workload, entry: str, seed: int) -> Any:
+def _environments(work: Workload) -> Any:
     from torchrl.envs import DoubleToFloat, GymEnv, SerialEnv, TransformedEnv
 
     options = {"categorical_action_encoding": True} if work.is_discrete else {}
-    if entry == "envpool":
-        import envpool
-        from torchrl.envs.libs.envpool import MultiThreadedEnvWrapper
-
-        pool = envpool.make(work.env_id, env_type="gymnasium", num_envs=work.num_envs, num_threads=2, seed=seed)
-        env = MultiThreadedEnvWrapper(pool)
-    else:
-        env = SerialEnv(work.num_envs, lambda: GymEnv(work.env_id, **options))
+    env = SerialEnv(work.num_envs, lambda: GymEnv(work.env_id, **options))
     return env if work.is_discrete else TransformedEnv(env, DoubleToFloat())
 
 
-def _actor(env: Any, work: Workload, key: str, num_inputs: int) -> Any:
+def _actor(env: Any, work: Workload, num_inputs: int) -> Any:
     import torch
     from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
     from torchrl.modules import IndependentNormal, ProbabilisticActor
 
     sizes = work.ppo.hidden_sizes
     if work.is_discrete:
-        network = TensorDictModule(_perceptron(num_inputs, sizes, 2, torch.nn.Tanh), [key], ["logits"])
+        network = TensorDictModule(_perceptron(num_inputs, sizes, 2, torch.nn.Tanh), ["observation"], ["logits"])
         kind = torch.distributions.Categorical
         return ProbabilisticActor(
             network, in_keys=["logits"], spec=env.action_spec, distribution_class=kind, return_log_prob=True
@@ -97,7 +88,7 @@ def _actor(env: Any, work: Workload, key: str, num_inputs: int) -> Any:
     layers = torch.nn.Sequential(
         _perceptron(num_inputs, sizes, num_actions, torch.nn.Tanh), AddStateIndependentNormalScale(num_actions)
     )
-    network = TensorDictModule(layers, [key], ["loc", "scale"])
+    network = TensorDictModule(layers, ["observation"], ["loc", "scale"])
     return ProbabilisticActor(
         network,
         in_keys=["loc", "scale"],

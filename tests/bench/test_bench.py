@@ -208,10 +208,10 @@ def test_a_kit_that_failed_is_remembered(bench: Bench, tmp_path: Path, monkeypat
     (tmp_path / "rlox" / "kit.json").write_text(json.dumps(record))
     with pytest.raises(environments.CannotInstall, match="no wheel"):
         environments.interpreter("rlox")
-    assert environments.failures() == {"rlox": "no wheel"}
+    assert environments.failures() == {**environments.UNAVAILABLE, "rlox": "no wheel"}
     (tmp_path / "rlox" / "kit.json").write_text(json.dumps({**record, "failure": None}))
     assert environments.interpreter("rlox") == tmp_path / "rlox" / "bin" / "python"
-    assert environments.failures() == {}
+    assert environments.failures() == environments.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
