@@ -23,7 +23,6 @@ from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
-from quintain.rollouts.source import LocalSource
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
 from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
@@ -113,7 +112,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     return Parts(
         policy=policy,
         algorithm=algorithm,
-        source=LocalSource(collector),
+        source=_load("placement", run_file.run.placement)(run_file.run.placement, collector),
         store=_load("rollout", behavior.rollout)(block),
         progress=Progress(experiment.budget.env_steps),
         events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),

@@ -58,13 +58,13 @@ class ActorCriticSettings(PolicySettings):
     """Features that an image is reduced to."""
 
     memory: MemorySettings | None = None
-    """Recurrent memory; none acts on the present observation alone."""
+    """Recurrent memory; null acts on the present observation alone."""
 
     actor_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the actor sees; none means all."""
+    """Entries of a Dict observation that the actor sees; null means all."""
 
     critic_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; none means all."""
+    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
 
 
 class ActorOnlySettings(ActorCriticSettings):

@@ -47,7 +47,7 @@ class CheckpointSettings(Settings):
     """Updates between two checkpoints."""
 
     every_seconds: Seconds | None = 60.0
-    """Time between two checkpoints."""
+    """Time between two checkpoints; null never looks at the clock."""
 
     keep: Annotated[Count, Field(ge=2)] = 5
     """Newest checkpoints that are kept, beside the best one."""
@@ -64,7 +64,7 @@ class EnvWorkerSettings(Settings):
     """Says in how many processes environments run, and how often they may break."""
 
     num_workers: Count | None = None
-    """Processes that share the lanes; none steps all lanes in the learner's own process."""
+    """Processes that share the lanes; null steps all lanes in the learner's own process."""
 
     step_timeout_seconds: Seconds = 60.0
     """Time after which an environment that does not answer to step() is ended and made anew; only in workers."""
@@ -89,7 +89,7 @@ class RunSettings(Settings):
     """Decides where a run happens and what it leaves behind."""
 
     id: Annotated[str, AfterValidator(require_run_id)] | None = None
-    """Name of the run directory; none makes one from the environment, the algorithm and the date."""
+    """Name of the run directory; null makes one from the environment, the algorithm and the date."""
 
     device: Annotated[str, AfterValidator(_require_device)] = "cpu"
     """cpu, cuda, cuda:N, or auto for cuda where there is one."""

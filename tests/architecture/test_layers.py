@@ -36,6 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "env_limits",
             "follow",
             "launch",
+            "rank_losses",
             "rank_state",
             "ranks",
             "restore",

@@ -8,8 +8,10 @@ import signal
 import numpy as np
 import pytest
 
+from quintain.envs.eventful import with_events
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.errors import EnvError
+from quintain.rng import Rng
 from tests.envs.test_workers import LANES, Crowd, actions, fragile_name, make, numbers, pids
 
 __all__ = ["make"]
@@ -82,3 +84,43 @@ def test_an_unknown_parameter_is_named_with_those_there_are(make: Crowd, num_wor
     with pytest.raises(EnvError, match=r"has no parameter 'gravity'; it has .*wind") as refused:
         env.set_parameters({"gravity": 1.0})
     assert refused.value.code == "E0521"
+
+
+class Resets:
+    """Notes when it is told that lanes begin anew, and which get a wind for it."""
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+        self.blown: list[list[int]] = []
+
+    def __call__(self, env: LaneEnv, lanes: np.ndarray) -> None:
+        self.blown.append(lanes.tolist())
+        env.set_parameters({"wind": 0.125 * len(self.blown)}, lanes)
+
+    def reset(self, lanes: np.ndarray) -> None:
+        self.told.append(lanes.tolist())
+
+
+def test_lanes_of_a_worker_that_was_killed_begin_anew_for_events_too(make: Crowd) -> None:
+    below, resets, ages = make(fragile_name("Windy"), 2), Resets(), []
+    cfg = {
+        "resets": {"func": resets, "mode": "reset"},
+        "ages": {
+            "func": lambda env, lanes: ages.append(lanes.tolist()),
+            "mode": "interval",
+            "interval_step": 3,
+            "count_from": "episode",
+        },
+    }
+    env = with_events(below, cfg, Rng(0))
+    env.reset()
+    env.step(actions(0))
+    os.kill(pids(below)[1], signal.SIGKILL)
+    aborted = env.step(actions(1)).aborted
+    assert aborted is not None
+    assert aborted.tolist() == [False, False, True, True]
+    assert resets.told == resets.blown == [[0, 1, 2, 3], [2, 3]]
+    shown = np.asarray(env.step(actions(2)).obs)[:, 2]
+    np.testing.assert_allclose(shown, [0.125, 0.125, 0.25, 0.25], rtol=1e-6)
+    # Third step of the lanes that went on; the others are in the first of their new episode.
+    assert ages == [[0, 1]]
