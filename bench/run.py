@@ -78,9 +78,9 @@ def _schedule(
     works: list[Workload], names: list[str], results: Results, reps: int
 ) -> Iterator[tuple[Workload, Contestant, int]]:
     """Says what to measure next: first what is missing, then what was disturbed, at most as often again."""
-    for repetition in range(2 * reps * max((work.effort for work in works), default=1)):
+    for repetition in range(2 * max((work.repetitions(reps) for work in works), default=0)):
         for work in works:
-            wanted = reps * work.effort
+            wanted = work.repetitions(reps)
             able = [each for each in contestants_of(work, names) if not results.has_failed(work.name, each)]
             is_extra = repetition >= wanted
             if repetition >= 2 * wanted or (
@@ -136,7 +136,7 @@ def _run(command: list[str], environment: dict[str, str], limit_seconds: float) 
 
 def _time_limit(work: Workload, seconds: float) -> float:
     # Imports, compilation and the warm-up come on top; a goal or a long run is given in steps, not in seconds.
-    return 300.0 + 20.0 * seconds if work.meter == "rate" else 900.0
+    return 300.0 + 20.0 * seconds if work.meter == "rate" else 3600.0
 
 
 def _end_session(child: subprocess.Popen[str]) -> None:

@@ -78,8 +78,8 @@ class Workload:
     peers: tuple[str, ...] | None = None
     """Who is measured; None: whoever can."""
     claims: tuple[Claim, ...] = ()
-    is_optional: bool = False
-    """Whether it needs something that not every machine has."""
+    max_repetitions: int = 1000
+    """How often it is measured at most, because one run says it all."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -96,6 +96,10 @@ class Workload:
     @property
     def is_discrete(self) -> bool:
         return self.env_id != "HalfCheetah-v5"
+
+    def repetitions(self, asked: int) -> int:
+        """Returns how many runs of everybody are wanted where so many were asked for."""
+        return min(asked * self.effort, self.max_repetitions)
 
     @property
     def effort(self) -> int:
@@ -202,7 +206,6 @@ WORKLOADS: dict[str, Workload] = {
             name="ppo_breakout_8",
             title="PPO, Breakout (84x84x4), NatureCNN, 8 environments",
             env_id=BREAKOUT,
-            is_optional=True,
         ),
         _SAC,
         replace(
@@ -234,6 +237,7 @@ WORKLOADS: dict[str, Workload] = {
             meter="parts",
             total_steps=10_000_000,
             peers=("quintain",),
+            max_repetitions=1,
         ),
     )
 }

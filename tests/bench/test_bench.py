@@ -66,6 +66,7 @@ def test_close_calls_get_longer_and_more_runs(bench: Bench) -> None:
     # SAC must be 1.2 x as fast, images 1.15 x: both under 1.3. CartPole must be 2 x and more; an aim does not count.
     assert works["sac_halfcheetah"].effort == works["ppo_images_8"].effort == 2
     assert works["ppo_cartpole_8"].effort == works["ppo_cartpole_64_fastest"].effort == 1
+    assert [works[name].repetitions(3) for name in ("sac_halfcheetah", "ppo_cartpole_8", "growth_length")] == [6, 3, 1]
 
 
 def test_ratios_compare_within_a_repetition(bench: Bench, tmp_path: Path) -> None:
