@@ -91,7 +91,6 @@ KITS: dict[str, Kit] = {
 
 UNAVAILABLE = {
     "cleanrl": "its releases with PPO and SAC (1.x) need a Python older than 3.11",
-    "mlagents": "its releases since 0.29 need a Python older than 3.11",
 }
 """Peers that there is no kit for, and why."""
 

@@ -41,8 +41,8 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool) -> st
         "# Speed beside other libraries",
         "",
         f"Measured {datetime.now(UTC).date().isoformat()} on {_cpu_name()} ({os.cpu_count()} cores), Python "
-        f"{platform.python_version()}, with `make bench`. Everybody does the same work with the threads that are "
-        "stated; environment steps per second include learning. Runs are interleaved, and a ratio compares two runs "
+        f"{platform.python_version()}, with `make bench`. Everybody does the same work, but for what stands below, with the "
+        "threads that are stated; environment steps per second include learning. Runs are interleaved, and a ratio compares two runs "
         "of the same repetition: trust ratios more than rates. Runs beside which others used more than "
         f"{QUIET_CORES} cores are left out, whoever's they are. *Per CPU second* leaves out the time in which other "
         "programs had the core.",
@@ -54,6 +54,7 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool) -> st
         parts += ["", *_table(work, results.of(work.name))]
     parts += _growth(results)
     parts += _left_out(results, absent)
+    parts += _differences(results)
     return "\n".join([*parts, "", *_versions(results), ""])
 
 
@@ -181,6 +182,12 @@ def _left_out(results: Results, absent: dict[str, str]) -> list[str]:
             if all("error" in row for row in rows):
                 lines.append(f"- {contestant.label} failed on {work.name}: {rows[-1]['error']}")
     return ["", "## Left out", "", *lines] if lines else []
+
+
+def _differences(results: Results) -> list[str]:
+    measured = {row["peer"] for row in results.rows}
+    lines = [f"- {peer} {what}" for peer, what in sorted(peers.DIFFERENCES.items()) if peer in measured]
+    return ["", "## Not quite the same work", "", *lines] if lines else []
 
 
 def _versions(results: Results) -> list[str]:

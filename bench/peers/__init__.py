@@ -30,6 +30,17 @@ NAMES = (
 YARDSTICKS = frozenset({"purejax"})
 """Programs of our own that show what is possible; they are no libraries, and `every peer` does not mean them."""
 
+DIFFERENCES = {
+    "pufferlib": "samples minibatches by priority; steps HalfCheetah-v4, as its older Gymnasium has no v5",
+    "purejax": "steps gymnax's CartPole inside the compiled program",
+    "rlox": "steps a CartPole of its own",
+    "rsl_rl": "has no choices, so the sign of a Gaussian action drives the cart",
+    "sample_factory": "goes by its own batching; only its sizes are made equal",
+    "sbx": "keeps the clip range constant where others let it fall",
+    "torchrl": "takes one Adam step for all of SAC's losses",
+}
+"""What a peer does otherwise than the rest, as the page says."""
+
 
 class Measured(Exception):
     """Leaves a training loop that has no other way out."""

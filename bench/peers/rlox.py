@@ -37,6 +37,14 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
         n_epochs=hyper.num_epochs,
         batch_size=work.minibatch_size,
         learning_rate=hyper.learning_rate,
+        anneal_lr=hyper.is_annealed,
+        clip_eps=hyper.clip_coef,
+        clip_vloss=False,
+        ent_coef=hyper.entropy_coef,
+        vf_coef=hyper.value_coef,
+        max_grad_norm=hyper.max_grad_norm,
+        gamma=hyper.gamma,
+        gae_lambda=hyper.gae_lambda,
     )
     agent.train(work.total_steps)
 

@@ -23,7 +23,7 @@ class BareLinear(nn.Linear):
     """A linear layer that leaves its weights to whoever makes it.
 
     Torch's own initialisation would draw from the global generator, and `nn.utils.skip_init`, which avoids that,
-    imports sympy: half a second before the first step.
+    imports sympy: a third of a second before the first step.
     """
 
     def reset_parameters(self) -> None:

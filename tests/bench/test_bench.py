@@ -152,8 +152,16 @@ def test_the_page_says_ratios_claims_and_who_is_left_out(bench: Bench, tmp_path:
     assert claims[1].endswith("| every peer | 2 x | 1.50 x (1.50 to 1.50) (skrl) | **does not hold** |")
     assert claims[2].endswith("| sb3 | aim: 6 x | 3.00 x (3.00 to 3.00) | not reached |")
     assert claims[3].endswith("memory | sb3 | no more | 300 MB to 300 MB | holds |")
+    assert "## Not quite the same work" not in page
     assert "- other could not be installed: no network" in page
     assert "- rllib (gymnasium, 1 thread) failed on ppo_cartpole_8: it broke" in page
+
+
+def test_the_page_says_who_does_other_work(bench: Bench, tmp_path: Path) -> None:
+    results = results_of(bench, tmp_path, [row("quintain", 0, 9000.0), row("rlox", 0, 3000.0)])
+    page = bench["report"].markdown(results, {}, has_chart=False)
+    assert "- rlox steps a CartPole of its own" in page
+    assert "- sbx" not in page.partition("## Versions")[0]
 
 
 def test_growth_is_judged(bench: Bench, tmp_path: Path) -> None:
