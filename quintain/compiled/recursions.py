@@ -14,10 +14,20 @@ if TYPE_CHECKING:
 _ZERO = np.float32(0.0)
 
 
-def generalized_advantages(reward: Array, *rest: Array, gamma: float, gae_lambda: float) -> Array:
+def generalized_advantages(
+    reward: Array,
+    value: Array,
+    final_value: Array,
+    terminated: Array,
+    done: Array,
+    valid: Array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Array:
     """Returns what the function of this name in `algorithms.returns` does, for float32."""
-    advantage: Array = _advantages(np.ascontiguousarray(reward, np.float32), *rest, (gamma, gae_lambda))
-    return advantage
+    contiguous = np.ascontiguousarray(reward, np.float32)
+    return _advantages(contiguous, value, final_value, terminated, done, valid, (gamma, gae_lambda))
 
 
 @kernel

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
-from quintain.policies.networks import linear
+from quintain.policies.networks import BareConv2d, linear
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings
 
@@ -95,7 +95,7 @@ class ImageEncoder(nn.Module):
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
-    layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride)  # type: ignore[no-untyped-call]  # torch's
+    layer = BareConv2d(inputs, outputs, kernel, stride)
     nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

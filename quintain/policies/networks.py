@@ -19,6 +19,24 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+class BareLinear(nn.Linear):
+    """A linear layer that leaves its weights to whoever makes it.
+
+    Torch's own initialisation would draw from the global generator, and `nn.utils.skip_init`, which avoids that,
+    imports sympy: a third of a second before the first step.
+    """
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class BareConv2d(nn.Conv2d):
+    """A convolution that leaves its weights to whoever makes it, as BareLinear does."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 class Mlp(nn.Sequential):
     """A multi-layer perceptron with the layers and the numbers of an nn.Sequential, in half its time when small.
 
@@ -56,8 +74,7 @@ def mlp(
 
 
 def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    # skip_init: the default initialisation would draw from torch's global generator.
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, input_size, output_size)  # type: ignore[no-untyped-call]  # torch's
+    layer = BareLinear(input_size, output_size)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

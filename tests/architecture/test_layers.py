@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "assemble",
             "cli",
             "embodichain_names",
+            "env_limits",
             "follow",
             "kernel_notes",
             "launch",
