@@ -23,7 +23,9 @@ from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
+from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.source import LocalSource
+from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
 from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
@@ -122,7 +124,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         policy=policy,
         algorithm=algorithm,
         source=LocalSource(collector),
-        store=_load("rollout", behavior.rollout)(block),
+        store=_make_store(behavior, block),
         progress=Progress(experiment.budget.env_steps),
         events=_make_events(behavior, context),
         stats=StatsReporter(writer),
@@ -133,6 +135,14 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer=writer if slots.writer is None else slots.writer,
         world=world,
     )
+
+
+def _make_store(behavior: Behavior, block: Rollout) -> RolloutStore:
+    store_class: Any = _load("rollout", behavior.rollout)
+    store: RolloutStore = (
+        store_class(block, behavior.rollout) if isinstance(behavior.rollout, ReplaySettings) else store_class(block)
+    )
+    return store
 
 
 def _training_env(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> Env:

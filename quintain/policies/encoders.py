@@ -14,7 +14,7 @@ from torch.nn import functional
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
 from quintain.policies.networks import linear
 from quintain.policies.normalizer import ObsNormalizer
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.settings import NetworkSettings
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -27,7 +27,7 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, specs: Mapping[str, LeafSpec], settings: ActorCriticSettings, generator: torch.Generator
+        self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator
     ) -> None:
         super().__init__()
         if settings.image_encoder == "flatten":

@@ -56,8 +56,8 @@ class CheckpointSettings(Settings):
 class ReportSettings(Settings):
     """Says how often a row of metrics is written."""
 
-    every_updates: Count = 1
-    """Updates between two rows."""
+    every_updates: Count | None = None
+    """Updates between two rows; none is every update, or with replay every 1000 environment steps."""
 
 
 class EnvWorkerSettings(Settings):
