@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class Follower:
     """Surrounds training on a rank that follows: it does its part of what the run on rank 0 decides."""
 
+    runs_dir = Path("runs")
+    keeps_checkpoints = False
+
     def __init__(self, run_file: RunFile) -> None:
         self.run_file = run_file
 

@@ -49,7 +49,7 @@ class Run:
     ) -> None:
         """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed."""
         self.run_file = run_file
-        self.runs_dir = runs_dir
+        self.runs_dir = runs_dir if directory is None else directory.path.parent
         self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
@@ -66,6 +66,11 @@ class Run:
         self.ranks = ranks or Ranks(run_file, starts_processes=False)
         self.resources.callback(self.ranks.close)
         self.is_header_shown = False
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether there is a directory for checkpoints from the start."""
+        return self.directory is not None or self.is_kept
 
     # -- before training ------------------------------------------------------------------------------------------
 

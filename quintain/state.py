@@ -154,12 +154,12 @@ class BulkArray:
 
     def __init__(self, array: np.ndarray[Any, np.dtype[Any]], sha256: str | None = None) -> None:
         self.array = np.ascontiguousarray(array)
-        self.sha256 = sha256 or hashlib.sha256(self.data).hexdigest()
+        self.sha256 = sha256 or hashlib.sha256(self.bytes.data).hexdigest()
 
     @property
-    def data(self) -> memoryview:
-        """Returns the bytes, without a copy."""
-        return self.array.reshape(-1).view(np.uint8).data
+    def bytes(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Returns the contents as bytes in a row, without a copy."""
+        return self.array.reshape(-1).view(np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         return np.array(self.array, dtype=dtype, copy=copy)

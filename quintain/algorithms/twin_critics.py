@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,7 +39,7 @@ class TwinCritics(nn.Module):
         sizes = [self.encoder.output_size + num_numbers, *settings.hidden_sizes, max(1, num_choices)]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for i, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False), start=2):
+        for i, (before, after) in enumerate(pairwise(sizes), start=2):
             gain = 1.0 if i == len(sizes) else math.sqrt(2.0)
             twins = [linear(before, after, gain, generator).weight.detach().T for _ in range(2)]
             self.weights.append(nn.Parameter(torch.stack(twins).contiguous()))
@@ -52,9 +53,7 @@ class TwinCritics(nn.Module):
         features: torch.Tensor = self.encoder(obs)
         return features
 
-    def values(
-        self, features: torch.Tensor, numbers: torch.Tensor | None, *, is_frozen: bool = False
-    ) -> torch.Tensor:
+    def values(self, features: torch.Tensor, numbers: torch.Tensor | None, *, is_frozen: bool = False) -> torch.Tensor:
         """Returns the values [2, B, max(1, choices)]; frozen critics pass gradients on and take none."""
         layers = [(w.detach(), b.detach()) for w, b in self.layers] if is_frozen else self.layers
         seen = features if numbers is None else torch.cat((features, numbers), dim=1)

@@ -42,7 +42,7 @@ class RowLayout:
         """Fields of what it led to."""
         done = {name: (leaf.dtype, leaf.shape) for name, leaf in action.items()}
         led_to = {f"{f.NEXT}{name}": kind for name, kind in seen.items()}
-        worth = {name: ("float32", ()) for name in (f.REWARD, f.DISCOUNT)}
+        worth: dict[str, tuple[str, tuple[int, ...]]] = {f.REWARD: ("float32", ()), f.DISCOUNT: ("float32", ())}
         self.widths: dict[str, int] = {}
         self.columns = {name: self._place(*kind) for name, kind in {**seen, **done, **led_to, **worth}.items()}
         self.row_bytes = sum(width * np.dtype(dtype).itemsize for dtype, width in self.widths.items())

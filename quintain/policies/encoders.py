@@ -26,9 +26,7 @@ class Encoder(nn.Module):
     The normaliser sees the numbers of Box leaves that are not images; choices and images have known scales.
     """
 
-    def __init__(
-        self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator
-    ) -> None:
+    def __init__(self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator) -> None:
         super().__init__()
         if settings.image_encoder == "flatten":
             images = {}

@@ -75,9 +75,7 @@ class Head(nn.Module):
         """Turns an action as it was sampled into one that the environment takes."""
         return action
 
-    def explore(
-        self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Writes an action drawn evenly from all that are possible and returns its log-probability [B]."""
         even = noise.new_zeros((len(noise), self.output_size))
         return self.sample(even, noise, action, mask)
@@ -205,9 +203,7 @@ class GaussianHead(Head):
         drawn = mean + log_std.exp() * noise
         return drawn, self._log_prob(noise, log_std, drawn)
 
-    def explore(
-        self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         if not self.is_squashed:
             return super().explore(noise, action, mask)
         # erf maps a standard normal over sqrt(2) evenly onto (-1, 1); at the ends the inverse of tanh is infinite.

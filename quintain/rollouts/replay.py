@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from quintain.data.replay_batch import ReplayBatch
 from quintain.data.replay_memory import Allocator, ReplayMemory
 from quintain.data.rollout import Rollout
@@ -19,14 +21,9 @@ if TYPE_CHECKING:
 class ReplayBuffer(RolloutBuffer):
     """One block to fill, and a memory of transitions to draw from."""
 
-    def __init__(self, block: Rollout, settings: ReplaySettings, allocate: Allocator | None = None) -> None:
+    def __init__(self, block: Rollout, settings: ReplaySettings, allocate: Allocator = np.zeros) -> None:
         super().__init__(block)
-        layout = RowLayout(block.spec)
-        self.memory = (
-            ReplayMemory(layout, settings.buffer_size)
-            if allocate is None
-            else ReplayMemory(layout, settings.buffer_size, allocate)
-        )
+        self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
         self.writer = TransitionWriter(self.memory, block.num_lanes, settings.num_return_steps)
 
     def take(self) -> ReplayBatch:

@@ -142,7 +142,8 @@ def stopped() -> dict[str, tuple[dict[str, Any], Rows]]:
 
 def through_files(state: Mapping[str, object]) -> dict[str, Any]:
     encoded = state_files.encode(state)
-    return state_files.decode(state_files.parse(encoded.tensor_bytes(), encoded.document_bytes()))
+    bulk = {name: array.copy() for name, array in encoded.bulk.items()}
+    return state_files.decode(state_files.parse(encoded.tensor_bytes(), encoded.document_bytes(), bulk))
 
 
 def resume(
