@@ -26,7 +26,6 @@ from quintain.progress import Progress
 from quintain.rng import Rng
 from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.settings import ReplaySettings
-from quintain.rollouts.source import LocalSource
 from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
@@ -105,21 +104,13 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         starts_fresh=algorithm.starts_fresh,
         on_nonfinite=env_settings.on_nonfinite,
     )
-    context = EventContext(
-        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
-        rng,
-        experiment.budget.env_steps,
-        world,
-        env_events=slots.evaluation_env_events,
-        on_nonfinite=env_settings.on_nonfinite,
-    )
     return Parts(
         policy=policy,
         algorithm=algorithm,
-        source=LocalSource(collector),
+        source=_load("placement", run_file.run.placement)(run_file.run.placement, collector),
         store=_make_store(run_file, _make_block(behavior, env, policy), session, writer, world),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, context),
+        events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
         episodes=episodes,
         guard=UpdateGuard(run_file.run),
@@ -158,6 +149,18 @@ def _make_store(run_file: RunFile, block: Rollout, session: Session, writer: Wri
     else:
         store = store_class(block)
     return store
+
+
+def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> EventContext:
+    settings: Any = run_file.experiment.env
+    return EventContext(
+        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
+        rng,
+        run_file.experiment.budget.env_steps,
+        world,
+        env_events=slots.evaluation_env_events,
+        on_nonfinite=settings.on_nonfinite,
+    )
 
 
 def _training_env(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> Env:

@@ -1,6 +1,7 @@
 """Every exception quintain raises for a user's mistake or the outside world's, with its exit code.
 
 QuintainError                      1   a bug of ours
+├── EventError                     1   an event of the user's raised
 ├── SettingsError                  2   a setting, a file, a name or a combination is wrong; nothing was touched
 │   └── SpecMismatch               2   an environment's spaces do not fit the algorithm or policy
 ├── RunDirectoryError              3   in use, exists, not found, not writable, not ours
@@ -37,6 +38,10 @@ class QuintainError(Exception):
     def lines(self) -> list[str]:
         """Returns the lines to print on stderr, the error first."""
         return [f"error[{self.code}]: {self.message}", *self.notes]
+
+
+class EventError(QuintainError):
+    default_code = "E0110"
 
 
 class SettingsError(QuintainError):

@@ -57,6 +57,18 @@ class Follower:
         _give_state(trainer)
         return Path(trainer.world.broadcast(b"").decode())
 
+    def take_up(self, trainer: Trainer, path: Path) -> None:
+        """Goes on from a checkpoint with rank 0, which reads it."""
+        from quintain.rank_state import broadcast_state, joint_exactness, share_policy
+        from quintain.restore import restore_rank
+
+        budget = trainer.progress.budget_env_steps
+        restore_rank(trainer, broadcast_state(trainer.world, None))
+        self.commit_if_decided(trainer)
+        share_policy(trainer.policy, trainer.world)
+        joint_exactness(trainer)
+        trainer.progress.budget_env_steps = budget
+
     def folder(self, name: str) -> Path:
         raise AssertionError("only rank 0 writes")
 

@@ -192,6 +192,8 @@ def _registration_of(kind: str, name: str, part: Callable[..., Any]) -> Registra
     settings_class = inspect.getattr_static(part, "settings_class", None)
     if isinstance(settings_class, type) and issubclass(settings_class, PartSettings):
         return Registration(kind, name, settings_class, part)
+    if kind in GIVEN_ARGUMENTS and (kind == "env_event" or not isinstance(part, type)):
+        return Registration(kind, name, _settings_of(kind, part), part)
     raise SettingsError(
         f'{kind} "{name}" has no settings; put @register("{name.rpartition(":")[2].lower()}", …) on it '
         "or give it an attribute settings_class that derives from PartSettings",
@@ -202,6 +204,9 @@ def _registration_of(kind: str, name: str, part: Callable[..., Any]) -> Registra
 def _settings_of(kind: str, part: Callable[..., Any]) -> type[PartSettings]:
     module, base = KINDS[kind]
     default: type[PartSettings] = getattr(import_module(module), base)
+    if kind == "env_event" and isinstance(part, type) and not hasattr(part, "settings_class"):
+        # The parameters of a class of functors are those of its calls; itself is the first.
+        return _settings_from_parameters(part.__call__, default, GIVEN_ARGUMENTS[kind] + 1)
     if isinstance(part, type):
         return getattr(part, "settings_class", default)
     return _settings_from_parameters(part, default, GIVEN_ARGUMENTS.get(kind, 1))

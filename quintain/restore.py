@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import CheckpointIncompatible
+from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.rank_state import RANKS, deal_anew, share_of
-from quintain.services.checkpoint_catalog import Loaded
+from quintain.run_output import code_names
+from quintain.services.checkpoint_catalog import Loaded, verify
+from quintain.services.run_directory import RunDirectory
+from quintain.services.user_code import in_one_line
+from quintain.settings.fingerprint import changed_keys
+from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from quintain.policies.base import Policy
+    from quintain.run import Run
     from quintain.trainers.base import Trainer
     from quintain.typing import State
 
@@ -34,12 +43,57 @@ def restore_rank(trainer: Trainer, state: State) -> None:
             trainer.load_state_dict(share_of(state, trainer.world.rank))
         else:
             deal_anew(trainer, state)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
+    except QuintainError:
+        raise
+    except Exception as error:
+        if is_from_environment(error):
+            raise EnvError(
+                f"the environment failed while it was put back where the checkpoint stands: {in_one_line(error)}. The "
+                f"checkpoint is sound: mend the environment and resume again",
+                code="E0509",
+            ) from error
+        if not isinstance(error, KeyError | ValueError | TypeError | RuntimeError):
+            raise
         raise CheckpointIncompatible(
-            f"the checkpoint does not fit this run ({type(error).__name__}: {first}). Resume with the settings it was "
-            f"made with"
+            f"the checkpoint does not fit this run ({in_one_line(error)}). Resume with the settings it was made with"
         ) from error
+
+
+def take_up(run: Run, trainer: Trainer, path: Path) -> None:
+    """Puts a trainer that was made from Python where a checkpoint stands, and goes on in that run's directory."""
+    checkpoint = verify(path)
+    directory = RunDirectory.open_existing(checkpoint.path.parents[1])
+    if run.directory is not None and run.checkpoints is not None:
+        if run.directory.path.resolve() != directory.path.resolve():
+            raise RunDirectoryError(
+                f"this trainer writes to {run.directory.path} and cannot go on in {directory.path}; make a new one"
+            )
+    else:
+        run.resources.enter_context(directory.lock())
+        _require_same_settings(directory, run.run_file)
+        run.open_directory(directory)
+    budget = trainer.progress.budget_env_steps
+    run.restore(trainer, checkpoint)
+    trainer.progress.budget_env_steps = budget
+
+
+def _require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
+    stored = RunFile.load(directory.config, trusted=False, allow=code_names(run_file.to_dict()))
+    for key, old, new in changed_keys(stored, run_file):
+        raise SettingsError(
+            f"{key} was {old} in this run and is {new} in this trainer, which would change its numbers. Make the "
+            f"trainer with the settings of {directory.config}",
+            code="E0207",
+        )
+
+
+def is_from_environment(error: Exception) -> bool:
+    """Says whether the environment's own code raised, and not ours that found its state to be another."""
+    from quintain.envs.base import Env
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_inside = any(isinstance(frame.f_locals.get("self"), Env) for frame in frames)
+    return is_inside and not str(frames[-1].f_globals.get("__name__")).startswith("quintain.")
 
 
 def num_ranks_in(state: State) -> int:

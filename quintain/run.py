@@ -13,7 +13,7 @@ from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.follow import decide, is_report_due
 from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
 from quintain.ranks import Ranks
-from quintain.restore import num_ranks_in, require_same_spec, restore_rank
+from quintain.restore import num_ranks_in, require_same_spec, restore_rank, take_up
 from quintain.run_faults import watching_environments
 from quintain.run_output import CommandHints, checkpoint_facts, env_name, header_of
 from quintain.services.checkpoint_catalog import Checkpoint, load
@@ -46,15 +46,20 @@ class Run:
         ranks: Ranks | None = None,
         runs_dir: Path = Path("runs"),
         is_kept: bool = False,
+        has_objects: bool = False,
     ) -> None:
-        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed."""
+        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed.
+
+        A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
+        """
         self.run_file = run_file
         self.runs_dir = runs_dir if directory is None else directory.path.parent
         self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
-        self.commands = CommandHints(directory, run_file)
+        self.has_objects = has_objects
+        self.commands = CommandHints(directory, run_file, has_objects=has_objects)
         self.checkpoints: CheckpointManager | None = None
         self.metrics: MetricsFile | None = None
         self.event_log: EventLog | None = None
@@ -84,7 +89,7 @@ class Run:
     def open_directory(self, directory: RunDirectory) -> None:
         """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
-        self.commands = CommandHints(directory, self.run_file)
+        self.commands = CommandHints(directory, self.run_file, has_objects=self.has_objects)
         self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
         for warning in self.checkpoints.sweep():
             self.writer.note(warning)
@@ -188,6 +193,10 @@ class Run:
         path = self._commit(trainer).path
         trainer.world.broadcast(str(path).encode())
         return path
+
+    def take_up(self, trainer: Trainer, path: Path) -> None:
+        """Goes on with the run that a checkpoint is of, from there."""
+        take_up(self, trainer, path)
 
     def folder(self, name: str) -> Path:
         """Returns a folder of the run's directory; a run without a directory gets one."""

@@ -23,7 +23,8 @@ _SHOWN_NAMES = ("type", "env.id", "activation", "cell", "shape")
 class CommandHints:
     """Names the commands a user may want next; only ones that exist."""
 
-    def __init__(self, directory: RunDirectory | None, run_file: RunFile) -> None:
+    def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
+        self.has_objects = has_objects
         self.run_id = None if directory is None else directory.run_id
         self.allowed = "".join(f" --allow {name}" for name in code_names(run_file.to_dict()))
         default_place = directory is None or directory.path.parent == Path("runs")
@@ -34,6 +35,9 @@ class CommandHints:
         if self.run_id is None:
             return []
         run = f"{self.run_id}{self.place}"
+        saved = (f"quintain checkpoints list {run}", "what was saved; trainer.load_checkpoint goes on from one")
+        if self.has_objects:
+            return [saved]
         if state != "finished":
             return [(f"quintain resume {run}{self.allowed}", "continue where it stopped")]
         longer = f"quintain resume {run}{self.allowed} total_timesteps={3 * (budget or 0)}"

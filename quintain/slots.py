@@ -36,13 +36,17 @@ _EVENTS = "experiment.behaviors.default.events"
 def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any], keywords: Mapping[str, Any]) -> Parts:
     """Builds the parts of `Trainer(policy, env, algorithm, ...)`; without an algorithm the first slot is it."""
     translation = embodichain_names.translate(more, keywords)
+    _require_mappings(translation.given)
     if algorithm is None:
         policy, algorithm = None, policy
     if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
-    if policy is not None and not isinstance(policy, Policy):
+    ready = policy if isinstance(policy, Policy) else _policy_of(algorithm)
+    if ready is None and policy is not None:
         behavior["policy"] = _settings("policy", policy)
+    elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
+        behavior["policy"] = made_from
     if _is_instance(env) and not getattr(_settings_class(behavior["algorithm"]), "needs_replay", False):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
         behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
@@ -59,7 +63,7 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
     slots = Slots(
         env=None if isinstance(env, str | PartSettings) else env,
         evaluation_env=evaluation_env,
-        policy=policy if isinstance(policy, Policy) else _policy_of(algorithm),
+        policy=ready,
         make_algorithm=partial(_ready, algorithm) if isinstance(algorithm, Algorithm) else None,
         env_events=translation.given.get("event_cfg", {}),
         evaluation_env_events=translation.given.get("eval_event_cfg", {}),
@@ -69,7 +73,13 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
         parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
     else:
         writers = [*make_writers(run_file), *_own_writers(slots.writer)]
-        run = Run(run_file, writers, runs_dir=translation.runs_dir, is_kept=translation.is_kept)
+        run = Run(
+            run_file,
+            writers,
+            runs_dir=translation.runs_dir,
+            is_kept=translation.is_kept,
+            has_objects=slots.env is not None,
+        )
         parts = assemble_parts(run_file, run, run.writer, slots, world)
         for note in translation.notes:
             run.writer.note(note)
@@ -113,6 +123,14 @@ def _evaluation_env(env: Any, eval_env: Any) -> Any:
     if isinstance(eval_env, str):
         return partial(gymnasium.make, eval_env, disable_env_checker=True)
     return eval_env
+
+
+def _require_mappings(given: Mapping[str, Any]) -> None:
+    for name in ("event_cfg", "eval_event_cfg"):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise SettingsError(
+                f"{name} is a {type(given[name]).__name__}; give a mapping of names to events", code="E0233"
+            )
 
 
 def _own_writers(slot: Any) -> list[Writer]:

@@ -198,8 +198,8 @@ def _explained(rank: int) -> Iterator[None]:
         said = str(error).splitlines()[0].rpartition("] ")[2][:120]
         what = "did not answer in time" if "imed out" in str(error) else "ended"
         raise RankError(
-            f"rank {rank} waited for another rank, which {what} ({said}). What that rank said is the cause; continue "
-            f"with: quintain resume"
+            f"rank {rank} waited for another rank, which {what} ({said}). What that rank said is the cause",
+            notes=("help: continue from the last checkpoint with: quintain resume",),
         ) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
@@ -43,6 +43,7 @@ class SAC(Algorithm):
     """Values actions by two critics learned from replay, and prefers good actions without becoming predictable."""
 
     policy: SoftActor
+    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {"num_numbers"}
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class SAC(Algorithm):
             raise SettingsError(
                 f"sac draws actions with gradients, which a {type(policy).__name__} does not; use policy.type "
                 f"soft_actor",
-                code="E0223",
+                code="E0224",
             )
         rng = rng or Rng(0)
         self.num_numbers = policy.noise.num_normal

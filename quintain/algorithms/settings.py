@@ -40,7 +40,7 @@ class AlgorithmSettings(PartSettings):
     """Step size of Adam."""
 
     max_grad_norm: Positive | None = 0.5
-    """Bound on the norm of the whole gradient; none leaves it alone."""
+    """Bound on the norm of the whole gradient; null leaves it alone."""
 
     adam_eps: Positive = 1e-5
     """Term in Adam's denominator that keeps tiny gradients from becoming large steps."""
@@ -56,7 +56,7 @@ class PPOSettings(AlgorithmSettings):
     """How far the probability ratio may leave 1 before its gradient is cut."""
 
     clip_value: Positive | None = None
-    """How far a value may move from the collected one; none does not clip values."""
+    """How far a value may move from the collected one; null does not clip values."""
 
     entropy_coef: NonNegativeSchedule = constant(0.0)
     """Weight of the entropy bonus."""
@@ -71,16 +71,16 @@ class PPOSettings(AlgorithmSettings):
     """Steps in one minibatch."""
 
     target_kl: Positive | None = None
-    """Stop the epochs of an update once the policy moved this far; none runs all of them."""
+    """Stop the epochs of an update once the policy moved this far; null runs all of them."""
 
     normalize_advantage: bool = True
     """Scale the advantages of each batch to mean 0 and deviation 1."""
 
     adaptive_kl: Positive | None = None
-    """Movement per update that the learning rate is adapted to, starting from learning_rate; none leaves it alone."""
+    """Movement per update that the learning rate is adapted to, starting from learning_rate; null leaves it alone."""
 
     micro_batch_size: Count | None = None
-    """Rows that go through the network at once, where a minibatch does not fit; gradients are added up. None: all."""
+    """Rows that go through the network at once, where a minibatch does not fit; gradients add up. Null means all."""
 
     use_symmetry: bool = False
     """Learn from the mirrored steps too that the environment's `mirror(obs, action)` returns."""
@@ -135,7 +135,7 @@ class SACSettings(AlgorithmSettings):
     needs_replay: ClassVar[bool] = True
 
     max_grad_norm: Positive | None = None
-    """Bound on the norm of the whole gradient; none leaves it alone."""
+    """Bound on the norm of the whole gradient; null leaves it alone."""
 
     adam_eps: Positive = 1e-8
     """Term in Adam's denominator that keeps tiny gradients from becoming large steps."""
@@ -153,13 +153,13 @@ class SACSettings(AlgorithmSettings):
     """Part of the way that the target critics move towards the critics after each gradient step."""
 
     entropy_coef: NonNegative | None = None
-    """Weight of the entropy bonus (the temperature); none adapts it until the entropy is the target."""
+    """Weight of the entropy bonus (the temperature); null adapts it until the entropy is the target."""
 
     initial_entropy_coef: Positive = 1.0
     """The weight that adapting starts from."""
 
     target_entropy: float | None = None
-    """Entropy that continuous actions are kept at; none is minus their number."""
+    """Entropy that continuous actions are kept at; null is minus their number."""
 
     target_entropy_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Entropy that choices are kept at, as a part of the largest possible."""

@@ -167,7 +167,7 @@ def run_training(request: TrainRequest) -> None:
             initialize_from=weights,
             **_output(request.is_json, request.is_quiet),
         )
-    _train(launched, is_json=request.is_json)
+    _train(launched, request)
 
 
 def run_resume(request: ResumeRequest) -> None:
@@ -184,7 +184,7 @@ def run_resume(request: ResumeRequest) -> None:
         allow=request.allow,
         **_output(request.is_json, request.is_quiet),
     )
-    _train(launched, is_json=request.is_json)
+    _train(launched, request)
 
 
 def _load(source: FileSource | NamesSource, overrides: tuple[str, ...]) -> RunFile:
@@ -207,20 +207,19 @@ def _output(is_json: bool, is_quiet: bool) -> dict[str, Any]:
     return {"stream": sys.stderr if is_json else None, "quiet": is_quiet}
 
 
-def _train(launched: Launched, *, is_json: bool) -> None:
-    run, trainer = launched.run, launched.trainer
-    with crash_reports(launched.directory.write_crash):
-        try:
-            if trainer.is_finished:
-                done = f"{trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are done"
-                longer = f"quintain resume {launched.directory.run_id} total_timesteps=N"
-                run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
-            summary = trainer.train()
-        finally:
-            trainer.close()
-            run.close()
-    if is_json:
-        about = {"run": launched.directory.run_id, "directory": str(launched.directory.path), **asdict(summary)}
+def _train(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
+    from quintain.rank_losses import train_through_losses
+
+    directory, trainer = launched.directory, launched.trainer
+    with crash_reports(directory.write_crash):
+        if trainer.is_finished:
+            done = f"{trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are done"
+            longer = f"quintain resume {directory.run_id} total_timesteps=N"
+            launched.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
+        launched, summary = train_through_losses(launched, **_output(request.is_json, request.is_quiet))
+    run = launched.run
+    if request.is_json:
+        about = {"run": directory.run_id, "directory": str(directory.path), **asdict(summary)}
         typer.echo(json_module.dumps({**about, "digest": None if run.last is None else run.last.digest}))
     if run.exit_code:
         raise typer.Exit(run.exit_code)

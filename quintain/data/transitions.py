@@ -26,7 +26,7 @@ class TransitionWriter(KeepsState):
     Step s of a lane stands in slot s mod n of the window; `num_open` of a lane's newest steps are not complete yet.
     """
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"memory", "layout", "fields"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"memory", "layout", "fields", "num_return_steps"})
 
     def __init__(self, memory: ReplayMemory, num_lanes: int, num_return_steps: int) -> None:
         self.memory = memory

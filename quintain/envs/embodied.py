@@ -152,7 +152,7 @@ class EmbodiedEnv(Env):
             "fail": task.fail.clone(),
             "elapsed_steps": self.elapsed_steps.clone(),
             "metrics": {name: value.clone() for name, value in task.metrics.items()},
-            "rewards": dict(self.reward_terms),
+            "rewards": {name: value.clone() for name, value in self.reward_terms.items()},
         }
 
     def _memory_of_step(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

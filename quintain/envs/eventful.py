@@ -117,8 +117,11 @@ def cfg_of(settings: Sequence[Any]) -> dict[str, EventCfg]:
 def _begun(result: StepResult) -> Array:
     """Says which lanes stand at the start of an episode after a step."""
     if result.valid is not None:
-        return ~_array(result.valid)
-    return np.asarray(_array(result.terminated) | _array(result.truncated))
+        begun = ~_array(result.valid)
+    else:
+        begun = np.asarray(_array(result.terminated) | _array(result.truncated))
+    # An environment that broke was made anew: it knows nothing of what an event once did to it.
+    return begun if result.aborted is None else begun | _array(result.aborted)
 
 
 def _array(values: Any) -> Array:

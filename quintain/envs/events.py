@@ -9,22 +9,28 @@ events right after it.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from quintain.errors import SettingsError
+from quintain.errors import EnvError, SettingsError
 from quintain.registry import import_part
 from quintain.rng import Rng
+from quintain.services.user_code import named_failure
 from quintain.typing import State, Stateful
 
 if TYPE_CHECKING:
     from quintain.typing import Array
 
-STARTUP, INTERVAL, STEP, RESET = "startup", "interval", "step", "reset"
+STARTUP, INTERVAL, STEP, RESET = BUILT_IN_MODES = "startup", "interval", "step", "reset"
+_MISSPELT = 0.85
+"""How alike a mode must be to a built-in one to be taken for a typing error: `rest` is, `restart` is not."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class EnvEventManager:
     def __init__(self, cfg: Mapping[str, EventCfg | Mapping[str, Any]], env: Any, rng: Rng | None = None) -> None:
         self.env = env
         self.rng = rng or Rng(0)
-        self.cfg = {name: each if isinstance(each, EventCfg) else _cfg(name, each) for name, each in cfg.items()}
+        self.cfg = _checked(cfg)
         self.functors = {name: _make(name, each, env) for name, each in self.cfg.items()}
         self.draws = {name: _check(name, self.functors[name], each) for name, each in self.cfg.items()}
         self.counters: dict[str, Array] = {
@@ -66,13 +72,23 @@ class EnvEventManager:
 
     @property
     def available_modes(self) -> list[str]:
-        return [*dict.fromkeys([STARTUP, INTERVAL, STEP, RESET, *(each.mode for each in self.cfg.values())])]
+        return [*dict.fromkeys([*BUILT_IN_MODES, *(each.mode for each in self.cfg.values())])]
 
     @property
     def active_functors(self) -> dict[str, list[str]]:
         """The names of the events in each mode that has any, in the order in which they are called."""
         modes = dict.fromkeys(each.mode for each in self.cfg.values())
         return {mode: [name for name, each in self.cfg.items() if each.mode == mode] for mode in modes}
+
+    def get_functor(self, name: str) -> Any:
+        return self.functors[name]
+
+    def get_functor_cfg(self, name: str) -> EventCfg:
+        return self.cfg[name]
+
+    def find_functors(self, pattern: str) -> list[str]:
+        """Names the events whose whole name matches a regular expression."""
+        return [name for name in self.cfg if re.fullmatch(pattern, name)]
 
     def apply(self, mode: str, env_ids: Any = None) -> None:
         """Calls the events of a mode; `interval` counts one step and calls what is due in it."""
@@ -98,9 +114,10 @@ class EnvEventManager:
         for name, counter in self.counters.items():
             if self.cfg[name].count_from == "episode":
                 counter[lanes] = 0
-        for functor in self.functors.values():
+        for name, functor in self.functors.items():
             if hasattr(functor, "reset"):
-                functor.reset(lanes)
+                with _named(name, "in reset()"):
+                    functor.reset(lanes)
 
     def never_fired(self) -> list[str]:
         return [name for name, count in self.firings.items() if count == 0]
@@ -112,9 +129,10 @@ class EnvEventManager:
 
     def flush(self, directory: Path) -> None:
         """Lets functors write what they recorded since the last time."""
-        for functor in self.functors.values():
+        for name, functor in self.functors.items():
             if hasattr(functor, "flush"):
-                functor.flush(directory)
+                with _named(name, "in flush()"):
+                    functor.flush(directory)
 
     def close(self) -> None:
         for functor in self.functors.values():
@@ -132,7 +150,8 @@ class EnvEventManager:
         cfg = self.cfg[name]
         draw = {"rng": self.rng.generator(name, self.firings[name])} if self.draws[name] else {}
         self.firings[name] += 1
-        self.functors[name](self.env, None if cfg.is_global else lanes, **cfg.params, **draw)
+        with _named(name, f"in mode {cfg.mode}"):
+            self.functors[name](self.env, None if cfg.is_global else lanes, **cfg.params, **draw)
 
     def state_dict(self) -> State:
         return {
@@ -156,23 +175,56 @@ def _has_memory(functor: Any) -> bool:
     return isinstance(functor, Stateful)
 
 
-def _cfg(name: str, given: Mapping[str, Any]) -> EventCfg:
+def _named(name: str, doing: str) -> AbstractContextManager[None]:
+    return named_failure(f"environment event {name!r} failed {doing}", EnvError, "E0523")
+
+
+def _checked(cfg: Mapping[str, EventCfg | Mapping[str, Any]]) -> dict[str, EventCfg]:
+    """Returns what each event is to do; refuses what could not be done, with the event's name."""
+    made = {name: each if isinstance(each, EventCfg) else _cfg(name, each) for name, each in cfg.items()}
+    for name, each in made.items():
+        _require_sense(name, each)
+    return made
+
+
+def _require_sense(name: str, cfg: EventCfg) -> None:
+    if cfg.count_from not in ("run", "episode") or cfg.interval_step < 1:
+        raise SettingsError(f"event {name!r}: expected count_from run or episode, and interval_step of at least 1")
+    if cfg.is_global and cfg.count_from == "episode":
+        raise SettingsError(f"event {name!r} is global, so it cannot count from each lane's episode", code="E0233")
+    meant = get_close_matches(cfg.mode, BUILT_IN_MODES, n=1, cutoff=_MISSPELT)
+    if meant and meant[0] != cfg.mode:
+        raise SettingsError(
+            f"event {name!r} has the mode {cfg.mode!r}; did you mean {meant[0]!r}? A mode of your own needs a name "
+            f"that is less like it",
+            code="E0214",
+        )
+
+
+def _cfg(name: str, given: Any) -> EventCfg:
+    if not isinstance(given, Mapping):
+        raise SettingsError(
+            f"event {name!r} is a {type(given).__name__}; give a mapping such as {{'func': f, 'mode': 'reset'}}, or an "
+            f"EventCfg",
+            code="E0233",
+        )
     known = EventCfg.__dataclass_fields__
     if unknown := set(given) - set(known):
         raise SettingsError(f"event {name!r}: unknown {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if "func" not in given:
         raise SettingsError(f"event {name!r} has no func; give a function f(env, lanes), or module:Name of one")
-    cfg = EventCfg(**given)
-    if cfg.count_from not in ("run", "episode") or cfg.interval_step < 1:
-        raise SettingsError(f"event {name!r}: expected count_from run or episode, and interval_step of at least 1")
-    if cfg.is_global and cfg.count_from == "episode":
-        raise SettingsError(f"event {name!r} is global, so it cannot count from each lane's episode", code="E0216")
-    return cfg
+    return EventCfg(**given)
 
 
 def _make(name: str, cfg: EventCfg, env: Any) -> Any:
     part = import_part(f"event {name}", cfg.func) if isinstance(cfg.func, str) else cfg.func
-    return part(cfg, env) if isinstance(part, type) else part
+    if not callable(part):
+        raise SettingsError(f"event {name!r}: func is {part!r}, which cannot be called", code="E0233")
+    if not isinstance(part, type):
+        return part
+    _require_call(name, part.__name__, part, (cfg, env), {})
+    with _named(name, "when it was made"):
+        return part(cfg, env)
 
 
 def _check(name: str, functor: Any, cfg: EventCfg) -> bool:

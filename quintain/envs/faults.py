@@ -129,12 +129,6 @@ def own_frames(error: BaseException, num_ours: int = 1) -> str:
     return text if len(text) <= MAX_TRACEBACK else f"{text[:200]}...\n{text[200 - MAX_TRACEBACK :]}"
 
 
-def in_one_line(error: BaseException) -> str:
-    """Names an exception and the first line of what it says."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
-
-
 def lanes_in_words(lanes: Sequence[int]) -> str:
     """Names lanes as a part of a sentence.
 

@@ -220,25 +220,33 @@ class LaneEnv(Env):
         drifted = [
             lane
             for lane in replayed
-            if lane in broken or any(r[lane].tobytes() != saved[k][lane].tobytes() for k, r in self.obs.items())
+            if lane not in broken and any(r[lane].tobytes() != saved[k][lane].tobytes() for k, r in self.obs.items())
         ]
         for name, rows in self.obs.items():
             rows[self.down] = saved[name][self.down]
-        if drifted:
-            self.drift = (
-                f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in "
-                f"lane {self.first_lane + drifted[0]}" + (f" and {len(drifted) - 1} more" if len(drifted) > 1 else "")
-            )
+        if drifted or broken:
+            self.drift = self._describe_drift(drifted, list(broken.values()))
+
+    def _describe_drift(self, drifted: Sequence[int], faults: Sequence[LaneFault]) -> str:
+        """Says why lanes are not where they were: what broke comes first, because it can be mended."""
+        if faults:
+            more = f" (and in {len(faults) - 1} more lanes)" if len(faults) > 1 else ""
+            return f"{faults[0].as_error().message}{more}, while its episode was replayed"
+        more = f" and {len(drifted) - 1} more" if len(drifted) > 1 else ""
+        return (
+            f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in lane "
+            f"{self.first_lane + drifted[0]}{more}"
+        )
 
     def begin_anew(self, played: Sequence[State]) -> Any:
         self.episode.fill(max(int(np.max(state["episode"])) for state in played))
         return self.reset()
 
-    def _replay(self, lanes: Sequence[int]) -> set[int]:
-        """Plays the actions since the last reset again; returns the lanes that broke, which are down now."""
+    def _replay(self, lanes: Sequence[int]) -> dict[int, LaneFault]:
+        """Plays the actions since the last reset again; returns the lanes that broke, which are down now, and how."""
         faults = self.crew.reset(lanes) if lanes else []
         actions = {lane: self.action_log.since_reset(lane) for lane in lanes}
-        broken = {lane for fault in faults for lane in fault.lanes}
+        broken = {lane: fault for fault in faults for lane in fault.lanes}
         for i in range(max(map(len, actions.values()), default=0)):
             playing = [lane for lane in lanes if i < len(actions[lane]) and lane not in broken]
             self._set_parameters({lane: self.parameter_log.at(lane, i) for lane in playing})
@@ -246,7 +254,7 @@ class LaneEnv(Env):
                 for name, value in actions[lane][i].items():
                     self.rows.action[name][lane] = value
             found = self.crew.step(playing, autoreset=False) if playing else []
-            broken |= {lane for fault in found for lane in fault.lanes}
+            broken |= {lane: fault for fault in found for lane in fault.lanes}
             faults += found
         whole = [lane for lane in lanes if lane not in broken]
         self._set_parameters({lane: self.parameter_log.at(lane, len(actions[lane])) for lane in whole})

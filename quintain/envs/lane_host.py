@@ -15,12 +15,13 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.data.env_values import from_env, is_in_range, to_env
 from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, choice_sizes, flatten, leaves
-from quintain.envs.faults import LaneFault, in_one_line, own_frames
+from quintain.envs.faults import LaneFault, own_frames
 from quintain.envs.lane_rows import CREATING, IDLE, RESETTING, STEPPING, LaneRows
 from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
 from quintain.envs.parameters import LaneParameters, ParameterSetter
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError, QuintainError
+from quintain.services.user_code import in_one_line
 
 if TYPE_CHECKING:
     from quintain.rng import Rng

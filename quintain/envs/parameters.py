@@ -34,9 +34,10 @@ def set_lane_values(owner: Any, name: str, values: Parameters, lanes: Any, num_l
         if getattr(now, "shape", ())[:1] == (num_lanes,):
             rows = slice(None) if lanes is None else _indices(now, lanes)
             now[rows] = value if isinstance(now, np.ndarray) else _tensor_like(now, value)
-        elif lanes is not None:
+        elif lanes is not None and _is_number(now):
             raise EnvError(
-                f"env {name!r}: parameter {key!r} is one number for all lanes, so it cannot be set in some of them",
+                f"env {name!r}: parameter {key!r} is one number for all lanes, so it cannot be set in some of them. "
+                f"Give an event is_global: true",
                 code="E0521",
             )
         else:
@@ -110,7 +111,7 @@ def _number(owner: Any, name: str, key: str) -> Any:
     if _is_number(now):
         return now
     numbers = [k for k, v in vars(owner).items() if _is_number(v) and k[0] != "_"]
-    has = f"it has {', '.join(sorted(numbers))}" if numbers else "give it a method set_parameters(values)"
+    has = f"it has {', '.join(sorted(numbers))}" if numbers else "it has no attributes that are numbers"
     raise EnvError(f"env {name!r} has no parameter {key!r}; {has}", code="E0521")
 
 

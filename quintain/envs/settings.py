@@ -68,7 +68,7 @@ class GymSettings(EnvSettings):
     """One environment object per lane, or the environment's own vector entry point."""
 
     max_episode_steps: Count | None = None
-    """Time limit of an episode; none keeps the limit the environment was registered with."""
+    """Time limit of an episode; null keeps the limit the environment was registered with."""
 
     text_observations: Literal["leave_out", "encode"] = "leave_out"
     """What becomes of Text entries of a Dict observation: left out, or encoded as one choice per character."""
@@ -84,10 +84,10 @@ class EnvPoolSettings(EnvSettings):
     """Arguments passed on to envpool.make."""
 
     num_threads: Count | None = None
-    """Threads that step lanes; none lets EnvPool choose."""
+    """Threads that step lanes; null lets EnvPool choose."""
 
     max_episode_steps: Count | None = None
-    """Time limit of an episode; none keeps the task's own."""
+    """Time limit of an episode; null keeps the task's own."""
 
 
 REGISTERED = (

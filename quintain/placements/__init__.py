@@ -1,1 +1,15 @@
 """Where acting happens."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names, registrar
+
+register = registrar("placement")
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "LocalSettings": "quintain.placements.settings",
+        "PlacementSettings": "quintain.placements.settings",
+    },
+)
+__all__ += ["register"]

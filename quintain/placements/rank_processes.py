@@ -178,6 +178,6 @@ def _error_of(about: dict[str, Any], rank: int) -> QuintainError:
 def _end_without_report(rank: int, exit_code: int) -> RankError:
     how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
     return RankError(
-        f"rank {rank} {how}, and the others cannot learn without it. Continue from the last checkpoint with: "
-        f"quintain resume"
+        f"rank {rank} {how}, and the others cannot learn without it",
+        notes=("help: continue from the last checkpoint with: quintain resume",),
     )

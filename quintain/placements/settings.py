@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from quintain.registry import Registration
 from quintain.settings.base import Count, PartSettings
 
@@ -15,6 +19,9 @@ class LocalSettings(PlacementSettings):
 
     num_ranks: Count = 1
     """Processes on this machine that share the lanes and learn together; torchrun may start them instead."""
+
+    max_failures: Annotated[int, Field(ge=0)] = 3
+    """Ranks that may die one after another, with no checkpoint between them, before the run ends; 0 ends it at once."""
 
 
 REGISTERED = (Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),)

@@ -23,6 +23,8 @@ class ActorOnly(ActorCritic):
         if settings.critic_obs is not None:
             raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")
         super().__init__(settings.model_copy(update={"critic_obs": settings.actor_obs}), spec, rng)
+        # What it was made from, so that it can be made again.
+        self.settings = settings
         # Nothing is to be learned, saved or averaged for a network that is never asked.
         del self.critic
 

@@ -49,10 +49,10 @@ class NetworkSettings(PolicySettings):
     """Features that an image is reduced to."""
 
     actor_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the actor sees; none means all."""
+    """Entries of a Dict observation that the actor sees; null means all."""
 
     critic_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; none means all."""
+    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
 
 
 class ActorCriticSettings(NetworkSettings):
@@ -68,7 +68,7 @@ class ActorCriticSettings(NetworkSettings):
     """Let the network choose the deviation of continuous actions in each state."""
 
     memory: MemorySettings | None = None
-    """Recurrent memory; none acts on the present observation alone."""
+    """Recurrent memory; null acts on the present observation alone."""
 
 
 class ActorOnlySettings(ActorCriticSettings):

@@ -43,7 +43,7 @@ class FiniteGate(KeepsState):
             raise SettingsError(
                 "env.on_nonfinite: drop_episode needs an environment that can reset single lanes, and this one resets "
                 "by itself; use clamp or error",
-                code="E0216",
+                code="E0223",
             )
         self.env = env
         self.mode = mode

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
@@ -13,6 +14,7 @@ from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import StepListener, SyncCollector
 
 if TYPE_CHECKING:
+    from quintain.settings.base import PartSettings
     from quintain.typing import Metrics, State
 
 
@@ -24,6 +26,7 @@ class RolloutSource(Protocol):
     def set_env_parameters(self, values: Parameters) -> None: ...
     def end_episode(self) -> None: ...
     def listen(self, on_step: StepListener | None) -> None: ...
+    def heard_by(self, on_step: StepListener) -> AbstractContextManager[None]: ...
     def wait(self) -> None: ...
     def close(self) -> None: ...
     def drain_seconds(self) -> dict[str, float]: ...
@@ -41,7 +44,8 @@ class RolloutSource(Protocol):
 class LocalSource:
     """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
 
-    def __init__(self, collector: SyncCollector) -> None:
+    def __init__(self, settings: PartSettings, collector: SyncCollector) -> None:
+        self.settings = settings
         self.collector = collector
         self.version = 0
         self.open_block: Rollout | None = None
@@ -71,6 +75,16 @@ class LocalSource:
     def listen(self, on_step: StepListener | None) -> None:
         """Lets a function see every step from now on, or none."""
         self.collector.on_step = on_step
+
+    @contextmanager
+    def heard_by(self, on_step: StepListener) -> Iterator[None]:
+        """Lets a function see the steps of this block only; who listened before hears them too."""
+        before = self.collector.on_step
+        self.collector.on_step = on_step if before is None else _both(before, on_step)
+        try:
+            yield
+        finally:
+            self.collector.on_step = before
 
     def wait(self) -> None:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
@@ -105,3 +119,11 @@ class LocalSource:
         """Continues after sources that had other lanes: the newest version, new episodes, noise not used before."""
         self.version = max(state["version"] for state in states)
         self.collector.begin_anew([state["collector"] for state in states])
+
+
+def _both(first: StepListener, second: StepListener) -> StepListener:
+    def listen(step: Any, info: dict[str, Any]) -> None:
+        first(step, info)
+        second(step, info)
+
+    return listen

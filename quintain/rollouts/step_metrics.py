@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from quintain.typing import State
 
@@ -25,9 +26,15 @@ class StepMetrics:
 
     def add(self, info: Mapping[str, Any]) -> None:
         for group in GROUPS:
-            for key, values in (info.get(group) or {}).items():
+            said = info.get(group)
+            if not isinstance(said, Mapping):
+                continue
+            for key, values in said.items():
+                mean = _mean(values)
+                # Gymnasium's vector environments say with `_<name>` which lanes have given a number.
+                if mean is None or str(key).startswith("_"):
+                    continue
                 name = f"{group}/{key}"
-                mean = np.mean(values) if isinstance(values, np.ndarray | float | int) else values.float().mean()
                 self.sums[name] = self.sums.get(name, 0.0) + mean
                 self.counts[name] = self.counts.get(name, 0) + 1
 
@@ -42,3 +49,11 @@ class StepMetrics:
 
     def load_state_dict(self, state: State) -> None:
         self.sums, self.counts = dict(state["sums"]), dict(state["counts"])
+
+
+def _mean(values: Any) -> Any:
+    """Returns the mean over lanes where it is, or None for what is no number for each lane."""
+    if isinstance(values, torch.Tensor):
+        return values.float().mean() if values.ndim <= 1 and values.numel() else None
+    array = np.asarray(values) if isinstance(values, np.ndarray | np.generic | float | int) else np.empty(0)
+    return array.mean() if array.dtype.kind in "biuf" and array.ndim <= 1 and array.size else None

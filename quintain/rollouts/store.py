@@ -21,6 +21,7 @@ class RolloutStore(Protocol):
     def commit(self, rollout: Rollout) -> None: ...
     def ready(self) -> bool: ...
     def take(self) -> Batch: ...
+    def spend(self) -> None: ...
     def release(self) -> None: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
@@ -35,6 +36,7 @@ class RolloutBuffer:
         self.is_open = False
         self.is_committed = False
         self.is_taken = False
+        self.is_spent = False
 
     def reserve(self) -> Rollout | None:
         """Lends the block to a collector; after a resume it may be half full already."""
@@ -56,14 +58,18 @@ class RolloutBuffer:
         self.is_taken = True
         return Batch(self.block)
 
+    def spend(self) -> None:
+        """Says that nobody will learn from what was taken again: it can still be read, and need not be saved."""
+        self.is_spent = self.is_taken
+
     def release(self) -> None:
         """Frees what the last update consumed; what was filled and not yet taken stays."""
         if self.is_taken:
-            self.is_committed = self.is_taken = False
+            self.is_committed = self.is_taken = self.is_spent = False
 
     def state_dict(self) -> State:
         """Saves the block's contents only while they are still needed."""
-        in_use = self.is_open or self.is_committed
+        in_use = (self.is_open or self.is_committed) and not self.is_spent
         return {
             "is_open": self.is_open,
             "is_committed": self.is_committed,
@@ -75,6 +81,7 @@ class RolloutBuffer:
     def load_state_dict(self, state: State) -> None:
         self.is_open, self.is_committed = state["is_open"], state["is_committed"]
         self.is_taken = state["is_taken"]
+        self.is_spent = self.is_taken and state["block"] is None
         self.block.sequence = state["sequence"]
         if state["block"] is not None:
             self.block.load_state_dict(state["block"])

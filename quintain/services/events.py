@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from quintain.errors import SettingsError
+from quintain.errors import EventError, SettingsError
 from quintain.progress import Progress
+from quintain.services.user_code import named_failure
 from quintain.state import KeepsState
 from quintain.typing import State, Stateful
 
@@ -143,7 +144,8 @@ class EventManager:
                 entry.function.close()
 
     def _call(self, entry: Entry, trainer: Any) -> object:
-        answer: object = entry.function(trainer)
+        with named_failure(f"event {entry.name} failed", EventError, "E0110"):
+            answer: object = entry.function(trainer)
         if answer is not False:
             self.firings.add(entry.name)
         return answer

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import numpy as safetensors_numpy
 
 from quintain.errors import RunDirectoryError
-from quintain.services import atomic, checkpoint_catalog, disk_reserve
+from quintain.services import atomic, checkpoint_catalog, disk_reserve, unborn_runs
 from quintain.services.run_names import OLD_MARK, STATUS, check_run_id
 from quintain.services.state_files import Json
 
@@ -34,6 +34,7 @@ EVENTS = "events.jsonl"
 CRASHES = "crash"
 WORKER_LOGS = "workers"
 
+_BORN_WITH = frozenset({checkpoint_catalog.FOLDER, CONFIG})
 _MAX_STATUS_BYTES = 1_000_000
 _MAX_OWNER_BYTES = 1000
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,6 +89,7 @@ class RunDirectory:
         try:
             atomic.make_directory(runs_dir)
             disk_reserve.probe(runs_dir, 1)
+            unborn_runs.sweep(runs_dir, may_hold=_BORN_WITH)
             if force and run.path.exists():
                 run._move_away()
             run._appear(config)

@@ -39,7 +39,7 @@ class WandbSettings(WriterSettings):
     """Project that the run belongs to."""
 
     entity: str | None = None
-    """User or team that the project belongs to; none is the key's owner."""
+    """User or team that the project belongs to; null is the key's owner."""
 
     mode: Literal["auto", "online", "offline"] = "auto"
     """Whether rows are sent at once; auto does so if WANDB_API_KEY is set."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from quintain.errors import SettingsError
+from quintain.settings.base import Schedule
 from quintain.settings.layers import with_algorithm_defaults
 from quintain.settings.normalize import ALIASES, alias_applies, behavior_path, canonical_path
 from quintain.settings.outline import RunTree, class_at
@@ -26,8 +27,26 @@ def apply_override(draft: Draft, text: str) -> None:
     if not value_text.strip():
         raise SettingsError(f"{place}: no value; write {key}=null for none", code="E0206")
     value = parse(value_text, place, is_file=False).value
-    path = resolve_key(draft, key, place)
-    draft.set(path, value, Origin(OVERRIDE, place))
+    set_one(draft, resolve_key(draft, key, place), value, Origin(OVERRIDE, place))
+
+
+def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:
+    """Sets one setting; a part of a schedule that is one number so far makes a schedule of it."""
+    above = path[:-1]
+    if class_at(above, draft.values) is Schedule and not isinstance(draft.get(above), dict):
+        if path[-1] == "start":
+            path = above
+        else:
+            _open_schedule(draft, above)
+    draft.set(path, value, origin)
+
+
+def _open_schedule(draft: Draft, path: KeyPath) -> None:
+    number = draft.get(path)
+    if number is None:
+        number = _default_at(draft, path)
+    if isinstance(number, int | float | Schedule):
+        draft.set(path, number if isinstance(number, Schedule) else {"start": number}, draft.origin(path))
 
 
 def types_first(overrides: Iterable[str]) -> list[str]:
@@ -103,6 +122,13 @@ def _split(draft: Draft, key: str) -> KeyPath:
         rest = key[len(prefix) + 1 :]
         return (*behavior, *(_step(step) for step in rest.split("."))) if rest else behavior
     return tuple(_step(step) for step in key.split("."))
+
+
+def _default_at(draft: Draft, path: KeyPath) -> object:
+    """Returns what a setting is if nobody sets it."""
+    above = class_at(path[:-1], draft.values)
+    field = above.model_fields.get(str(path[-1])) if above is not None else None
+    return field.default if field is not None else None
 
 
 def _step(text: str) -> str | int:

@@ -15,6 +15,7 @@ from quintain.settings.yaml_text import KeyPath
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
     problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
+    problems += _env_events_can_happen(tree.experiment)
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
@@ -67,7 +68,7 @@ def _workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
             ("run", "env_workers", "num_workers"),
             f"{num_workers} is more than experiment.env.num_lanes, {num_lanes}: a lane runs in one process; lower "
             "num_workers or raise num_lanes",
-            "E0216",
+            "E0232",
         )
 
 
@@ -125,6 +126,22 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
             total = -(-budget // (num_lanes * num_steps))
             if updates > total:
                 yield Problem((*where, "every_updates"), _never(f"{updates} of {total} updates", budget), "E0214")
+
+
+def _env_events_can_happen(experiment: Experiment) -> Iterator[Problem]:
+    num_lanes = _integer(experiment.env, "num_lanes")
+    if num_lanes is None:
+        return
+    steps_of_a_lane = -(-experiment.budget.env_steps // num_lanes)
+    for place, event in enumerate(getattr(experiment.env, "env_events", ())):
+        interval = event.interval_step if event.mode == "interval" else 0
+        if interval > steps_of_a_lane:
+            yield Problem(
+                ("experiment", "env", "env_events", place, "interval_step"),
+                f"{interval} can never happen: each of {num_lanes} lanes has {steps_of_a_lane} of the "
+                f"experiment.budget.env_steps {experiment.budget.env_steps}; lower it, or raise the budget",
+                "E0214",
+            )
 
 
 def _never(interval: str, budget: int) -> str:
@@ -215,7 +232,7 @@ def _replay_has_its_algorithm(path: KeyPath, behavior: Behavior) -> Iterator[Pro
         (*path, "rollout", "type"),
         f"{behavior.rollout.type} does not go with {dotted((*path, 'algorithm', 'type'))} {behavior.algorithm.type}, "
         f"which {wanted}; set it to {advice}, or leave it out",
-        "E0223",
+        "E0224",
     )
 
 
@@ -229,7 +246,7 @@ def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) 
             (*path, "rollout", "buffer_size"),
             f"{buffer_size} is less than is collected at once: experiment.env.num_lanes * "
             f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes * num_steps}; raise it",
-            "E0224",
+            "E0225",
         )
 
 

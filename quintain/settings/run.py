@@ -47,7 +47,7 @@ class CheckpointSettings(Settings):
     """Updates between two checkpoints."""
 
     every_seconds: Seconds | None = 60.0
-    """Time between two checkpoints."""
+    """Time between two checkpoints; null never looks at the clock."""
 
     keep: Annotated[Count, Field(ge=2)] = 5
     """Newest checkpoints that are kept, beside the best one."""
@@ -60,21 +60,21 @@ class ReplayPlaceSettings(Settings):
     """Bytes up to which they lie in memory; a larger replay lies in a file."""
 
     directory: str | None = None
-    """Folder of that file; none is where the run directory is."""
+    """Folder of that file; null is where the run directory is."""
 
 
 class ReportSettings(Settings):
     """Says how often a row of metrics is written."""
 
     every_updates: Count | None = None
-    """Updates between two rows; none is every update, or with replay every 1000 environment steps."""
+    """Updates between two rows; null is every update, or with replay every 1000 environment steps."""
 
 
 class EnvWorkerSettings(Settings):
     """Says in how many processes environments run, and how often they may break."""
 
     num_workers: Count | None = None
-    """Processes that share the lanes; none steps all lanes in the learner's own process."""
+    """Processes that share the lanes; null steps all lanes in the learner's own process."""
 
     step_timeout_seconds: Seconds = 60.0
     """Time after which an environment that does not answer to step() is ended and made anew; only in workers."""
@@ -99,7 +99,7 @@ class RunSettings(Settings):
     """Decides where a run happens and what it leaves behind."""
 
     id: Annotated[str, AfterValidator(require_run_id)] | None = None
-    """Name of the run directory; none makes one from the environment, the algorithm and the date."""
+    """Name of the run directory; null makes one from the environment, the algorithm and the date."""
 
     device: Annotated[str, AfterValidator(_require_device)] = "cpu"
     """cpu, cuda, cuda:N, or auto for cuda where there is one."""

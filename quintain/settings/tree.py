@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from quintain import registry
+from quintain.errors import SettingsError
 from quintain.settings.annotate import annotated_yaml, origins_behind
 from quintain.settings.errors import problems_of, settings_error
 from quintain.settings.experiment import Experiment
@@ -18,10 +19,11 @@ from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import normalize
 from quintain.settings.outline import RunTree
-from quintain.settings.overrides import apply_override, resolve_key, types_first
+from quintain.settings.overrides import apply_override, resolve_key, set_one, types_first
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
-from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, PYTHON, Draft, Origin
+from quintain.settings.secrets import literal_secrets
+from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,13 @@ class RunFile:
             apply_override(draft, override)
             normalize(draft, trusted=trusted, allow=allow)
         for key in types_first(changes or {}):
-            draft.set(resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
+            set_one(draft, resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
             normalize(draft, trusted=trusted, allow=allow)
         return cls._validate(draft)
 
     @classmethod
     def _validate(cls, draft: Draft) -> RunFile:
+        _refuse_secrets(draft)
         try:
             tree = RunTree.model_validate(with_algorithm_defaults(draft.values))
         except ValidationError as error:
@@ -119,7 +122,7 @@ class RunFile:
         """Returns the run file with one setting changed; `key` is a path or short name, as in an override."""
         draft = self._draft.copy()
         path = resolve_key(draft, key, f'replace("{key}")')
-        draft.set(path, value, Origin(PYTHON))
+        set_one(draft, path, value, Origin(PYTHON))
         normalize(draft, trusted=True, allow=())
         return self._validate(draft)
 
@@ -147,3 +150,15 @@ class RunFile:
     def fingerprint(self) -> str:
         """Returns the hash of everything that can change a number."""
         return fingerprint_of(self.experiment)
+
+
+def _refuse_secrets(draft: Draft) -> None:
+    """Refuses what must not be written down, without repeating it."""
+    for path in literal_secrets(draft.values):
+        # The place of an override is its whole text.
+        place = "an override" if draft.origin(path).label == OVERRIDE else draft.place(path)
+        raise SettingsError(
+            f"{place + ': ' if place else ''}{dotted(path)}: looks like a secret, and settings are kept in files. Put "
+            f"it into an environment variable that your code reads, and name that here, such as env:MY_KEY",
+            code="E0209",
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quintain.assemble import assemble
+from quintain.data.rollout import Rollout
 from quintain.run import Run
 from quintain.testing.compare import differences
 
@@ -50,4 +51,7 @@ def _require_equal(trainer: Trainer, other: Trainer, when: str) -> None:
 
 
 def _attributes(trainer: Trainer) -> dict[str, Any]:
-    return {name: value for name, value in vars(trainer).items() if name not in _NOT_COMPARED}
+    compared = {name: value for name, value in vars(trainer).items() if name not in _NOT_COMPARED}
+    # The memory of blocks counts as far as it is saved: in one that was learned from, anything may stand.
+    flags = {name: value for name, value in vars(trainer.store).items() if not isinstance(value, Rollout)}
+    return {**compared, "store": {"flags": flags, "saved": trainer.store.state_dict()}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,8 +29,6 @@ from quintain.trainers.parts import Parts, Session
 from quintain.trainers.records import Records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from quintain.services.writers import RunSummary
     from quintain.typing import Metrics, State
 
@@ -152,6 +151,8 @@ class Trainer:
         if not self.world.all(self.events.fire(CYCLE_END, self)):
             return False
         self.progress.is_closing = False
+        # Before the checkpoint: observations that everybody has seen would be most of it.
+        self.store.spend()
         self.session.after_cycle(self)
         return True
 
@@ -178,9 +179,10 @@ class Trainer:
         `on_step(step, info)` sees every step as a TensorDict that shares the rollout's memory, for statistics of your
         own; override this method, or call `trainer.source.listen`, to have it in every cycle.
         """
-        if on_step is not None:
-            self.source.listen(on_step)
-        return self.source.fill(self.store, self.should_stop)
+        if on_step is None:
+            return self.source.fill(self.store, self.should_stop)
+        with self.source.heard_by(on_step):
+            return self.source.fill(self.store, self.should_stop)
 
     def _stage_estimate(self) -> bool:
         if self.taken.num_valid:
@@ -196,7 +198,7 @@ class Trainer:
             losses = self.algorithm.update(self.taken, self.progress)
         except NonFiniteError as fault:
             return self.guard.failed(self, fault)
-        self.guard.passed()
+        self.guard.passed(self.progress.updates)
         self._log_train(losses)
         return True
 
@@ -290,10 +292,22 @@ class Trainer:
         """Commits a checkpoint now and returns its directory."""
         return self.session.save(self)
 
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Goes on with the run that a checkpoint is of, exactly where it stands; its directory is the path's.
+
+        Make the trainer as the one that was saved. The path is a checkpoint's, or that of a run for its newest.
+        """
+        self.session.take_up(self, Path(path))
+
     def idle_events(self) -> list[str]:
-        """Names the events of the trainer and of its environment that were never called."""
+        """Names the events of the trainer and of its environments that were never called."""
         env_events = events_of(self.env)
-        return self.events.never_fired() + ([] if env_events is None else env_events.never_fired())
+        evaluations = (entry.function for entry in self.events.entries if isinstance(entry.function, Evaluate))
+        return [
+            *self.events.never_fired(),
+            *([] if env_events is None else env_events.never_fired()),
+            *(f"evaluate/{name}" for evaluation in evaluations for name in evaluation.idle_env_events()),
+        ]
 
     def close(self) -> None:
         self.source.close()

@@ -53,6 +53,7 @@ class Evaluate:
         self.when: When = Every(
             env_steps=None if settings.every_updates else interval, updates=settings.every_updates, at_end=True
         )
+        self.has_played = False
         # Rank 0 plays for all.
         self.evaluator = self._make_evaluator(context) if context.world.rank == 0 else None
 
@@ -74,6 +75,10 @@ class Evaluate:
     def env_events(self) -> EnvEventManager | None:
         return None if self.evaluator is None else events_of(self.evaluator.env)
 
+    def idle_env_events(self) -> list[str]:
+        """Names the events of its environments that no evaluation of this process called; a resume counts anew."""
+        return self.env_events.never_fired() if self.has_played and self.env_events is not None else []
+
     def __call__(self, trainer: Trainer) -> bool:
         return trainer._eval_once(evaluation=self) is not None
 
@@ -84,6 +89,7 @@ class Evaluate:
             metrics: Metrics | None = json.loads(trainer.world.broadcast(played))
         if metrics is None:
             return None
+        self.has_played = True
         trainer.stats.set_all(metrics)
         trainer.records.evaluated(
             trainer.progress.env_steps,

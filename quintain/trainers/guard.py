@@ -28,16 +28,20 @@ class UpdateGuard(KeepsState):
         self.num_updates = 0
         self.in_a_row = 0
         self.failed_at: list[int] = []
+        self.obstacle = 0
+        """The latest update of the run that failed; a run that went back is past it only once that one went well."""
 
-    def passed(self) -> None:
-        """Takes note of an update that went well."""
+    def passed(self, update: int) -> None:
+        """Takes note of an update that went well, of this number in the run."""
         self.num_updates += 1
-        self.in_a_row = 0
+        if update >= self.obstacle:
+            self.in_a_row = 0
 
     def failed(self, trainer: Trainer, fault: NonFiniteError) -> bool:
         """Decides about a failed update: True goes on without it, False means the trainer stands somewhere else now."""
         self.num_updates += 1
         self.in_a_row += 1
+        self.obstacle = max(self.obstacle, trainer.progress.updates)
         self.failed_at = [*(n for n in self.failed_at if n > self.num_updates - WINDOW), self.num_updates]
         where = first_bad_tensor(trainer.algorithm, trainer.taken, trainer.progress) or "a part of the loss"
         found = f"{fault.message}; first bad tensor: {where}"
@@ -71,8 +75,11 @@ class UpdateGuard(KeepsState):
 
     def _go_back(self, trainer: Trainer) -> bool:
         scale, counted = trainer.algorithm.learning_rate_scale, self.state_dict()
+        budget = trainer.progress.budget_env_steps
         if not trainer.session.rollback(trainer):
             return False
+        # `train` may have been called with more since that checkpoint.
+        trainer.progress.budget_env_steps = budget
         # Else the same data would lead to the same end, and be counted as the first time.
         trainer.algorithm.learning_rate_scale = scale * self.settings.rollback_learning_rate_factor
         self.load_state_dict(counted)

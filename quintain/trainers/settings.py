@@ -74,7 +74,7 @@ class EvaluateSettings(EventSettings):
     observes_only: ClassVar[bool] = True
 
     every_env_steps: Count | None = None
-    """Environment steps between two evaluations; none means a tenth of the budget."""
+    """Environment steps between two evaluations; null means a tenth of the budget."""
 
     every_updates: Count | None = None
     """Updates between two evaluations, instead of environment steps."""
@@ -86,7 +86,7 @@ class EvaluateSettings(EventSettings):
     """Take the most likely action instead of a sampled one."""
 
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Start of the evaluation's random streams; none takes the run's."""
+    """Start of the evaluation's random streams; null takes the run's."""
 
     best_metric: str = "eval/mean_reward"
     """What the best checkpoint is chosen by."""
@@ -110,7 +110,7 @@ class CollectDataSettings(ScheduledEventSettings):
     observes_only: ClassVar[bool] = True
 
     fields: tuple[str, ...] | None = None
-    """Fields of the rollout to write; none writes all."""
+    """Fields of the rollout to write; null writes all."""
 
     keep: Count = 10
     """Newest files that are kept."""

@@ -35,6 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "embodichain_names",
             "follow",
             "launch",
+            "rank_losses",
             "rank_state",
             "ranks",
             "restore",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
 from quintain import registry
-from quintain.settings.base import PartSettings
+from quintain.settings.base import PartSettings, Settings
 from quintain.settings.outline import RunTree
 from quintain.settings.tree import RunFile
 from tests.contracts.cases import run_file
 from tests.contracts.json_schema import schema_errors
 
 USER_NAMES = [("env", "corridor"), ("algorithm", "my_reinforce"), ("reward_signal", "stillness"), ("writer", "list"),
-              ("event", "anneal_friction"), ("trainer", "dagger"), ("policy", "wide_actor_critic")]  # fmt: skip
+              ("event", "anneal_friction"), ("trainer", "dagger"), ("policy", "wide_actor_critic"),
+              ("placement", "counting")]  # fmt: skip
 SHIPPED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 CASES = [*SHIPPED, *USER_NAMES]
 EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" for kind, name in CASES])
@@ -96,6 +99,21 @@ def test_every_field_says_what_it_is_and_no_field_can_be_changed_or_invented(kin
         settings.type = "other"  # type: ignore[misc]  # the point
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         type(settings).model_validate({**settings.model_dump(), "invented": 1})
+
+
+def every_settings_class(root: type[Settings] = Settings) -> Iterator[type[Settings]]:
+    for below in root.__subclasses__():
+        yield below
+        yield from every_settings_class(below)
+
+
+def test_descriptions_say_null_as_files_must_and_only_where_it_is_allowed() -> None:
+    for settings_class in every_settings_class():
+        for field, about in settings_class.model_fields.items():
+            words = re.findall(r"\w+", (about.description or "").lower())
+            where = f"{settings_class.__name__}.{field}: {about.description}"
+            assert "none" not in words, where
+            assert "null" not in words or type(None) in get_args(about.annotation), where
 
 
 def test_the_schema_refuses_what_validation_refuses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from quintain import registry
 from quintain.data import fields as f
@@ -116,3 +117,33 @@ def test_the_numbering_of_blocks_continues_after_a_resume_between_cycles(name: s
     store.release()
     other.load_state_dict(store.state_dict())
     assert reserved(other).sequence == 3
+
+
+def test_what_was_learned_from_is_not_saved_and_not_free_before_its_release(name: str) -> None:
+    store, other = make(name), make(name)
+    block = reserved(store)
+    block.begin(3, version=1)
+    block.storage[f.OBS][1, 0, 1] = 2.5
+    store.commit(block)
+    store.spend()
+    assert _has_tensor(store.state_dict()), "nobody has taken it yet"
+    store.take()
+    assert _has_tensor(store.state_dict()), "it is being learned from"
+    store.spend()
+    assert not _has_tensor(store.state_dict())
+    assert block.storage[f.OBS][1, 0, 1] == 2.5, "events may still look at it"
+    assert store.reserve() is None
+    other.load_state_dict(store.state_dict())
+    assert not _has_tensor(other.state_dict())
+    for each in (store, other):
+        each.release()
+        assert not each.ready()
+        following = reserved(each)
+        assert following.sequence == 3
+        assert _has_tensor(each.state_dict()), "the next one is needed again"
+
+
+def _has_tensor(tree: object) -> bool:
+    if isinstance(tree, dict):
+        return any(map(_has_tensor, tree.values()))
+    return isinstance(tree, torch.Tensor)

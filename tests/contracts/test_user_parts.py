@@ -55,6 +55,14 @@ def test_all_of_them_train_from_a_run_file(file: Path, user_parts: ModuleType) -
     assert trainer.batch.rollout[f.ACTION].eq(1).all()
 
 
+def test_a_placement_of_ones_own_acts_with_its_settings(file: Path, user_parts: ModuleType) -> None:
+    trainer = make_trainer(RunFile.load(file, "run.placement={type: counting, first: 10}"))
+    assert isinstance(trainer.source, user_parts.CountingSource)
+    trainer.train()
+    # One call in each of the 4 cycles.
+    assert trainer.source.calls == 14
+
+
 def test_all_of_them_resume_exactly_and_save_all_their_state(file: Path, user_parts: ModuleType) -> None:
     settings = RunFile.load(file)
     assert_resumes_exactly(settings, stop_after_steps=[3, 16, 20])

@@ -16,10 +16,13 @@ from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs import Env, EnvSettings, StepResult
 from quintain.envs import register as register_env
 from quintain.events import register as register_event
+from quintain.placements import PlacementSettings
+from quintain.placements import register as register_placement
 from quintain.policies import ActorCritic, ActorCriticSettings
 from quintain.policies import register as register_policy
 from quintain.rewards import RewardSignal, RewardSignalSettings
 from quintain.rewards import register as register_reward
+from quintain.rollouts import LocalSource
 from quintain.services.settings import WriterSettings
 from quintain.state import KeepsState
 from quintain.trainers import Trainer, TrainerSettings
@@ -130,6 +133,26 @@ class DaggerTrainer(Trainer):
             rollout[f.ACTION].fill_(1)
         self.label_count.labels += self.batch.num_valid
         return True
+
+
+class CountingSettings(PlacementSettings):
+    """Acts in this process and counts."""
+
+    first: int = 0
+    """Number to count from."""
+
+
+@register_placement("counting", CountingSettings)
+class CountingSource(LocalSource):
+    """Counts how often it was asked for experience."""
+
+    def __init__(self, settings, collector):
+        super().__init__(settings, collector)
+        self.calls = settings.first
+
+    def fill(self, store, should_stop):
+        self.calls += 1
+        return super().fill(store, should_stop)
 
 
 class ListSettings(WriterSettings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from tensordict import TensorDict
 from quintain import PPOSettings, SyncCollector, Trainer, slots
 from quintain.embodichain_names import PARAMETERS
 from quintain.envs.events import EnvEventManager
-from quintain.errors import SettingsError
+from quintain.errors import CheckpointError, RunDirectoryError, SettingsError
+from quintain.policies.actor_only import ActorOnly
+from quintain.policies.settings import ActorOnlySettings
 from quintain.services.checkpoint_catalog import load
 from quintain.services.events import EventManager, Every
+from quintain.services.state_files import digest_of
 from tests.embodichain.parts import Keeps, SummaryWriter, parts, quiet_trainer
 from tests.envs.point_mass import PointMass
 
@@ -126,6 +130,18 @@ def test_collect_rollout_goes_through_the_collector_and_lets_a_callback_see_ever
         assert step.batch_size == torch.Size([4])
         assert step["reward"].data_ptr() == rollout.storage["reward"][t].data_ptr()
         assert torch.equal(rewards[t], rollout["reward"][:, t])
+
+
+def test_a_callback_hears_its_rollout_only_and_beside_one_that_always_listens() -> None:
+    trainer, always, once = quiet_trainer(16, 32), [], []
+    trainer.source.listen(lambda step, info: always.append(step))
+    assert trainer._collect_rollout(lambda step, info: once.append(step))
+    trainer.batch = trainer.store.take()
+    trainer.progress.stage = 1
+    trainer.advance()
+    assert (len(once), len(always)) == (16, 16)
+    trainer.advance()
+    assert (len(once), len(always)) == (16, 32)
 
 
 def test_statistics_of_ones_own_can_be_kept_by_overriding_it() -> None:
@@ -321,3 +337,79 @@ def test_names_and_settings_still_go_into_every_slot() -> None:
     trainer = Trainer(PPOSettings(num_epochs=1), "CartPole-v1", buffer_size=16, batch_size=32, events=[], writers=[])
     trainer.train(128)
     assert trainer.taken.rollout.num_steps == 16
+
+
+def test_the_settings_of_a_run_are_those_of_the_policy_that_was_given() -> None:
+    policy, env, algorithm = parts()
+    trainer = Trainer(policy, env, algorithm, 16, 32, writers=[])
+    [behavior] = trainer.session.run_file.experiment.behaviors.values()
+    assert behavior.policy.hidden_sizes == (8,)
+    alone = ActorOnly(ActorOnlySettings(hidden_sizes=(4,)), env.spec)
+    assert alone.settings.critic_obs is None
+    again = Trainer(alone, PointMass(4), "a2c", 16, writers=[])
+    [behavior] = again.session.run_file.experiment.behaviors.values()
+    assert (behavior.policy.type, behavior.policy.hidden_sizes) == ("actor_only", (4,))
+
+
+def trained(folder: Path, *totals: int, start: Path | None = None, **changes: Any) -> Trainer:
+    trainer = quiet_trainer(16, 32, None, checkpoint_dir=folder, exp_name="reach", **changes)
+    if start is not None:
+        trainer.load_checkpoint(start)
+    for total in totals:
+        trainer.train(total)
+    trainer.session.close()
+    return trainer
+
+
+class Remembers:
+    """Pushes the lanes a little more with each call, and must remember how often it did."""
+
+    def __init__(self, cfg: Any, env: Any) -> None:
+        self.num_calls = 0
+
+    def __call__(self, env: Any, lanes: Any, rng: Any) -> None:
+        self.num_calls += 1
+        env.set_parameters({"gain": 0.1 + 0.01 * self.num_calls + 0.01 * rng.uniform(size=len(lanes))}, lanes)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_calls": self.num_calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_calls = state["num_calls"]
+
+
+@pytest.mark.parametrize("how", ["the checkpoint", "the run"])
+def test_a_run_of_ready_objects_goes_on_exactly_from_a_checkpoint(how: str, tmp_path: Path) -> None:
+    events = {"event_cfg": {"gain": {"func": Remembers, "mode": "interval", "interval_step": 7}}}
+    whole = trained(tmp_path / "whole", 384, **events)
+    first = trained(tmp_path / "parts", 192, **events)
+    saved = first.save_checkpoint() if how == "the checkpoint" else tmp_path / "parts" / "reach"
+    first.session.close()
+    second = trained(tmp_path / "parts", 384, start=saved, **events)
+    assert second.global_step == 384
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["reach"]
+    assert digest_of(second.state_dict()) == digest_of(whole.state_dict())
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts/reach/metrics.jsonl").read_text().splitlines()]
+    assert steps == [64, 128, 192, 256, 320, 384]
+
+
+def test_another_trainer_than_the_one_that_was_saved_is_refused(tmp_path: Path) -> None:
+    saved = trained(tmp_path, 64).save_checkpoint()
+    policy, env, algorithm = parts(gae_lambda=0.5)
+    other = Trainer(policy, env, algorithm, 16, 32, writers=[])
+    with pytest.raises(SettingsError, match=r"gae_lambda was 0\.95 in this run and is 0\.5 in this trainer") as refused:
+        other.load_checkpoint(saved)
+    assert refused.value.code == "E0207"
+    elsewhere = quiet_trainer(16, 32, checkpoint_dir=tmp_path / "elsewhere", exp_name="other")
+    elsewhere.train(64)
+    with pytest.raises(RunDirectoryError, match="cannot go on in"):
+        elsewhere.load_checkpoint(saved)
+    elsewhere.session.close()
+    with pytest.raises(CheckpointError):
+        quiet_trainer(16, 32).load_checkpoint(tmp_path / "nowhere")
+
+
+def test_commands_that_could_not_work_are_not_recommended(tmp_path: Path) -> None:
+    trainer = trained(tmp_path, 64)
+    [(command, _)] = trainer.session.summary(trainer).next_commands
+    assert command.startswith("quintain checkpoints list reach")

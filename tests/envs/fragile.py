@@ -40,6 +40,22 @@ class Walk(gymnasium.Env[Any, Any]):
         return np.array([self.place, self.age / 30, np.sin(self.place)], np.float32)
 
 
+class Windy(Walk):
+    """A walk with a parameter that every observation shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wind = 0.0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        self.place += self.wind
+        return result
+
+    def _obs(self) -> Any:
+        return np.array([self.place, self.age / 30, self.wind], np.float32)
+
+
 class Fragile(Walk):
     """Breaks with a chance at every step, or at every reset, in the way it is told."""
 

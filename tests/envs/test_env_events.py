@@ -14,9 +14,11 @@ import torch
 from quintain.envs.eventful import EventfulEnv, cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager, EventCfg
 from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.hosting import Hosting
 from quintain.envs.settings import RandomizeParametersSettings
-from quintain.errors import SettingsError
+from quintain.errors import EnvError, SettingsError
 from quintain.rng import Rng
+from quintain.settings.run import EnvWorkerSettings
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, scripted_env
 
@@ -273,6 +275,30 @@ def test_reset_events_get_the_lanes_that_begin_an_episode(mode: str) -> None:
     assert notes.calls == expected
 
 
+def test_an_episode_that_broke_is_followed_by_one_that_begins() -> None:
+    class Slips(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            if action == 1:
+                raise RuntimeError("slipped")
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    notes = Notes()
+    faults = Hosting.from_settings(EnvWorkerSettings()).faults
+    env = with_events(
+        LaneEnv("slips", [Slips] * 3, Rng(0), faults=faults), {"on": {"func": notes, "mode": "reset"}}, Rng(1)
+    )
+    env.reset()
+    env.step(torch.tensor([0, 1, 0]))
+    env.step(torch.tensor([0, 0, 0]))
+    assert notes.calls == [[0, 1, 2], [1]]
+
+
 def test_interval_events_come_before_reset_events_in_a_step() -> None:
     called: list[str] = []
     cfg = {
@@ -311,3 +337,69 @@ def cartpole() -> LaneEnv:
 def test_two_events_of_one_type_have_two_names() -> None:
     settings = [RandomizeParametersSettings(type="randomize_parameters", ranges={name: (1.0, 2.0)}) for name in "ab"]
     assert list(cfg_of(settings)) == ["randomize_parameters", "randomize_parameters-2"]
+
+
+def raising(env: Any, lanes: Any) -> None:
+    raise KeyError("mass")
+
+
+class RaisingReset(Notes):
+    """Fails when it is told that lanes begin anew."""
+
+    def reset(self, lanes: Any) -> None:
+        raise RuntimeError("no such lane")
+
+
+@pytest.mark.parametrize(
+    ("functor", "mode", "said"),
+    [
+        (
+            raising,
+            "reset",
+            r"environment event 'event' failed in mode reset: KeyError: 'mass', raised in test_env_events",
+        ),
+        (
+            RaisingReset(),
+            "attach",
+            r"'event' failed in reset\(\): RuntimeError: no such lane, raised in test_env_events",
+        ),
+    ],
+)
+def test_an_event_that_raises_is_named_with_what_and_where(functor: Any, mode: str, said: str) -> None:
+    events = EnvEventManager({"event": {"func": functor, "mode": mode}}, Lanes())
+    with pytest.raises(EnvError, match=said) as failed:
+        events.apply("reset", [0])
+    assert failed.value.code == "E0523"
+    assert failed.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        (raising, "is a function; give a mapping such as"),
+        ({"func": 3}, "func is 3, which cannot be called"),
+        ({"func": type("NoArguments", (), {"__init__": lambda self: None})}, "NoArguments.* cannot be called with 2"),
+        (EventCfg(raising, "interval", interval_step=0), "interval_step of at least 1"),
+        (EventCfg(raising, count_from="episode", is_global=True), "cannot count from each lane's episode"),
+        (EventCfg(raising, "rest"), "did you mean 'reset'"),
+        (EventCfg(raising, "steps"), "did you mean 'step'"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused_with_the_events_name(cfg: Any, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"event 'event'.*{said}"):
+        EnvEventManager({"event": cfg}, Lanes())
+
+
+def test_a_mode_of_ones_own_may_have_any_other_name() -> None:
+    for mode in ("restart", "attach", "harder", "interlude"):
+        assert mode in EnvEventManager({"event": EventCfg(raising, mode)}, Lanes()).available_modes
+
+
+def test_functors_are_found_by_name_and_pattern() -> None:
+    notes = Notes()
+    cfg = {"wind": EventCfg(notes, "step"), "window": EventCfg(raising, "attach"), "rain": EventCfg(raising, "attach")}
+    events = EnvEventManager(cfg, Lanes())
+    assert events.get_functor("wind") is notes
+    assert events.get_functor_cfg("rain") is cfg["rain"]
+    assert events.find_functors("wind.*") == ["wind", "window"]
+    assert events.active_functors == {"step": ["wind"], "attach": ["window", "rain"]}

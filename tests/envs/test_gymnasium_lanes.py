@@ -11,9 +11,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from quintain.envs.faults import FaultKeeper
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.errors import EnvError, SpecMismatch
 from quintain.rng import Rng
+from quintain.services.restart_budget import RestartBudget
 from tests.scripted import Episode, ScriptedEnv, scripted_env
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
@@ -226,6 +228,35 @@ def test_an_environment_that_cannot_be_replayed_says_so() -> None:
     restored.load_state_dict(env.state_dict())
     assert restored.exactness.startswith("statistical: env 'env' is not repeatable")
     assert restored.exactness.endswith("in lane 0 and 1 more")
+
+
+class BreaksLater(Recorder):
+    """Raises in every step once the switch is thrown."""
+
+    is_broken = False
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if BreaksLater.is_broken:
+            raise RuntimeError("no display")
+        return super().step(action)
+
+
+def test_an_environment_that_breaks_while_it_is_replayed_is_named_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeper = FaultKeeper(RestartBudget(max_restarts=10, window_seconds=60.0, max_in_a_row=5))
+    restored = LaneEnv("env", [BreaksLater] * 2, Rng(0), faults=keeper)
+    env = lanes(BreaksLater)
+    env.reset()
+    env.step(torch.ones(2, dtype=torch.int64))
+    monkeypatch.setattr(BreaksLater, "is_broken", True)
+    restored.load_state_dict(env.state_dict())
+    assert "RuntimeError: no display" in restored.exactness
+    assert restored.exactness.endswith("(and in 1 more lanes), while its episode was replayed")
+    assert keeper.restarts == 2
+    alone = lanes(BreaksLater)
+    with pytest.raises(EnvError, match="RuntimeError: no display"):
+        alone.load_state_dict(env.state_dict())
 
 
 def test_closing_closes_every_lane() -> None:

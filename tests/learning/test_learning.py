@@ -35,12 +35,6 @@ def test_reaches_its_score(task: Task, seed: int, tmp_path: Path) -> None:
     outcome = run(task, seed, tmp_path)
     remember(task, outcome)
     # The best checkpoint is what `quintain eval RUN` plays.
-    assert outcome.best_mean >= task.target
+    assert task.is_met_by(outcome.best_mean)
     if task.name.startswith("cartpole"):
-        assert outcome.latest_mean >= task.target
-
-
-def test_without_memory_hidden_velocities_are_too_hard(tmp_path: Path) -> None:
-    blind = Task("blind", f"{TASKS['memory'].command} policy.memory=null", target=0.0, num_seeds=1)
-    for seed in range(3):
-        assert run(blind, seed, tmp_path / str(seed)).best_mean < 200.0
+        assert task.is_met_by(outcome.latest_mean)

@@ -24,6 +24,11 @@ class Task:
     command: str
     target: float
     num_seeds: int
+    is_control: bool = False
+    """Whether the return must stay below the target, because something is missing that the task needs."""
+
+    def is_met_by(self, mean_return: float) -> bool:
+        return (mean_return < self.target) if self.is_control else (mean_return >= self.target)
 
     def settings(self, seed: int) -> RunFile:
         what, *rest = self.command.split()[2:]
@@ -41,6 +46,10 @@ TASKS = {
         Task("acrobot", "quintain train examples/acrobot.yaml", target=-100.0, num_seeds=3),
         Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
         Task("memory", "quintain train examples/memory.yaml", target=400.0, num_seeds=3),
+        Task("memory-lstm", "quintain train examples/memory.yaml memory.cell=lstm", target=400.0, num_seeds=1),
+        Task(
+            "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
+        ),
         Task("workshop", "quintain train examples/workshop.yaml", target=16.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
@@ -106,6 +115,7 @@ def remember(task: Task, outcome: Outcome) -> None:
         "task": task.name,
         "command": task.command,
         "target": task.target,
+        "is_control": task.is_control,
         "fingerprint": fingerprint,
         "outcomes": sorted([*kept, _as_json(outcome)], key=lambda row: row["seed"]),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,16 @@ class NanOnOneRank(BreaksOnOneRank):
         if self.num_steps_taken >= 40 and _is_started_rank():
             obs = np.full_like(obs, np.nan)
         return (obs, *rest)
+
+
+class DiesOnOneRank(BreaksOnOneRank):
+    """Takes its process with it after 40 steps, on a rank that rank 0 started."""
+
+    def step(self, action: Any) -> Any:
+        self.num_steps_taken += 1
+        if self.num_steps_taken == 40 and _is_started_rank():
+            os._exit(7)
+        return CartPoleEnv.step(self, action)
 
 
 class CannotBeMadeTwice(CartPoleEnv):

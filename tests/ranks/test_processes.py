@@ -31,6 +31,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[
     return digest_of(directory), rows_of(directory)
 
 
+def warnings_of(directory: Path) -> list[dict[str, Any]]:
+    """Returns what the run warned of, from its log."""
+    lines = (directory / "events.jsonl").read_text().splitlines()
+    return [about for line in lines if (about := json.loads(line))["kind"] == "warning"]
+
+
 def test_one_tree_holds_all_ranks(tmp_path: Path) -> None:
     assert run(tmp_path, train("a", "total_timesteps=256"))[0] == 0
     loaded = load(CheckpointCatalog(tmp_path / "runs" / "a" / "checkpoints").latest(lambda text: None).path)
@@ -60,7 +66,7 @@ def test_kill_9_of_everything_and_resume_is_exact(tmp_path: Path, reference) -> 
 
 
 def test_kill_9_of_one_rank_ends_the_run_with_its_reason(tmp_path: Path, reference) -> None:
-    process = start(tmp_path, train("o", TOTAL))
+    process = start(tmp_path, train("o", TOTAL, "max_failures=0"))
     directory = tmp_path / "runs" / "o"
     wait_for_rows(directory, 3)
     [follower] = children(process.pid)
@@ -73,6 +79,41 @@ def test_kill_9_of_one_rank_ends_the_run_with_its_reason(tmp_path: Path, referen
     status, printed = run(tmp_path, ["resume", "o", "--quiet"])
     assert status == 0, printed
     assert (digest_of(directory), rows_of(directory)) == reference
+
+
+def test_kill_9_of_one_rank_after_another_changes_no_number(tmp_path: Path, reference) -> None:
+    process = start(tmp_path, train("r", TOTAL))
+    directory = tmp_path / "runs" / "r"
+    killed: list[int] = []
+    for num_rows in (3, 9):
+        wait_for_rows(directory, num_rows)
+        wait_for(lambda: bool(set(children(process.pid)) - {*killed}))
+        [follower] = set(children(process.pid)) - {*killed}
+        os.kill(follower, signal.SIGKILL)
+        killed.append(follower)
+        # Rows after the checkpoint go when the run is taken up again, so that the next ones are those of new ranks.
+        wait_for(lambda: len(warnings_of(directory)) == len(killed))
+    status, printed = finish(process)
+    assert status == 0, printed
+    assert (digest_of(directory), rows_of(directory)) == reference
+    for about in warnings_of(directory):
+        assert about["code"] == "W0530"
+        assert "rank 1 was killed by SIGKILL" in about["detail"]
+        assert "(1 of 3 in a row)" in about["detail"], "there was a checkpoint between them"
+    assert not any(is_alive(pid) for pid in killed)
+    assert_every_checkpoint_is_sound(directory)
+
+
+def test_a_rank_that_always_dies_ends_the_run_when_the_budget_is_spent(tmp_path: Path) -> None:
+    words = train(
+        "d", ENDLESS, "max_failures=2", "checkpoint.every_updates=1000", env="tests.ranks.faulty_envs:DiesOnOneRank"
+    )
+    status, printed = run(tmp_path, words)
+    assert status == 5, printed
+    assert printed.splitlines()[0].startswith("error[E0530]: rank 1 ended with exit code 7"), printed
+    told = [about["detail"].rpartition("(")[2] for about in warnings_of(tmp_path / "runs" / "d")]
+    assert told == ["1 of 2 in a row)", "2 of 2 in a row)"]
+    assert json.loads((tmp_path / "runs" / "d" / "status.json").read_text())["exit_code"] == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

@@ -4,7 +4,7 @@ choices, numbers    PPO with Discrete or Box actions
 fragile             the same in an environment that breaks now and then, at times several times in a row
 memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
 groups              GRPO with a reference policy that is not the one a fresh trainer has
-events              PPO in an environment with events and parameters that sometimes returns NaN
+events              PPO in an environment with events and parameters that sometimes breaks and sometimes returns NaN
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ TOTAL = LANES * STEPS * CYCLES
 
 COMMON = {"num_steps": STEPS, "num_epochs": 2, "normalize_obs": True, "budget.env_steps": 2 * TOTAL}
 PPO = {**COMMON, "batch_size": 12, "hidden_sizes": [4, 4], "learning_rate": {"start": 1e-2, "end": 1e-3}}
+PATIENT = {"env_workers.max_restarts": 1000, "env_workers.max_failures_in_a_row": 1000}
 SETTINGS: dict[str, dict[str, Any]] = {
     "choices": PPO,
     "numbers": PPO,
-    "fragile": {**PPO, "env_workers.max_restarts": 1000, "env_workers.max_failures_in_a_row": 1000},
+    "fragile": {**PPO, **PATIENT},
     "memory": {**COMMON, "batch_size": 16, "hidden_sizes": [4], "memory": {"cell": "lstm", "size": 3},
                "learning_rate": 1e-2, "adaptive_kl": 1e-5},
     "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
                "learning_rate": 1e-2},
-    "events": {**PPO, "on_nonfinite": "drop_episode"},
+    "events": {**PPO, **PATIENT, "on_nonfinite": "drop_episode"},
 }  # fmt: skip
 PLACE = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
 FORCE = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -64,7 +65,7 @@ class Moody(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.age = self.spread * float(self.np_random.uniform(-1.0, 1.0)), 0
-        if self.kind == "fragile" and self.place > 0.2:
+        if self.kind in {"fragile", "events"} and self.place > (0.2 if self.kind == "fragile" else 0.45):
             raise OSError("slipped while getting up")
         return self._obs(), self._info()
 
@@ -72,7 +73,7 @@ class Moody(gymnasium.Env[Any, Any]):
         type(self).on_step()
         self.place += self._move(action) + self.np_random.normal() / 4 + self.wind
         self.age += 1
-        if self.kind == "fragile" and self.place > 0.5:
+        if self.kind in {"fragile", "events"} and (self.place > 0.5 if self.kind == "fragile" else self.place < -1.7):
             raise RuntimeError("fell")
         noise = random.gauss(0.0, 1.0) + np.random.normal() + float(torch.rand(()))  # noqa: NPY002
         return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()

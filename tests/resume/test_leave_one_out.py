@@ -229,7 +229,8 @@ ITEMS = (
     *(f"algorithm/reference/{name}" for name in (*WEIGHTS["groups"], *SCALES)),
     "algorithm/learning_rate_scale",
     *(f"source/collector/{env}/{name}" for env in ("env", "env/env")
-      for name in ("episode", "incarnation", "down", "action_log/length", "action_log/start")),
+      for name in ("episode", "incarnation", "action_log/length", "action_log/start")),
+    "source/collector/env/down",
     *(f"source/collector/env/obs/{name}" for name in OBS),
     *(f"source/collector/env/action_log/rows/{name}" for name in ACTIONS),
     *(f"source/collector/env/env/{name}" for name in ("obs/obs", "action_log/rows/action")),
@@ -258,11 +259,13 @@ CONSTANTS = {
     "global_streams/python/version",
     "source/collector/env/parameter_log/before",
     "source/collector/env/parameter_log/changes",
+    "source/collector/env/env/down",
     "source/collector/env/events/firings/calm",
     "source/collector/gate/num_clamped_steps",
 }
 """What is the same whatever happens here: the number of Python's own format (so that another format is refused), the
-parameters of environments that have none set, the firings of an event that draws nothing, and a count of the gate's
+parameters of environments that have none set, lanes that are down below events (none is where these setups stop, and
+without events they are tried above), the firings of an event that draws nothing, and a count of the gate's
 other mode."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quintain.errors import SettingsError
+from quintain.errors import EventError, SettingsError
 from quintain.progress import Progress
 from quintain.services.events import CYCLE_END, After, EventManager, Every, On
 
@@ -204,3 +204,24 @@ def test_an_interrupted_event_has_not_happened_yet() -> None:
 def test_events_of_one_name_are_told_apart() -> None:
     events = EventManager()
     assert [events.add(On("x"), print) for _ in range(3)] == ["print", "print-2", "print-3"]
+
+
+def test_an_event_that_raises_is_named_with_what_and_where() -> None:
+    def promote(trainer: Any) -> None:
+        raise KeyError("level")
+
+    events = EventManager()
+    events.add(On("up"), promote)
+    with pytest.raises(EventError, match=r"event promote failed: KeyError: 'level', raised in test_events\.py:\d+"):
+        events.fire("up", trainer_at())
+    assert events.never_fired() == ["promote"]
+
+
+def test_errors_of_ours_pass_an_event_unchanged() -> None:
+    def refuse(trainer: Any) -> None:
+        raise SettingsError("no such field", code="E0205")
+
+    events = EventManager()
+    events.add(On("up"), refuse)
+    with pytest.raises(SettingsError, match="no such field"):
+        events.fire("up", trainer_at())

@@ -159,7 +159,47 @@ def test_a_refusal_names_the_override_and_what_was_meant(override, message, code
 
 
 def test_nothing_can_be_set_below_a_single_value():
-    error = refusal("learning_rate=0.1", "learning_rate.end=0")
-    assert error.message == (
-        f"override learning_rate.end=0: {DEFAULT}.algorithm.learning_rate is one value; set it as a whole"
+    error = refusal("gae_lambda=0.9", "gae_lambda.end=0")
+    assert error.message == f"override gae_lambda.end=0: {DEFAULT}.algorithm.gae_lambda is one value; set it as a whole"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "value"),
+    [
+        # PPO's own number is 0.001.
+        (("learning_rate.end=0",), {"start": 0.001, "end": 0.0, "shape": "linear"}),
+        (("lr=5e-4", "lr.end=1e-4"), {"start": 0.0005, "end": 0.0001, "shape": "linear"}),
+        (("learning_rate.shape=cosine", "learning_rate.end=0"), {"start": 0.001, "end": 0.0, "shape": "cosine"}),
+        (("learning_rate={start: 3e-4, end: 0}", "learning_rate.end=1e-5"),
+         {"start": 0.0003, "end": 0.00001, "shape": "linear"}),
+        (("learning_rate.start=2e-4",), 0.0002),
+        (("learning_rate.start=2e-4", "learning_rate.end=0"), {"start": 0.0002, "end": 0.0, "shape": "linear"}),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_schedule_makes_one_of_the_number_that_is_there(overrides, value):
+    assert value_at(with_overrides(*overrides), f"{DEFAULT}.algorithm.learning_rate") == value
+
+
+def test_who_set_which_part_of_a_schedule_is_remembered(tmp_path):
+    (tmp_path / "file.yaml").write_text(
+        "experiment:\n"
+        "  env: {type: gym, id: CartPole-v1}\n"
+        "  behaviors: {default: {algorithm: {type: ppo, learning_rate: 2e-3}}}\n"
     )
+    run_file = RunFile.load(tmp_path / "file.yaml", "learning_rate.end=0")
+    rate = f"{DEFAULT}.algorithm.learning_rate"
+    assert value_at(run_file, rate) == {"start": 0.002, "end": 0.0, "shape": "linear"}
+    assert run_file.origins[f"{rate}.start"] == f"{tmp_path / 'file.yaml'}:3"
+    assert run_file.origins[f"{rate}.end"] == "override"
+    assert with_overrides("learning_rate.start=2e-4").origins[rate] == "override"
+
+
+def test_python_may_set_a_part_of_a_schedule_too():
+    changed = with_overrides("clip_coef=0.3").replace("clip_coef.end", 0.1)
+    assert value_at(changed, f"{DEFAULT}.algorithm.clip_coef") == {"start": 0.3, "end": 0.1, "shape": "linear"}
+
+
+def test_a_part_that_a_schedule_does_not_have_is_still_unknown():
+    error = refusal("learning_rate.ending=0")
+    assert error.code == "E0203"
+    assert 'did you mean "end"?' in error.message

@@ -167,6 +167,34 @@ def test_the_smaller_learning_rate_survives_a_resume(tmp_path: Path, monkeypatch
     again.run.close()
 
 
+def test_going_back_keeps_a_budget_that_was_raised_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],
+                      on_nonfinite_update="rollback", checkpoint_dir=tmp_path, save_freq=64)  # fmt: skip
+    spoil(monkeypatch, lambda n: n == 2, nan_loss)
+    trainer.train(64)
+    trainer.train(192)
+    assert trainer.guard.failed_at == [3]
+    assert trainer.global_step == 192
+    trainer.session.close()
+
+
+def test_going_back_to_the_same_checkpoint_ends_after_three_times_however_far_back_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched, notes = begin(
+        tmp_path, "run.on_nonfinite_update=rollback", "checkpoint.every_updates=100", "checkpoint.every_seconds=null",
+    )  # fmt: skip
+    loss = PPO.loss
+    # Whatever the learning rate, the fifth update of the run fails; those before it go well each time.
+    monkeypatch.setattr(
+        PPO, "loss", lambda self, m, fr: nan_loss(loss(self, m, fr)) if fr == 4 / 10 else loss(self, m, fr)
+    )
+    with pytest.raises(NonFiniteError, match=r"Stopped after 3 in a row, 3 of the last 15 updates"):
+        launched.trainer.train()
+    assert sum("went back to step 0" in note for note in notes) == 2
+    launched.run.close()
+
+
 def test_without_a_checkpoint_to_go_back_to_the_update_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, lambda n: n == 0, nan_loss)
     trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],

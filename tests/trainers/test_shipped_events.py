@@ -173,6 +173,30 @@ def test_idle_events_are_reported_when_a_run_is_finished_and_not_before(tmp_path
     assert idle["detail"] == "these events never happened in this run: reset_env, randomize_parameters"
 
 
+def test_idle_events_of_an_evaluations_environment_are_named_too() -> None:
+    event = {
+        "type": "evaluate", "every_updates": 1, "num_episodes": 1,
+        "env_events": [{"type": "randomize_parameters", "mode": "darkness", "ranges": {"gravity": [9.0, 10.0]}}],
+    }  # fmt: skip
+    trainer = trainer_with(event)
+    assert trainer.idle_events() == ["evaluate"]  # none was played yet, so nothing can be said of its environment
+    trainer.advance()
+    assert trainer.idle_events() == ["evaluate/randomize_parameters"]
+
+
+def test_an_interval_that_no_lane_reaches_is_an_error_at_the_start() -> None:
+    def settings(interval: int) -> RunFile:
+        event = (
+            f"{{type: randomize_parameters, mode: interval, interval_step: {interval}, ranges: {{gravity: [9, 10]}}}}"
+        )
+        return RunFile.from_names("ppo", "CartPole-v1", f"env.env_events=[{event}]", "total_timesteps=1000",
+                                  "num_lanes=4", "num_steps=8", "batch_size=8")  # fmt: skip
+
+    settings(250)
+    with pytest.raises(SettingsError, match="251 can never happen: each of 4 lanes has 250"):
+        settings(251)
+
+
 def test_an_environment_of_ones_own_takes_parameters_too() -> None:
     event = {"type": "randomize_env", "every_updates": 1, "ranges": {"gain": [0.4, 0.5]}}
     trainer = Trainer("ppo", PointMass(2), num_steps=8, batch_size=8, num_epochs=1, writers=[], events=[event])
