@@ -6,7 +6,6 @@ backward pass and one Adam step over one flat vector.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -62,7 +61,7 @@ class SAC(Algorithm):
         self.num_numbers = policy.noise.num_normal
         self.critics = _make_critics(policy, rng)
         # Before the optimizer gives the critics flat memory, which a copy must not share.
-        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+        self.targets = self.critics.target()
         self.temperature = Temperature(settings, self.num_numbers, choice_sizes(policy.spec.action)).to(policy.device)
         super().__init__(settings, policy, signals, rng)
         self.settings: SACSettings = settings

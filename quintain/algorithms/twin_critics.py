@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from itertools import pairwise
@@ -66,9 +67,13 @@ class TwinCritics(nn.Module):
         """Learns the observations' scale from a batch."""
         self.encoder.observe(obs)
 
+    def target(self) -> TwinCritics:
+        """Returns a copy that takes no gradients and sees observations on the same scale, now and later."""
+        copied = copy.deepcopy(self).requires_grad_(False)
+        copied.encoder.share_scale(self.encoder)
+        return copied
+
     @torch.no_grad()
     def follow(self, others: TwinCritics, tau: float) -> None:
-        """Moves each weight a part of the way to another's; the observations' scale is taken over as it is."""
+        """Moves each weight a part of the way to another's."""
         torch._foreach_lerp_(list(self.parameters()), list(others.parameters()), tau)
-        for mine, theirs in zip(self.buffers(), others.buffers(), strict=True):
-            mine.copy_(theirs)

@@ -61,6 +61,13 @@ class Encoder(nn.Module):
         if self.normalizer is not None:
             self.normalizer.update(np.concatenate([obs[n].reshape(len(obs[n]), -1) for n in self.numbers], axis=1))
 
+    def share_scale(self, other: Encoder) -> None:
+        """Scales numbers as another does from now on; the scale is no longer part of this module."""
+        if self.normalizer is not None:
+            del self.normalizer
+            # Past the module's own bookkeeping: saved twice, it could come back as two.
+            self.__dict__["normalizer"] = other.normalizer
+
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers if self.normalizer is None else self.normalizer(numbers)
 
