@@ -14,6 +14,7 @@ PANELS = {
     "cartpole-defaults": "CartPole, defaults",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
+    "pendulum-sac": "Pendulum, by soft actor-critic",
     "memory": "CartPole, velocities hidden",
     "workshop": "Workshop",
     "catch": "Catch, from pixels",
