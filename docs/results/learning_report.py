@@ -16,6 +16,7 @@ PANELS = {
     "grpo": "CartPole, GRPO",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
+    "pendulum-sac": "Pendulum, by soft actor-critic",
     "memory": "CartPole, velocities hidden: GRU",
     "memory-lstm": "CartPole, velocities hidden: LSTM",
     "memory-none": "CartPole, velocities hidden: no memory",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
@@ -68,7 +69,7 @@ class Algorithm(KeepsState, ABC):
         _refuse_mixed_discounts(self.signals)
         self.rng = rng or Rng(0)
         self.optimizer = Optimizer(
-            policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
+            self.trained_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
         self.sampler = MinibatchSampler(self.rng)
         self.world: World = Alone()
@@ -79,6 +80,14 @@ class Algorithm(KeepsState, ABC):
         """Learns together with other ranks: the same steps, each from its own lanes."""
         self.world = self.optimizer.world = world
         self.sampler.join(world)
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yields what the optimizer moves, by name; called once, when the algorithm is made."""
+        yield from self.policy.named_parameters()
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+        self.policy.observe(obs)
 
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""

@@ -105,7 +105,7 @@ def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
 def num_valid(minibatch: Minibatch) -> torch.Tensor:
     """Returns how many steps of a minibatch count, without waiting for a device."""
     valid = minibatch.get(f.VALID)
-    return torch.tensor(len(minibatch[f.LOG_PROB])) if valid is None else valid.sum()
+    return torch.tensor(len(next(iter(minibatch.values())))) if valid is None else valid.sum()
 
 
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:

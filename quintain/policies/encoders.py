@@ -14,7 +14,7 @@ from torch.nn import functional
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
 from quintain.policies.networks import BareConv2d, linear
 from quintain.policies.normalizer import ObsNormalizer
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.settings import NetworkSettings
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -26,9 +26,7 @@ class Encoder(nn.Module):
     The normaliser sees the numbers of Box leaves that are not images; choices and images have known scales.
     """
 
-    def __init__(
-        self, specs: Mapping[str, LeafSpec], settings: ActorCriticSettings, generator: torch.Generator
-    ) -> None:
+    def __init__(self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator) -> None:
         super().__init__()
         if settings.image_encoder == "flatten":
             images = {}
@@ -62,6 +60,13 @@ class Encoder(nn.Module):
         """Learns the scale of the numbers from a batch."""
         if self.normalizer is not None:
             self.normalizer.update(np.concatenate([obs[n].reshape(len(obs[n]), -1) for n in self.numbers], axis=1))
+
+    def share_scale(self, other: Encoder) -> None:
+        """Scales numbers as another does from now on; the scale is no longer part of this module."""
+        if self.normalizer is not None:
+            del self.normalizer
+            # Past the module's own bookkeeping: saved twice, it could come back as two.
+            self.__dict__["normalizer"] = other.normalizer
 
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers if self.normalizer is None else self.normalizer(numbers)

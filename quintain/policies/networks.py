@@ -11,7 +11,7 @@ from torch.nn import functional
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 # In place where that changes no bit of the gradient: it saves a tensor per layer.
-_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
     "elu": functional.elu,
@@ -47,7 +47,7 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
         # Loading, moving to a device and the optimizer's flat memory change a parameter's data, never the object.
         self.weights_and_biases = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
-        self.activate = _FUNCTIONS[activation]
+        self.activate = FUNCTIONS[activation]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         *hidden, (last_weight, last_bias) = self.weights_and_biases

@@ -210,7 +210,7 @@ class Trainer:
         batch = self.taken
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
-        self.policy.observe(batch.valid_obs())
+        self.algorithm.observe(batch.valid_obs())
         env_steps, episodes = self.world.sum([batch.num_valid, batch.num_episodes])
         self.progress.close_cycle(env_steps=int(env_steps), episodes=int(episodes))
         self.source.publish(self.progress.version, self.policy)

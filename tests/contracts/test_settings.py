@@ -59,7 +59,7 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
         case "placement":
             return run_file().replace("run.placement", settings)
         case "rollout":
-            return run_file(rollout=settings)
+            return run_file(algorithm="sac" if settings.type == "replay" else "ppo", rollout=settings)
         case "algorithm":
             return run_file(algorithm=settings.type)
         case _:

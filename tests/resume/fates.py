@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-SYSTEM_CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "posix_fallocate")
+SYSTEM_CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "posix_fallocate", "link")
 HANG = "HANG"
 
 
