@@ -6,6 +6,7 @@ slow lanes are not mistaken for one that hangs.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Sequence
@@ -96,6 +97,8 @@ class WorkerWatch:
             self.supervisor.stop([child])
         ending = child.describe_end() if is_dead else "left the conversation"
         trace = "\n".join(filter(None, (stack, child.last_output)))
+        if child.exit_code == os.EX_OSERR and not stack:
+            ending += f" ({child.last_output.strip()})"
         where = self._place(worker)
         return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
 
