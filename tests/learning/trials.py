@@ -54,7 +54,7 @@ TASKS = {
         Task(
             "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
         ),
-        Task("workshop", "quintain train examples/workshop.yaml", target=16.0, num_seeds=3),
+        Task("workshop", "quintain train examples/workshop.yaml env_workers.num_workers=2", target=16.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }
