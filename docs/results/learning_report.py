@@ -17,9 +17,9 @@ PANELS = {
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
     "pendulum-sac": "Pendulum, by soft actor-critic",
-    "memory": "CartPole, velocities hidden: GRU",
-    "memory-lstm": "CartPole, velocities hidden: LSTM",
-    "memory-none": "CartPole, velocities hidden: no memory",
+    "memory": "Hidden velocities, GRU",
+    "memory-lstm": "Hidden velocities, LSTM",
+    "memory-none": "Hidden velocities, no memory",
     "workshop": "Workshop",
     "catch": "Catch, from pixels",
 }
@@ -121,7 +121,8 @@ def _draw_panel(axes: Any, record: dict[str, Any]) -> None:
     axes.plot(ends, scores, "D", color=GOAL, markersize=4.5, clip_on=False, label="evaluation of the result, each seed")
     axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=MUTED)
     count = len(curves)
-    about = f"{count} seeds, each until solved" if stops_early else f"{count} seeds, mean and range"
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    about = f"{seeds}, a line each" if stops_early or count == 1 else f"{seeds}, mean and range"
     axes.set_title(PANELS[record["task"]], loc="left", fontsize=12, fontweight="bold")
     axes.set_title(about, loc="right", fontsize=9, color=MUTED)
     axes.set_xlim(0, max(ends) * 1.03)

@@ -125,7 +125,8 @@ class Worker:
         try:
             work()
         except QuintainError as error:
-            self._send({"failed": error.message[:_MAX_TEXT], "code": error.code, "exit_code": error.exit_code})
+            about = {"code": error.code, "exit_code": error.exit_code, "notes": error.notes}
+            self._send({"failed": error.message[:_MAX_TEXT], **about})
         self.answer([])
 
     def _attach(self, command: dict[str, Any], descriptor: int) -> None:

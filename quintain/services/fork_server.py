@@ -104,8 +104,16 @@ class ForkServer:
                 child.output.log_to(self._log_directory)
 
     def _start(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        reader, writer = os.pipe()
-        pid = os.fork()
+        ends: tuple[int, ...] = ()
+        try:
+            reader, writer = ends = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (*descriptors, *ends):
+                os.close(descriptor)
+            words = f"the system cannot start another process: {error}"
+            self._tell({"ended": request["child"], "exit_code": os.EX_OSERR, "output": words})
+            return
         if pid == 0:
             self._become_child(request, descriptors, writer)
         for descriptor in (*descriptors, writer):

@@ -6,15 +6,16 @@ is noticed at once even if something the child started still holds the socket op
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from quintain.errors import ResourceError
+from quintain.services import unnamed_memory
 from quintain.services.child_environment import child_environment
 from quintain.services.messages import MAX_MESSAGE_BYTES, Assembler, send_text
 
@@ -124,12 +126,25 @@ class Supervisor:
 
     def start(self, name: str, entry: str) -> Child:
         """Starts `module:function`, which gets the descriptor of its socket; returns before it runs."""
+        try:
+            return self._start(name, entry)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise ResourceError(
+                f"out of file descriptors ({limit}) after {len(self._children)} processes, which take two each. "
+                f"Use fewer, or raise the limit with: ulimit -n {2 * limit}",
+                code="E0805",
+            ) from error
+
+    def _start(self, name: str, entry: str) -> Child:
         reports = self._serving()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Limits that the kernel keeps: nobody waits for ever for a child that does not answer, or does not listen.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_LIMIT)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
-        stack = _temporary_file()
+        stack = unnamed_memory.growing()
         self._num_started += 1
         child = Child(self._num_started, name, ours, stack)
         request = {"do": "start", "child": child.number, "name": name, "entry": entry}
@@ -193,6 +208,8 @@ class Supervisor:
         for child in children:
             if not child.is_over and first is not None:
                 self._signal(child, first)
+                # The server must not wait for room for its reports while this waits for room for requests.
+                self.read_reports()
         deadline = time.monotonic() + GRACE_SECONDS
         for child in children:
             if not self.await_end(child, deadline - time.monotonic()):
@@ -259,11 +276,6 @@ class Supervisor:
                 f"words are above",
                 code="E0807",
             )
-
-
-def _temporary_file() -> int:
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _close_ends(channel: socket.socket, stack: int) -> None:

@@ -356,7 +356,7 @@ def test_an_environment_that_fails_later(quintain: Command, tmp_path: Path, monk
     answer = quintain("train", "ppo", name, *words)
     assert answer.exit_code == 5
     # Both lanes break at every step from the 100th on, which is one of lane 1.
-    assert "lane 1 of env failed 5 times in a row; first: " in answer.error
+    assert "lane 1 failed 5 times in a row; first: " in answer.error
     assert "failed in step() on lane 1" in answer.error
     assert "ValueError: the gripper fell off" in answer.error
     run = tmp_path / "runs" / "f"

@@ -173,6 +173,63 @@ class StartsSimulator(Walk):
             file.write(f"{program.pid}\n")
 
 
+class Chatters(Walk):
+    """Tries to cut off the memory it shares with the learner, and then says the same again and again."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.age == 2:
+            for descriptor in range(3, 64):
+                with contextlib.suppress(OSError):
+                    os.truncate(os.dup(descriptor), 0)
+                with contextlib.suppress(OSError):
+                    channel = socket.socket(fileno=os.dup(descriptor))
+                    for _ in range(1000):
+                        channel.send(b'={"again": 1}', socket.MSG_DONTWAIT)
+        return super().step(action)
+
+
+class HasNoSpaceYet(Walk):
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        raise ValueError("spaces come later")
+
+
+class DiesWhenMade(Walk):
+    def __init__(self) -> None:
+        strike("segfault")
+
+
+class NeedsVariable(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = os.environ["SIMULATOR_HOME"]
+
+
+class Outdated(Walk):
+    """Returns what older versions of Gymnasium did, from a certain age on."""
+
+    def __init__(self, what: str, age: int = 0) -> None:
+        super().__init__()
+        self.what, self.from_age = what, age
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return obs if self.what == "reset" else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.age <= self.from_age:
+            return obs, reward, terminated, truncated, info
+        return {
+            "four": (obs, reward, terminated, info),
+            "none": None,
+            "rewards": (obs, np.array([reward, 0.0]), terminated, truncated, info),
+            "no reward": (obs, None, terminated, truncated, info),
+            "words": (np.array(["a", "b", "c"]), reward, terminated, truncated, info),
+            "reset": (obs, reward, terminated, truncated, info),
+        }[self.what]
+
+
 class CannotBeMade(Walk):
     def __init__(self) -> None:
         raise OSError("no display")

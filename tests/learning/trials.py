@@ -45,7 +45,7 @@ TASKS = {
     for task in (
         Task("cartpole-demo", "quintain train examples/cartpole.yaml", target=475.0, num_seeds=10),
         Task("cartpole-defaults", "quintain train ppo CartPole-v1 total_timesteps=150k", target=475.0, num_seeds=3),
-        Task("a2c", f"{_A2C} learning_rate=1e-3 learning_rate.end=0", target=400.0, num_seeds=10),
+        Task("a2c", f"{_A2C} learning_rate=1e-3 learning_rate.end=0", target=400.0, num_seeds=3),
         Task("grpo", f"{_GRPO} group_size=8 num_steps=500 total_timesteps=150k", target=400.0, num_seeds=3),
         Task("acrobot", "quintain train examples/acrobot.yaml", target=-100.0, num_seeds=3),
         Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
@@ -55,7 +55,7 @@ TASKS = {
         Task(
             "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
         ),
-        Task("workshop", "quintain train examples/workshop.yaml", target=16.0, num_seeds=3),
+        Task("workshop", "quintain train examples/workshop.yaml env_workers.num_workers=2", target=16.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }
