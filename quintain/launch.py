@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
 from quintain.ranks import NUM_RANKS, Orders, Ranks, num_ranks_of, with_ranks_of_torchrun
-from quintain.restore import require_same_spec, restore_policy
+from quintain.restore import policy_of, require_same_spec, restore_policy
 from quintain.run import Run
 from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
@@ -72,7 +73,7 @@ def start(
         # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
         # another: those are committed first.
         config = run_file.to_yaml() if initialize_from is None else None
-        directory = RunDirectory.create(runs_dir, chosen, force=force, config=config)
+        directory = RunDirectory.create(planned.path.parent, chosen, force=force, config=config, shown=planned.shown)
         run.resources.enter_context(directory.lock())
         run.open_directory(directory)
         if initialize_from is not None:
@@ -121,7 +122,7 @@ def evaluate(
     seed: int | None,
     allow: Sequence[str] = (),
     has_video: bool = False,
-) -> tuple[EpisodeResults, Path, Path | None]:
+) -> tuple[EpisodeResults, Path, str | None]:
     """Plays episodes with a run's best policy (or the checkpoint named as RUN@...), and says which it was."""
     directory, run_file, checkpoint = _stored(runs_dir, text, allow)
     loaded = load(checkpoint.path)
@@ -152,8 +153,9 @@ def evaluate(
     assert results is not None
     video = None
     if recorder is not None:
-        video = directory.folder("videos") / f"{checkpoint.name}.webp"
-        save_webp(video, recorder.frames, recorder.frames_per_second)
+        path = directory.folder("videos") / f"{checkpoint.name}.webp"
+        save_webp(path, recorder.frames, recorder.frames_per_second)
+        video = directory.show(path)
     return results, checkpoint.path, video
 
 
@@ -168,20 +170,17 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     import torch
 
     from quintain.assemble import make_policy
-    from quintain.data.spec import spec_from_dict
     from quintain.policies.export import export_onnx
 
     torch.set_num_threads(run_file.run.threads)
-    spec: Any = loaded.manifest.about["spec"]
-    policy = make_policy(run_file, spec_from_dict(spec))
-    restore_policy(policy, loaded)
+    policy = policy_of(loaded, partial(make_policy, run_file))
     about = {
         "run": directory.run_id,
         "checkpoint": checkpoint.name,
         "step": checkpoint.step,
         "digest": checkpoint.digest,
     }
-    return export_onnx(policy, out or directory.folder("export"), about), checkpoint.path
+    return export_onnx(policy, out or Path(directory.show(directory.folder("export"))), about), checkpoint.path
 
 
 def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Trainer:
@@ -267,7 +266,7 @@ def _settings_to_resume(
     directory: RunDirectory, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
 ) -> tuple[RunFile, RunFile]:
     if not directory.config.is_file():
-        raise RunDirectoryError(f"nothing to resume in {directory.path}: it has no config.yaml", code="E0303")
+        raise RunDirectoryError(f"nothing to resume in {directory.shown}: it has no config.yaml", code="E0303")
     named = [*allow, *(code_names(run_file.to_dict()) if run_file is not None else ())]
     stored = RunFile.load(directory.config, trusted=False, allow=named)
     if run_file is None:

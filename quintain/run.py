@@ -53,7 +53,8 @@ class Run:
         A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
         """
         self.run_file = run_file
-        self.runs_dir = runs_dir if directory is None else directory.path.parent
+        self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
+        self.shown_runs_dir = runs_dir
         self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
@@ -267,7 +268,7 @@ class Run:
             run_id = self.run_file.run.id or default_run_id(
                 env_name(self.run_file), behavior.algorithm.type, runs_dir=self.runs_dir
             )
-            directory = RunDirectory.create(self.runs_dir, run_id)
+            directory = RunDirectory.create(self.runs_dir, run_id, shown=self.shown_runs_dir / run_id)
             self.resources.enter_context(directory.lock())
             self.open_directory(directory)
             self.write_settings()

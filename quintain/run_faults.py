@@ -32,7 +32,7 @@ class FaultDesk:
         self.reports: list[tuple[LaneFault, Path]] = []
 
     def receive(self, fault: LaneFault, line: str) -> None:
-        path = self._write_report(fault)
+        path = self._write_report(fault) if len(self.reports) < MAX_REPORTS else None
         detail = {"lanes": list(fault.lanes), "call": fault.call, "what": fault.as_error().message}
         self.run.log("env_fault", self.trainer, code=fault.warning, detail={**detail, "report": path and str(path)})
         self.num_seen[fault.warning] += 1
@@ -44,7 +44,10 @@ class FaultDesk:
     def final_error(self, spent: EnvError, first: LaneFault | None) -> EnvError:
         """Returns the error that ends the run, with the place of the first report in it."""
         path = next((path for fault, path in self.reports if fault is first), None)
-        error = EnvError(f"{spent.message} ({path})" if path else spent.message, code=spent.code, notes=spent.notes)
+        if path is None and first is not None:
+            path = self._write_report(first)
+        place = f" ({path})" if path else ""
+        error = EnvError(f"{spent.message}{place}", code=spent.code, notes=spent.notes)
         error.__cause__ = spent.__cause__
         if path is not None:
             # The traceback of our own giving up would only stand beside the one that says why.
@@ -53,7 +56,7 @@ class FaultDesk:
 
     def _write_report(self, fault: LaneFault) -> Path | None:
         directory = self.run.directory
-        if directory is None or self.run.checkpoints is None or len(self.reports) >= MAX_REPORTS:
+        if directory is None or self.run.checkpoints is None:
             return None
         # The user's own frames first: they are what the reader needs.
         text = f"{fault.trace.rstrip()}\n\n{fault.as_error().message}\n" if fault.trace else fault.as_error().message

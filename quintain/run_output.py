@@ -27,8 +27,8 @@ class CommandHints:
         self.has_objects = has_objects
         self.run_id = None if directory is None else directory.run_id
         self.allowed = "".join(f" --allow {name}" for name in code_names(run_file.to_dict()))
-        default_place = directory is None or directory.path.parent == Path("runs")
-        self.place = "" if default_place or directory is None else f" --runs-dir {directory.path.parent}"
+        default_place = directory is None or directory.shown.parent == Path("runs")
+        self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
 
     def after(self, state: str, budget: int | None) -> list[tuple[str, str]]:
         """Returns commands and what they are for; without a budget there is nothing to train for longer."""
@@ -91,6 +91,7 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, start_step: int
         cores=run_file.run.threads,
         seed=experiment.seed,
         run_directory=None if directory is None else str(directory.path),
+        shown_directory=None if directory is None else str(directory.shown),
         budget_env_steps=budget_env_steps,
         start_step=start_step,
         num_ranks=getattr(run_file.run.placement, "num_ranks", 1),

@@ -82,7 +82,7 @@ def run_evaluation(request: EvalRequest) -> None:
             "std_return": results.std_return,
             "mean_length": results.mean_length,
             "returns": results.returns.tolist(),
-            **({"video": str(video)} if video else {}),
+            **({"video": video} if video else {}),
         }
         typer.echo(json_module.dumps(about))
         return

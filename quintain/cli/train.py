@@ -219,7 +219,7 @@ def _train(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
         launched, summary = train_through_losses(launched, **_output(request.is_json, request.is_quiet))
     run = launched.run
     if request.is_json:
-        about = {"run": directory.run_id, "directory": str(directory.path), **asdict(summary)}
+        about = {"run": directory.run_id, "directory": str(directory.shown), **asdict(summary)}
         typer.echo(json_module.dumps({**about, "digest": None if run.last is None else run.last.digest}))
     if run.exit_code:
         raise typer.Exit(run.exit_code)

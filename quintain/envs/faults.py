@@ -6,9 +6,11 @@ decision is taken here. Whoever listens shows and keeps what was told.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quintain.errors import EnvError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 MAX_TRACEBACK = 8_000
 _MAX_UNTOLD = 100
 RAISED, DIED, HUNG = "W0501", "W0502", "W0503"
+_GO_BETWEENS = ("quintain.", "gymnasium.core", "gymnasium.wrappers.")
 CONTRACT_BREACHES = frozenset({"E0511", "E0515"})
 
 
@@ -41,7 +44,11 @@ class LaneFault:
     cause: BaseException | None = field(default=None, compare=False)
 
     def as_error(self) -> EnvError:
-        return EnvError(f"{self.what}: {self.error}" if self.error else self.what, code=self.code)
+        message = f"{self.what}: {self.error}" if self.error else self.what
+        # What was raised in this process brings its traceback along.
+        is_raised_elsewhere = self.cause is None and self.code not in CONTRACT_BREACHES
+        notes = last_frames(self.trace) if is_raised_elsewhere else ()
+        return EnvError(message, code=self.code, notes=notes)
 
 
 Listener = Callable[[LaneFault, str], None]
@@ -86,8 +93,20 @@ class FaultKeeper:
         self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
         for lane, verdict in zip(fault.lanes, verdicts, strict=True):
             if verdict is not None:
-                number = first_lane + lane
-                self._end(f"lane {number} of {team.rstrip('/')}" if team else f"lane {number}", verdict)
+                self._end(f"{_owner(team)}lane {first_lane + lane}", verdict)
+
+    def wait_before_restart(self, lanes: Iterable[int], team: str = "") -> None:
+        """Gives environments that failed several times in a row, or what they need, some time to come back.
+
+        Everybody waits, so that the numbers do not depend on the clock.
+        """
+        if self.budget is not None and (seconds := self.budget.back_off_seconds((team, lane) for lane in lanes)):
+            time.sleep(seconds)
+
+    def whole_team_is_down(self, fault: LaneFault | None, team: str = "") -> None:
+        """Takes note of the fault after which no lane works, or of None if one does; too long ends the run."""
+        if self.budget is not None and (verdict := self.budget.watch_team(team, fault)) is not None:
+            self._end(f"every {_owner(team)}lane", verdict)
 
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
         """Ends the series of failures of lanes that took a good step."""
@@ -119,14 +138,29 @@ class FaultKeeper:
         self._give_up("an environment broke too often")
 
 
-def own_frames(error: BaseException, num_ours: int = 1) -> str:
-    """Returns a traceback without the frames of ours that called the user's code."""
+def _owner(team: str) -> str:
+    """Says whose lanes they are, if they are not those of the training."""
+    return "" if team.rstrip("/") in {"", "env"} else f"{team.split('/')[0]} "
+
+
+def own_frames(error: BaseException) -> str:
+    """Returns a traceback that begins with the user's code, without those who only passed the call on."""
     trace = error.__traceback__
-    for _ in range(num_ours):
-        trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-    lines = traceback.format_exception(type(error), error, trace)
-    text = "".join(lines)
+    while trace is not None and trace.tb_next is not None and _passes_on(trace):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace))
     return text if len(text) <= MAX_TRACEBACK else f"{text[:200]}...\n{text[200 - MAX_TRACEBACK :]}"
+
+
+def _passes_on(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).startswith(_GO_BETWEENS)
+
+
+def last_frames(trace: str, count: int = 2) -> tuple[str, ...]:
+    """Returns where a process was, as notes for an error: the innermost calls that a traceback in words names."""
+    frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+    innermost_first = frames if "most recent call first" in trace else frames[::-1]
+    return tuple(f"note: {frame}" for frame in innermost_first[:count])
 
 
 def lanes_in_words(lanes: Sequence[int]) -> str:

@@ -283,7 +283,7 @@ class LaneEnv(Env):
         for fault in faults:
             is_step = fault.call == "step"
             cut = (len(fault.lanes) if is_step else 0) if num_aborted is None else num_aborted
-            if fault.code in CONTRACT_BREACHES and self.action_log.length == 0:
+            if fault.code in CONTRACT_BREACHES and self.action_log.length <= 1:
                 # Broken from the start: making it anew would only say the same again.
                 raise fault.as_error() from fault.cause
             self.faults.take(fault, self.team, first_lane=self.first_lane, num_aborted=cut)
@@ -293,10 +293,12 @@ class LaneEnv(Env):
         if self.faults.spent is not None or not self.down.any():
             return
         lanes = np.flatnonzero(self.down).tolist()
+        self.faults.wait_before_restart(lanes, self.team)
         self.incarnation[lanes] += 1
         faults = self._restart(lanes)
         self.down[lanes] = False
         self._take_down(faults, num_aborted=0)
+        self.faults.whole_team_is_down(faults[0] if self.down.all() else None, self.team)
 
     def _restart(self, lanes: Sequence[int]) -> list[LaneFault]:
         return self.crew.restart(lanes, {lane: self.parameter_log.before[lane] for lane in lanes})

@@ -36,6 +36,7 @@ class Hosting:
             max_restarts=settings.max_restarts,
             window_seconds=settings.restart_window_seconds,
             max_in_a_row=settings.max_failures_in_a_row,
+            max_down_seconds=settings.max_down_seconds,
         )
         team = None
         if settings.num_workers is not None:

@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from quintain.envs.faults import LaneFault, lanes_in_words
+from quintain.envs.faults import MAX_TRACEBACK, LaneFault, lanes_in_words
 from quintain.envs.worker_process import DONE, STEP
+from quintain.errors import EnvError, QuintainError, SettingsError
 from quintain.services.supervisor import Child
+
+_MAX_WORDS, _MAX_NOTE = 10, 300
 
 
 class WorkerHandle:
@@ -22,6 +25,7 @@ class WorkerHandle:
         self.call = ""
         self.num_owed = 0
         """Commands that it has not answered yet."""
+        self.num_said = 0
         self.inbox: list[dict[str, Any]] = []
 
     def __str__(self) -> str:
@@ -31,38 +35,58 @@ class WorkerHandle:
         """Sends a command, which will be answered."""
         assert self.child is not None, "lanes of a worker that is gone are restarted first"
         self.child.send(words, descriptors)
-        self.call, self.num_owed = words["call"], self.num_owed + 1
+        self.call, self.num_owed, self.num_said = words["call"], self.num_owed + 1, 0
 
     def send_step(self) -> None:
         """Sends the command that comes at every step, in one byte."""
         assert self.child is not None
         self.child.send_word(STEP)
-        self.call, self.num_owed = "step", 1
+        self.call, self.num_owed, self.num_said = "step", 1, 0
 
-    def read(self, faults: list[LaneFault]) -> bool:
-        """Takes in what has arrived; returns False if the conversation is over."""
+    def read(self, faults: list[LaneFault], *, waits: bool = False) -> bool:
+        """Takes in what has arrived, or arrives soon; returns False if the conversation is over."""
         while self.child is not None and self.num_owed:
-            message = self.child.receive()
+            message = self.child.receive(waits=waits)
             if message is None:
                 return True
             if message == DONE:
                 self.num_owed -= 1
                 continue
+            self.num_said += 1
             try:
-                words = json.loads(message)
-                if "what" in words:
-                    faults.append(_fault_from(words, self.lanes))
-                else:
-                    self.inbox.append(words)
-            except (ValueError, TypeError, KeyError, RecursionError):
+                # One fault a lane, and a few words beside them, are all that there is to say.
+                if not message or self.num_said > len(self.lanes) + _MAX_WORDS:
+                    return False
+                self._listen(json.loads(message), faults)
+            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
                 return False
         return True
+
+    def take_failure(self) -> QuintainError | None:
+        """Returns why it could not do as it was told, if it said so since this was asked last."""
+        said, self.inbox = self.inbox, [words for words in self.inbox if "failed" not in words]
+        for words in said:
+            if "failed" in words:
+                kind = SettingsError if words.get("exit_code") == SettingsError.exit_code else EnvError
+                notes = words.get("notes")
+                shown = [str(note)[:_MAX_NOTE] for note in notes[:3]] if isinstance(notes, list) else []
+                return kind(str(words["failed"]), code=str(words.get("code")), notes=shown)
+        return None
+
+    def _listen(self, words: Any, faults: list[LaneFault]) -> None:
+        if not isinstance(words, dict):
+            raise TypeError("a worker says what is no JSON object")
+        if "what" in words:
+            faults.append(_fault_from(words, self.lanes))
+        else:
+            self.inbox.append(words)
 
 
 def _fault_from(words: dict[str, Any], lanes: Sequence[int]) -> LaneFault:
     """Reads a worker's own account; raises if it speaks of what is not its own."""
     found = tuple(int(lane) for lane in words["lanes"])
-    call, what, error, trace, code = (str(words[name]) for name in ("call", "what", "error", "trace", "code"))
+    names = ("call", "what", "error", "trace", "code")
+    call, what, error, trace, code = (str(words[name])[: 2 * MAX_TRACEBACK] for name in names)
     if not set(found) <= set(lanes) or call not in {"step", "reset", "create"}:
         raise ValueError("a worker reported a fault that is not its own")
     return LaneFault(found, call, what, error, trace, code)

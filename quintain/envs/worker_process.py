@@ -26,7 +26,7 @@ from quintain.envs.parameters import LaneParameters
 from quintain.envs.recipes import Recipe
 from quintain.errors import QuintainError
 from quintain.rng import Rng
-from quintain.services.messages import Assembler, receive, send_text
+from quintain.services.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 
 STEP = b"s"
 """The command that comes at every step: all lanes of the worker, with auto-reset."""
@@ -41,14 +41,15 @@ def serve(descriptor: int) -> None:
     assembler = Assembler()
     order, _ = receive(channel, assembler)
     worker = Worker(channel, json.loads(order))
-    while True:
-        command, descriptors = receive(channel, assembler)
-        if not command:
-            break
-        if command == STEP:
+    while not worker.is_attached and (received := receive(channel, assembler))[0]:
+        command, descriptors = received
+        worker.obey(json.loads(command), descriptors)
+    # No more descriptors follow, and looking for them at every step would take as long as a cheap environment.
+    while message := channel.recv(MAX_MESSAGE_BYTES):
+        if message == STEP:
             worker.answer(worker.host.step(worker.lanes))
-        else:
-            worker.obey(json.loads(command), descriptors)
+        elif text := assembler.add(message):
+            worker.obey(json.loads(text))
     # Whoever closed the socket does not wait long for environments that close slowly.
     worker.host.close()
 
@@ -58,6 +59,7 @@ class Worker:
 
     def __init__(self, channel: socket.socket, order: dict[str, Any]) -> None:
         self.channel = channel
+        self.is_attached = False
         self.lanes: list[int] = order["lanes"]
         sys.path[:] = order["sys_path"]
         os.chdir(order["cwd"])
@@ -73,7 +75,7 @@ class Worker:
 
         self.host = LaneHost(order["name"], dict.fromkeys(self.lanes, make), rng, HostOptions(*order["options"]))
 
-    def obey(self, command: dict[str, Any], descriptors: Sequence[int]) -> None:
+    def obey(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         host, call = self.host, command["call"]
         if call == "describe":
             self._describe(command)
@@ -123,7 +125,8 @@ class Worker:
         try:
             work()
         except QuintainError as error:
-            self._send({"failed": error.message[:_MAX_TEXT], "code": error.code, "exit_code": error.exit_code})
+            about = {"code": error.code, "exit_code": error.exit_code, "notes": error.notes}
+            self._send({"failed": error.message[:_MAX_TEXT], **about})
         self.answer([])
 
     def _attach(self, command: dict[str, Any], descriptor: int) -> None:
@@ -131,7 +134,7 @@ class Worker:
         memory = mmap.mmap(descriptor, 0)
         os.close(descriptor)
         self.host.attach(spec, LaneRows(spec, command["num_lanes"], memory), command["mask_source"])
-        self.host.is_watched = True
+        self.host.is_watched = self.is_attached = True
         found = self.host.describe(self.host.mask_source) if self.host.envs else spec
         if found != spec:
             what = f"env {self.host.name!r} has {found} on lane {self.lanes[0]}, but {spec} on lane 0"

@@ -9,38 +9,34 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
+import re
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
-from quintain.envs.faults import DIED, HUNG, FaultKeeper, LaneFault
+from quintain.envs.faults import FaultKeeper, LaneFault
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.hosting import WorkerTeam
 from quintain.envs.lane_host import HostOptions
-from quintain.envs.lane_rows import CREATING, RESETTING, STEPPING, LaneRows, num_bytes
+from quintain.envs.lane_rows import LaneRows, num_bytes
 from quintain.envs.masks import offered
 from quintain.envs.parameters import LaneParameters
 from quintain.envs.recipes import Recipe
 from quintain.envs.worker_handle import WorkerHandle
-from quintain.errors import EnvError, QuintainError, SettingsError
+from quintain.envs.worker_watch import WorkerWatch
+from quintain.errors import EnvError
 from quintain.services import unnamed_memory
+from quintain.services.child_environment import child_environment
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
     from quintain.typing import Array
 
 ENTRY = "quintain.envs.worker_process:serve"
-_LOOK_SECONDS = 0.25
-_LAST_WORDS_SECONDS = 1.0
-_CALLS = {STEPPING: "step", RESETTING: "reset", CREATING: "create"}
-_ERRORS: dict[Any, type[QuintainError]] = {2: SettingsError, 5: EnvError}
 
 
 class WorkerEnv(LaneEnv):
@@ -82,12 +78,6 @@ class WorkerEnv(LaneEnv):
         )
 
 
-@dataclass
-class _Look:
-    since: float
-    marks: list[int]
-
-
 class WorkerCrew:
     """Hosts lanes in processes; implements `Crew`."""
 
@@ -105,16 +95,16 @@ class WorkerCrew:
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
         self.resources = ExitStack()
         # Until the shared memory is there, workers have no place in which to note down what they do.
-        self.marks: Array = np.zeros(num_lanes, np.int64)
+        self.watch = WorkerWatch(name, team, np.zeros(num_lanes, np.int64))
         try:
             self.spec, self.mask_source, self.notes = self._open()
             self.memory = unnamed_memory.allocate(num_bytes(self.spec, num_lanes))
             self.resources.callback(os.close, self.memory)
             self.rows = LaneRows(self.spec, num_lanes, mmap.mmap(self.memory, 0))
-            self.marks = self.rows.marks
+            self.watch.marks = self.rows.marks
             for worker in self.workers:
                 self._attach(worker)
-            self._require(self._gather(self.workers))
+            self._require(self.watch.gather(self.workers))
         except BaseException:
             self.close()
             raise
@@ -134,7 +124,14 @@ class WorkerCrew:
             return self._call("step", lanes, autoreset=autoreset)
         for worker in self.workers:
             worker.send_step()
-        return self._gather(self.workers)
+        # All must answer, so it does not matter who is waited for first: no poll, and one wake-up for several answers.
+        faults: list[LaneFault] = []
+        for place, worker in enumerate(self.workers):
+            if not worker.read(faults, waits=True):
+                faults.append(self.watch.lose(worker))
+            elif worker.num_owed:
+                return self.watch.gather(self.workers[place:], faults)
+        return faults
 
     def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
         faults = self._call("set_parameters", list(values), parameters=values)
@@ -171,22 +168,28 @@ class WorkerCrew:
             if parameters is not None:
                 words["parameters"] = {str(lane): dict(parameters[lane]) for lane in mine}
             worker.send({"call": call, "lanes": mine, **words})
-        return self._gather(list(asked))
+        return self.watch.gather(list(asked))
 
     def _open(self) -> tuple[BehaviorSpec, Any, tuple[str, ...]]:
         """Starts every worker and lets the one with lane 0 say what there is to see and to choose."""
         for worker in self.workers:
             self._start(worker)
             worker.send({"call": "describe", "finds_mask": worker is self.workers[0]})
-        self._require(self._gather(self.workers))
-        about = self.workers[0].inbox.pop()
-        for worker in self.workers[1:]:
-            worker.inbox.clear()
+        self._require(self.watch.gather(self.workers))
         try:
+            [about] = self.workers[0].inbox
             spec = spec_from_dict(about["spec"])
             LaneRows(spec, 1)
             return spec, about["mask_source"], tuple(map(str, about["notes"]))
-        except (KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            RuntimeError,
+            MemoryError,
+        ) as error:
             raise EnvError(f"env {self.name!r}: its worker did not say what its spaces are ({error})") from error
 
     def _start(self, worker: WorkerHandle) -> None:
@@ -208,84 +211,12 @@ class WorkerCrew:
 
     def _refuse_what_failed(self) -> None:
         for worker in self.workers:
-            for words in worker.inbox:
-                if "failed" in words:
-                    kind = _ERRORS.get(words.get("exit_code"), EnvError)
-                    raise kind(str(words["failed"]), code=str(words["code"]))
+            if (failure := worker.take_failure()) is not None:
+                failure.notes = (*failure.notes, *self._hidden_variables(failure.message))
+                raise failure
 
-    def _gather(self, asked: Sequence[WorkerHandle]) -> list[LaneFault]:
-        """Waits until everyone asked has answered, has died, or has been given up."""
-        faults: list[LaneFault] = []
-        waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
-        looks = {worker: _Look(time.monotonic(), self._marks(worker)) for worker in asked}
-        poller = select.poll()
-        for descriptor in (*waiting, self.supervisor.report_descriptor):
-            poller.register(descriptor, select.POLLIN)
-        while waiting:
-            for descriptor, _ in poller.poll(_LOOK_SECONDS * 1000.0):
-                if descriptor not in waiting:
-                    self.supervisor.read_reports()
-            for descriptor, worker in list(waiting.items()):
-                assert worker.child is not None
-                goes_on = worker.read(faults)
-                if worker.num_owed and (not goes_on or worker.child.is_over):
-                    faults.append(self._lose(worker))
-                elif worker.num_owed and self._is_overdue(worker, looks[worker]):
-                    faults.append(self._give_up(worker))
-                if not worker.num_owed:
-                    poller.unregister(descriptor)
-                    del waiting[descriptor]
-        # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
-        return sorted(faults, key=lambda fault: fault.lanes)
-
-    def _marks(self, worker: WorkerHandle) -> list[int]:
-        marks: list[int] = self.marks[worker.lanes].tolist()
-        return marks
-
-    def _is_overdue(self, worker: WorkerHandle, look: _Look) -> bool:
-        now, marks = time.monotonic(), self._marks(worker)
-        if marks != look.marks:
-            look.since, look.marks = now, marks
-        return now - look.since > self._limit(marks)
-
-    def _limit(self, marks: Sequence[int]) -> float:
-        is_stepping = any(mark & 3 == STEPPING for mark in marks)
-        return self.settings.step_timeout_seconds if is_stepping else self.settings.reset_timeout_seconds
-
-    def _lose(self, worker: WorkerHandle) -> LaneFault:
-        """Takes leave of a worker that is gone, or has stopped to make sense."""
-        child = worker.child
-        assert child is not None
-        is_dead = self.supervisor.await_end(child, _LAST_WORDS_SECONDS)
-        stack = child.stack()
-        if not is_dead:
-            self.supervisor.stop([child])
-        ending = child.describe_end() if is_dead else "left the conversation"
-        trace = "\n".join(filter(None, (stack, child.last_output)))
-        where = self._place(worker)
-        return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
-
-    def _give_up(self, worker: WorkerHandle) -> LaneFault:
-        """Ends a worker that does not answer, after asking where it is."""
-        child = worker.child
-        assert child is not None
-        limit = self._limit(self._marks(worker))
-        what = f"env {self.name!r}: {worker} gave no answer{self._place(worker)} for {limit:g} s"
-        trace = self.supervisor.stack_of(child)
-        self.supervisor.stop([child])
-        return self._dismissed(worker, what, trace, "E0508", HUNG)
-
-    def _dismissed(self, worker: WorkerHandle, what: str, trace: str, code: str, warning: str) -> LaneFault:
-        assert worker.child is not None
-        worker.child.close()
-        worker.child = None
-        worker.num_owed = 0
-        call = "step" if worker.call == "step" else "reset"
-        return LaneFault(tuple(worker.lanes), call, what, "", trace, code, warning)
-
-    def _place(self, worker: WorkerHandle) -> str:
-        """Names the call that a worker was in, from what it noted down before it began it."""
-        for lane, mark in zip(worker.lanes, self._marks(worker), strict=True):
-            if call := _CALLS.get(mark & 3):
-                return f" in {call}() on lane {worker.first_lane + lane}"
-        return ""
+    def _hidden_variables(self, message: str) -> list[str]:
+        """Returns a note if a message names a variable that this process has and workers do not."""
+        hidden = os.environ.keys() - child_environment(self.settings.pass_environment).keys()
+        named = sorted(hidden.intersection(re.findall(r"[A-Za-z_]\w{3,}", message)))
+        return [f"help: workers do not see {named[0]}; add env_workers.pass_environment=[{named[0]}]"] if named else []

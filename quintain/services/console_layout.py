@@ -64,7 +64,9 @@ class HeaderLines:
         if header.run_directory is None:
             where.append(Text("Ctrl-C once stops"))
         else:
-            run = Text.assemble("run ", (outside_text(header.run_directory, options.encoding), "cyan"))
+            run = Text.assemble(
+                "run ", (outside_text(header.shown_directory or header.run_directory, options.encoding), "cyan")
+            )
             where = [run, *where, Text("Ctrl-C once saves and stops")]
         for parts in (what, where):
             yield from flow(parts, gap=f" {glyphs.dot} ", width=options.max_width)

@@ -1,5 +1,6 @@
 """A small process that forks children on request, keeps their output, and ends with its owner, children first.
 
+What children started and left behind, in whatever session, is adopted and ended too.
 It has one thread and has imported what children need, so that a fork is safe and takes milliseconds. It holds no
 secrets: its environment is an allow-list, and children inherit nothing of the owner but the descriptors sent for them.
 The user's own script is not imported, so it needs no `if __name__ == "__main__"`. Imports nothing but the standard
@@ -17,6 +18,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,8 +28,9 @@ from typing import Any
 from quintain.services.capped_output import CappedOutput
 from quintain.services.messages import MAX_MESSAGE_BYTES
 
-_PR_SET_PDEATHSIG = 1
-_LOOK_AT_OWNER_SECONDS = 0.5
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LOOK_SECONDS = 0.5
+_LAST_SWEEPS = 200
 _MAX_DESCRIPTORS = 8
 
 
@@ -54,7 +57,12 @@ class ForkServer:
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
         self._log_directory = ""
+        self._adopted: set[int] = set()
+        """Orphans that were there while nobody died: some child let go of them, and they may well serve it."""
+        self._next_look = 0.0
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+        if self._libc is not None:
+            self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
@@ -68,11 +76,11 @@ class ForkServer:
     def serve(self) -> None:
         try:
             while self._is_serving and os.getppid() == self._owner_pid:
-                for key, _ in self._selector.select(_LOOK_AT_OWNER_SECONDS):
+                for key, _ in self._selector.select(_LOOK_SECONDS):
                     key.data()
+                self._look_for_strays()
         finally:
-            for pid in self._children:
-                _kill_group(pid)
+            self._end_everyone()
 
     def _obey(self) -> None:
         try:
@@ -96,8 +104,16 @@ class ForkServer:
                 child.output.log_to(self._log_directory)
 
     def _start(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        reader, writer = os.pipe()
-        pid = os.fork()
+        ends: tuple[int, ...] = ()
+        try:
+            reader, writer = ends = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (*descriptors, *ends):
+                os.close(descriptor)
+            words = f"the system cannot start another process: {error}"
+            self._tell({"ended": request["child"], "exit_code": os.EX_OSERR, "output": words})
+            return
         if pid == 0:
             self._become_child(request, descriptors, writer)
         for descriptor in (*descriptors, writer):
@@ -118,16 +134,20 @@ class ForkServer:
 
     def _bury(self) -> None:
         os.read(self._wake_reader, 4096)
-        while self._children:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            child = self._children.pop(pid)
-            # What the child itself started must not outlive it.
+        while (pid := _who_ended()) is not None:
+            # What the child itself started must not outlive it. As long as nobody has asked for its status, the number
+            # of the child cannot be that of somebody else.
             _kill_group(pid)
+            _, status = os.waitpid(pid, 0)
+            child = self._children.pop(pid, None)
+            if pid in self._adopted:
+                self._adopted.discard(pid)
+                continue
+            for stray in self._strays() - self._adopted:
+                _kill_group(stray)
+                _kill(stray)
+            if child is None:
+                continue
             child.output.drain()
             with suppress(KeyError):
                 self._selector.unregister(child.output.descriptor)
@@ -135,6 +155,32 @@ class ForkServer:
             exit_code = os.waitstatus_to_exitcode(status)
             tail = child.output.tail.decode(errors="replace")
             self._tell({"ended": child.number, "exit_code": exit_code, "output": tail})
+
+    def _strays(self) -> set[int]:
+        """Returns the processes below this one that it did not start itself."""
+        try:
+            with open(f"/proc/self/task/{self._pid}/children") as file:
+                return set(map(int, file.read().split())) - self._children.keys()
+        except OSError:
+            return set()
+
+    def _look_for_strays(self) -> None:
+        if time.monotonic() > self._next_look:
+            self._adopted = self._strays()
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _end_everyone(self) -> None:
+        for pid in self._children:
+            _kill_group(pid)
+        # Each death may leave further orphans to this process; when it has no child at all, it may go.
+        with suppress(ChildProcessError):
+            for _ in range(_LAST_SWEEPS):
+                for pid in self._strays():
+                    _kill_group(pid)
+                    _kill(pid)
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+                time.sleep(0.005)
 
     def _tell(self, report: dict[str, Any]) -> None:
         with suppress(ConnectionError):
@@ -186,6 +232,20 @@ class ForkServer:
         os.close(self._wake_writer)
         for stream, number in (("stdout", 1), ("stderr", 2)):
             setattr(sys, stream, os.fdopen(number, "w", buffering=1, errors="backslashreplace", closefd=False))
+
+
+def _who_ended() -> int | None:
+    """Returns a child that has ended, and leaves it for `waitpid` to bury."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if found is None else found.si_pid
+
+
+def _kill(pid: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _kill_group(pid: int) -> None:

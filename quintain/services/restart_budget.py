@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 Failure = TypeVar("Failure")
+_BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.1, 1.0
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class RestartBudget(Generic[Failure]):
         max_restarts: int,
         window_seconds: float,
         max_in_a_row: int,
+        max_down_seconds: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_restarts = max_restarts
         self.window_seconds = window_seconds
         self.max_in_a_row = max_in_a_row
+        self.max_down_seconds = max_down_seconds
         self._clock = clock
         self._histories: dict[Hashable, _History[Failure]] = {}
+        self._down: dict[Hashable, tuple[float, Failure]] = {}
         self.shaky: set[Hashable] = set()
         """Those whose last try failed."""
 
@@ -68,6 +72,21 @@ class RestartBudget(Generic[Failure]):
         if who in self.shaky:
             self.shaky.discard(who)
             self._histories[who].in_a_row = 0
+
+    def watch_team(self, team: Hashable, failure: Failure | None) -> Spent[Failure] | None:
+        """Takes note of the failure that left a whole team down, or of None as soon as one of it works again."""
+        if failure is None:
+            self._down.pop(team, None)
+            return None
+        since, first = self._down.setdefault(team, (self._clock(), failure))
+        if self._clock() - since < self.max_down_seconds:
+            return None
+        return Spent(f"did not work for {self._clock() - since:.0f} s", first)
+
+    def back_off_seconds(self, members: Iterable[Hashable]) -> float:
+        """Returns how long to wait before these are tried again: not at all at first, then longer and longer."""
+        in_a_row = max((self._histories[who].in_a_row for who in members if who in self._histories), default=0)
+        return min(_MAX_BACK_OFF_SECONDS, _BACK_OFF_SECONDS * 2.0 ** (in_a_row - 2)) if in_a_row > 1 else 0.0
 
     def used(self, who: Hashable) -> int:
         """Returns how many failures in the window count at the moment."""

@@ -58,8 +58,12 @@ class Status:
 class RunDirectory:
     """Names the files of one run and writes the small ones atomically."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, shown: Path | None = None) -> None:
+        # An environment may change the directory of this process at any time.
+        self.path = path.absolute()
+        self.shown = shown or path
+        """The same place as the user wrote it, for messages."""
+        path = self.path
         self.checkpoints = path / checkpoint_catalog.FOLDER
         self.metrics = path / METRICS
         self.events = path / EVENTS
@@ -80,12 +84,20 @@ class RunDirectory:
         return run
 
     @classmethod
-    def create(cls, runs_dir: Path, run_id: str, *, force: bool = False, config: str | None = None) -> RunDirectory:
+    def create(
+        cls,
+        runs_dir: Path,
+        run_id: str,
+        *,
+        force: bool = False,
+        config: str | None = None,
+        shown: Path | None = None,
+    ) -> RunDirectory:
         """Makes the directory of a new run; `force` first moves a run of that name to `<run>.old-<utc>`.
 
         With `config` the directory appears with its settings in it: a kill leaves a run to resume, or nothing.
         """
-        run = cls(runs_dir / check_run_id(run_id))
+        run = cls(runs_dir / check_run_id(run_id), shown)
         try:
             atomic.make_directory(runs_dir)
             disk_reserve.probe(runs_dir, 1)
@@ -163,7 +175,7 @@ class RunDirectory:
             atomic.create_file(path, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise atomic.write_error(error, doing="write the crash report", directory=self.path) from error
-        return path
+        return Path(self.show(path))
 
     def write_evidence(self, tensors: Mapping[str, Any]) -> Path:
         """Keeps arrays beside the crash reports, for a look afterwards; numbers in them may be anything."""
@@ -174,7 +186,11 @@ class RunDirectory:
             atomic.create_file(path, data)
         except OSError as error:
             raise atomic.write_error(error, doing="write evidence", directory=self.path, needed=len(data)) from error
-        return path
+        return Path(self.show(path))
+
+    def show(self, path: Path) -> str:
+        """Returns a path of the run as the user would write it."""
+        return str(self.shown / path.relative_to(self.path))
 
     def folder(self, name: str) -> Path:
         """Returns a folder of the run, made if it is not there."""
@@ -198,7 +214,7 @@ class RunDirectory:
             try:
                 fd = os.open(self.path / LOCK, _LOCK_FLAGS, atomic.FILE_MODE)
             except FileNotFoundError as error:
-                raise RunDirectoryError(f"no run directory at {self.path}", code="E0304") from error
+                raise RunDirectoryError(f"no run directory at {self.shown}", code="E0304") from error
             except OSError as error:
                 raise atomic.write_error(error, doing="lock the run", directory=self.path) from error
             if _try_lock(fd, self.path):

@@ -6,14 +6,16 @@ is noticed at once even if something the child started still holds the socket op
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from quintain.errors import ResourceError
+from quintain.services import unnamed_memory
 from quintain.services.child_environment import child_environment
 from quintain.services.messages import MAX_MESSAGE_BYTES, Assembler, send_text
 
 GRACE_SECONDS = 2.0
+PATIENCE_SECONDS = 0.25
+"""How long one look for an answer waits before whoever looks must see to other things."""
+_RECEIVE_LIMIT = struct.pack("ll", 0, int(PATIENCE_SECONDS * 1e6))
+_SEND_LIMIT = struct.pack("ll", 10, 0)
 _MAX_STACK_BYTES = 20_000
 _BOOT = (
     "import json, sys; path, preload, descriptor = json.loads(sys.argv[1]); sys.path[:] = path; "
@@ -61,11 +68,12 @@ class Child:
         with suppress(OSError):
             send_text(self.channel, json.dumps(words).encode(), descriptors)
 
-    def receive(self) -> bytes | None:
-        """Returns what has arrived, empty if nothing will any more, or None if it is not complete yet."""
+    def receive(self, *, waits: bool = False) -> bytes | None:
+        """Returns what has arrived, empty if nothing will any more, or None if it is not complete yet, or not soon."""
+        flags = 0 if waits else socket.MSG_DONTWAIT
         while True:
             try:
-                message = self.channel.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                message = self.channel.recv(MAX_MESSAGE_BYTES, flags)
                 complete = self._assembler.add(message) if message else b""
             except BlockingIOError:
                 return None
@@ -118,9 +126,25 @@ class Supervisor:
 
     def start(self, name: str, entry: str) -> Child:
         """Starts `module:function`, which gets the descriptor of its socket; returns before it runs."""
+        try:
+            return self._start(name, entry)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise ResourceError(
+                f"out of file descriptors ({limit}) after {len(self._children)} processes, which take two each. "
+                f"Use fewer, or raise the limit with: ulimit -n {2 * limit}",
+                code="E0805",
+            ) from error
+
+    def _start(self, name: str, entry: str) -> Child:
         reports = self._serving()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stack = _temporary_file()
+        # Limits that the kernel keeps: nobody waits for ever for a child that does not answer, or does not listen.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_LIMIT)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
+        stack = unnamed_memory.growing()
         self._num_started += 1
         child = Child(self._num_started, name, ours, stack)
         request = {"do": "start", "child": child.number, "name": name, "entry": entry}
@@ -169,7 +193,7 @@ class Supervisor:
         """Asks a child that does not answer where it is; works also while its Python code is stuck in a library."""
         before = child.stack()
         self._signal(child, signal.SIGUSR1)
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GRACE_SECONDS
         seen = before
         while time.monotonic() < deadline and not child.is_over:
             time.sleep(0.05)
@@ -184,6 +208,8 @@ class Supervisor:
         for child in children:
             if not child.is_over and first is not None:
                 self._signal(child, first)
+                # The server must not wait for room for its reports while this waits for room for requests.
+                self.read_reports()
         deadline = time.monotonic() + GRACE_SECONDS
         for child in children:
             if not self.await_end(child, deadline - time.monotonic()):
@@ -250,11 +276,6 @@ class Supervisor:
                 f"words are above",
                 code="E0807",
             )
-
-
-def _temporary_file() -> int:
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _close_ends(channel: socket.socket, stack: int) -> None:

@@ -24,7 +24,10 @@ def named_failure(what: str, error_class: type[QuintainError], code: str) -> Ite
 
 def in_one_line(error: BaseException) -> str:
     """Names an exception and the first line of what it says."""
-    first = str(error).strip().partition("\n")[0]
+    try:
+        first = str(error).strip().partition("\n")[0]
+    except Exception:  # what the user's class says of itself is the user's code too
+        first = ""
     return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
 
 

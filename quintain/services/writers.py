@@ -25,6 +25,8 @@ class RunHeader:
     budget_env_steps: int
     start_step: int = 0
     num_ranks: int = 1
+    shown_directory: str | None = None
+    """The run's directory as the user wrote it."""
     hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Settings that describe the training and can be shown to anyone."""
 

@@ -91,6 +91,9 @@ class EnvWorkerSettings(Settings):
     max_failures_in_a_row: Count = 5
     """Failures of one lane without a good step between them that end the run."""
 
+    max_down_seconds: Seconds = 120.0
+    """Time without a single lane that works, after which the next failure ends the run."""
+
     pass_environment: tuple[str, ...] = ()
     """Names of further environment variables that workers may see; they get only harmless ones otherwise."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium
@@ -49,6 +50,17 @@ class WrongMask(Plain):
 class NothingAllowed(Plain):
     def action_masks(self) -> Any:
         return [False, False]
+
+
+class Wanders(Plain):
+    """Changes the directory of its process when it is made, and at every step."""
+
+    def __init__(self) -> None:
+        os.chdir("..")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        os.chdir("..")
+        return super().step(action)
 
 
 class CannotBeMade(Plain):

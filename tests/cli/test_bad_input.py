@@ -356,7 +356,7 @@ def test_an_environment_that_fails_later(quintain: Command, tmp_path: Path, monk
     answer = quintain("train", "ppo", name, *words)
     assert answer.exit_code == 5
     # Both lanes break at every step from the 100th on, which is one of lane 1.
-    assert "lane 1 of env failed 5 times in a row; first: " in answer.error
+    assert "lane 1 failed 5 times in a row; first: " in answer.error
     assert "failed in step() on lane 1" in answer.error
     assert "ValueError: the gripper fell off" in answer.error
     run = tmp_path / "runs" / "f"
@@ -427,3 +427,17 @@ def test_a_run_in_use(quintain: Command, trained: Path, tmp_path: Path) -> None:
     finally:
         holder.terminate()
         assert holder.wait(timeout=60) == 143
+
+
+def test_a_run_stays_in_its_directory_when_the_environment_goes_elsewhere(quintain: Command, tmp_path: Path) -> None:
+    here = tmp_path / "one" / "two"
+    here.mkdir(parents=True)
+    os.chdir(here)
+    answer = quintain("train", "ppo", f"{ENVS}:Wanders", *FAST, "checkpoint.every_updates=1", "--run-id", "a1")
+    assert answer.exit_code == 0, answer.err
+    saved = {path.name.rpartition("-")[2] for path in (here / "runs" / "a1" / "checkpoints").glob("0*")}
+    assert saved == {"0", "32", "64", "96"}
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["two"]
+    # What to type next is meant for the directory that the user is in.
+    assert "--runs-dir" not in answer.out

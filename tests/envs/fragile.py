@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -72,6 +73,15 @@ class Fragile(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.call == "step" and self.np_random.random() < self.chance:
             strike(self.how)
+        return super().step(action)
+
+
+class WindyAndFragile(Windy):
+    """Raises now and then, in a wind that events may change."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.np_random.random() < 0.01:
+            strike("raise")
         return super().step(action)
 
 
@@ -151,6 +161,73 @@ class Forks(Walk):
             os._exit(0)
         with open(path, "a") as file:
             file.write(f"{child}\n")
+
+
+class StartsSimulator(Walk):
+    """Starts a program in a session of its own, as simulators are started so that Ctrl-C does not reach them."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        with open(path, "a") as file:
+            file.write(f"{program.pid}\n")
+
+
+class Chatters(Walk):
+    """Tries to cut off the memory it shares with the learner, and then says the same again and again."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.age == 2:
+            for descriptor in range(3, 64):
+                with contextlib.suppress(OSError):
+                    os.truncate(os.dup(descriptor), 0)
+                with contextlib.suppress(OSError):
+                    channel = socket.socket(fileno=os.dup(descriptor))
+                    for _ in range(1000):
+                        channel.send(b'={"again": 1}', socket.MSG_DONTWAIT)
+        return super().step(action)
+
+
+class HasNoSpaceYet(Walk):
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        raise ValueError("spaces come later")
+
+
+class DiesWhenMade(Walk):
+    def __init__(self) -> None:
+        strike("segfault")
+
+
+class NeedsVariable(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = os.environ["SIMULATOR_HOME"]
+
+
+class Outdated(Walk):
+    """Returns what older versions of Gymnasium did, from a certain age on."""
+
+    def __init__(self, what: str, age: int = 0) -> None:
+        super().__init__()
+        self.what, self.from_age = what, age
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return obs if self.what == "reset" else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.age <= self.from_age:
+            return obs, reward, terminated, truncated, info
+        return {
+            "four": (obs, reward, terminated, info),
+            "none": None,
+            "rewards": (obs, np.array([reward, 0.0]), terminated, truncated, info),
+            "no reward": (obs, None, terminated, truncated, info),
+            "words": (np.array(["a", "b", "c"]), reward, terminated, truncated, info),
+            "reset": (obs, reward, terminated, truncated, info),
+        }[self.what]
 
 
 class CannotBeMade(Walk):

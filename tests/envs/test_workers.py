@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,18 +200,25 @@ def test_slow_lanes_are_not_mistaken_for_a_hang(make: Crowd) -> None:
 
 
 def test_a_killed_worker_is_noticed_within_half_a_second(make: Crowd) -> None:
-    env = make(fragile_name("Walk"), 2, env={"step_seconds": 0.01})
+    # A step would take half a minute, so it is not the end of the step that is noticed.
+    env = make(fragile_name("Walk"), 1, num_lanes=1, env={"step_seconds": 30.0})
     env.reset()
-    env.step(actions(0))
-    victim = pids(env)[0]
-    os.kill(victim, signal.SIGKILL)
-    started = time.monotonic()
-    result = env.step(actions(1))
-    seconds = time.monotonic() - started
-    assert np.asarray(result.aborted).tolist() == [True, True, False, False]
-    # With the restart; the limit is generous because other tests share the machine.
-    assert seconds < 3.0
-    assert make.told[0][0].lanes == (0, 1)
+    killed: list[float] = []
+    noticed: list[float] = []
+    env.faults.listen(lambda fault, line: noticed.append(time.monotonic()), make.given_up.append)
+
+    def kill(pid: int) -> None:
+        killed.append(time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+
+    for _ in range(3):
+        timer = threading.Timer(0.5, kill, pids(env))
+        timer.start()
+        assert np.asarray(env.step(actions(0, 1)).aborted).tolist() == [True]
+        timer.join()
+    seconds = [after - before for before, after in zip(killed, noticed, strict=True)]
+    # The quickest of three: other tests share the machine.
+    assert min(seconds) < 0.5
 
 
 def test_a_lane_that_cannot_come_up_stays_down_while_others_go_on(make: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +265,40 @@ def test_without_a_budget_the_first_fault_is_an_error() -> None:
     assert isinstance(failed.value.__cause__, RuntimeError)
 
 
-def test_what_cannot_be_made_is_an_error_at_once(make: Crowd) -> None:
+@pytest.mark.parametrize("num_workers", [None, 2])
+def test_what_cannot_be_made_is_an_error_at_once(num_workers: int | None, make: Crowd) -> None:
     with pytest.raises(EnvError, match="cannot be created: OSError: no display") as failed:
-        make(fragile_name("CannotBeMade"), 2)
+        make(fragile_name("CannotBeMade"), num_workers)
     assert failed.value.code == "E0505"
+    # The user's own line, also if it was in another process.
+    assert failed.value.notes[0].startswith(f'note: File "{fragile.__file__}", line ')
+    assert failed.value.notes[0].endswith("in __init__")
+    with pytest.raises(EnvError, match="cannot be created: ValueError: spaces come later") as failed:
+        make(fragile_name("HasNoSpaceYet"), num_workers)
+    assert failed.value.code == "E0505"
+
+
+def test_a_death_while_it_is_made_says_where(make: Crowd) -> None:
+    with pytest.raises(EnvError, match=r"worker env-0 \(lanes 0-1\) was killed by SIGSEGV") as failed:
+        make(fragile_name("DiesWhenMade"), 2)
+    assert failed.value.code == "E0507"
+    assert any(f'File "{fragile.__file__}", line ' in note for note in failed.value.notes)
+
+
+def test_a_variable_that_workers_do_not_see_is_named(make: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMULATOR_HOME", "/opt/simulator")
+    make(fragile_name("NeedsVariable"), None)
+    with pytest.raises(EnvError, match="KeyError: 'SIMULATOR_HOME'") as failed:
+        make(fragile_name("NeedsVariable"), 2)
+    help_line = "help: workers do not see SIMULATOR_HOME; add env_workers.pass_environment=[SIMULATOR_HOME]"
+    assert failed.value.notes[-1] == help_line
+    make(fragile_name("NeedsVariable"), 2, pass_environment=("SIMULATOR_HOME",))
+    with pytest.raises(EnvError) as failed:
+        make(fragile_name("CannotBeMade"), 2)
+    assert not any("help:" in note for note in failed.value.notes)
+
+
+def test_what_is_named_and_not_there_is_refused(make: Crowd) -> None:
     with pytest.raises(SettingsError, match="cannot import env") as refused:
         make("tests.envs.fragile:NoSuchThing", 2)
     assert refused.value.code == "E0208"
@@ -296,6 +334,15 @@ def test_workers_see_no_secrets_and_import_no_torch(make: Crowd, monkeypatch: py
     assert passed_on[:, 0].tolist() == [1.0] * LANES
 
 
+def test_a_worker_cannot_talk_for_ever_nor_cut_off_the_memory(make: Crowd) -> None:
+    env = make(fragile_name("Chatters"), 2)
+    env.reset()
+    aborted = [env.step(actions(step)).aborted for step in range(4)]
+    assert aborted[:2] == [None, None]
+    assert np.asarray(aborted[2]).any()
+    assert "left the conversation" in make.told[0][1]
+
+
 class Payload:
     """Becomes a call of `os.mkdir` where it is unpickled."""
 
@@ -307,7 +354,10 @@ class Payload:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["a pickle", "a pickle in a text", "nonsense", "others' fault", "deep nesting"])
+@pytest.mark.parametrize(
+    "what",
+    ["a pickle", "a pickle in a text", "nonsense", "others' fault", "deep nesting", "no object", "infinite lane"],
+)
 def test_a_hostile_worker_can_send_no_code_and_is_dismissed(what: str, make: Crowd, tmp_path: Path) -> None:
     pickled = pickle.dumps(Payload(tmp_path / "executed"))
     fault = json.dumps({"lanes": [3], "call": "step", "what": "", "error": "", "trace": "", "code": ""}).encode()
@@ -317,6 +367,8 @@ def test_a_hostile_worker_can_send_no_code_and_is_dismissed(what: str, make: Cro
         "nonsense": b"hello",
         "others' fault": b"=" + fault,
         "deep nesting": b"=" + b"[" * 50_000,
+        "no object": b'=["failed"]',
+        "infinite lane": b"=" + fault.replace(b"[3]", b"[Infinity]"),
     }[what]
     env = make(fragile_name("Hostile"), 2, env={"message": message.hex()})
     env.reset()
@@ -330,17 +382,41 @@ def test_a_hostile_worker_can_send_no_code_and_is_dismissed(what: str, make: Cro
     assert "left the conversation" in make.told[0][1]
 
 
-def test_closing_ends_every_process_and_those_they_started(make: Crowd, tmp_path: Path) -> None:
-    env = make(fragile_name("Forks"), 2, env={"path": str(tmp_path / "pids")})
+def ends_soon(processes: list[int]) -> bool:
+    deadline = time.monotonic() + 5.0
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_alive, processes))
+
+
+@pytest.mark.parametrize("name", ["Forks", "StartsSimulator"])
+def test_closing_ends_every_process_and_those_they_started(name: str, make: Crowd, tmp_path: Path) -> None:
+    env = make(fragile_name(name), 2, env={"path": str(tmp_path / "pids")})
     env.reset()
     workers = pids(env)
     grandchildren = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(grandchildren) == LANES
+    assert all(map(is_alive, grandchildren))
     env.close()
-    deadline = time.monotonic() + 5.0
-    while any(map(is_alive, workers + grandchildren)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(is_alive, workers + grandchildren))
+    assert ends_soon(workers + grandchildren)
+
+
+@pytest.mark.parametrize("name", ["Forks", "StartsSimulator"])
+def test_what_a_dead_worker_started_ends_with_it_and_what_others_started_does_not(
+    name: str, make: Crowd, tmp_path: Path
+) -> None:
+    path = tmp_path / "pids"
+    env = make(fragile_name(name), 2, num_lanes=2, env={"path": str(path)})
+    env.reset()
+    victim, other = pids(env)
+    [doomed], [spared] = (Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in (victim, other))
+    assert {doomed, spared} == set(path.read_text().split())
+    os.kill(victim, signal.SIGKILL)
+    assert np.asarray(env.step(actions(0, 2)).aborted).tolist() == [True, False]
+    assert ends_soon([int(doomed)])
+    assert is_alive(int(spared))
+    [new] = set(path.read_text().split()) - {doomed, spared}
+    assert is_alive(int(new))
 
 
 def test_the_state_is_that_of_lanes_in_this_process(make: Crowd) -> None:

@@ -44,6 +44,38 @@ def test_failures_in_a_row_are_counted_until_a_success() -> None:
     assert (spent.reason, spent.first) == ("failed 3 times in a row", "three")
 
 
+def test_the_third_try_and_later_ones_wait_longer_and_longer() -> None:
+    tried = budget(Clock(), max_restarts=100)
+    waits = []
+    for failure in ("one", "two", "three", "four", "five", "six", "seven"):
+        tried.fail("a", failure)
+        waits.append(tried.back_off_seconds(["a", "b"]))
+    # Twice as long each time, from 0.1 s to at most 1 s; the first failure is mended at once.
+    assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert tried.back_off_seconds(["b"]) == 0.0
+    tried.succeed("a")
+    assert tried.back_off_seconds(["a"]) == 0.0
+
+
+def test_a_team_that_is_down_for_too_long_is_given_up_with_its_first_failure() -> None:
+    clock = Clock()
+    tried = RestartBudget[str](
+        max_restarts=100, window_seconds=60.0, max_in_a_row=100, max_down_seconds=120.0, clock=clock
+    )
+    assert tried.watch_team("a", "one") is None
+    clock.now = 100.0
+    # One of the team works again, and the time begins anew.
+    assert tried.watch_team("a", None) is None
+    assert tried.watch_team("a", "two") is None
+    clock.now = 219.0
+    assert tried.watch_team("a", "three") is None
+    assert tried.watch_team("b", "four") is None
+    clock.now = 221.0
+    spent = tried.watch_team("a", "five")
+    assert spent is not None
+    assert (spent.reason, spent.first) == ("did not work for 121 s", "two")
+
+
 def test_each_member_has_a_budget_of_its_own() -> None:
     tried = budget(Clock(), max_restarts=2)
     assert tried.fail("a", "one") is None

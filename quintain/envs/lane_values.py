@@ -1,0 +1,120 @@
+"""Between environments and rows: what an environment returns is checked and written, actions are handed out.
+
+Everything that is not as declared is an EnvError here, so that it is told as such and not as whatever it would have
+led to further on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.env_values import from_env, is_in_range, to_env
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, flatten, leaves
+from quintain.envs.lane_rows import LaneRows
+from quintain.envs.masks import MaskSource, checked_rows, read_mask
+from quintain.errors import EnvError
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+_ONE = np.ones(1, np.bool_)
+_RETURNS = {"reset": "(obs, info)", "step": "(obs, reward, terminated, truncated, info)"}
+_LENGTHS = {"reset": 2, "step": 5}
+_AGREE = "Make the observation and observation_space agree"
+
+
+class LaneValues:
+    """Writes into and reads from the rows of an environment's lanes."""
+
+    def __init__(self, name: str, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
+        self.name = name
+        self.spec = spec
+        self.rows = rows
+        self.mask_source = mask_source
+        self.obs_leaves = leaves(spec.obs, f.OBS)
+        self.action_leaves = leaves(spec.action, f.ACTION)
+        self.has_plain_obs = isinstance(spec.obs, BoxSpec)
+        self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
+
+    def actions(self, lanes: Sequence[int]) -> Sequence[Any]:
+        """Returns one action per lane as the environment takes it.
+
+        Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
+        """
+        columns: dict[str, Any] = {}
+        for name, leaf in self.action_leaves.items():
+            chosen = self.rows.action[name]
+            rows = to_env(leaf, chosen[lanes] if len(lanes) != len(chosen) else chosen)
+            columns[name] = rows.tolist() if isinstance(leaf, DiscreteSpec) else rows
+        if len(columns) == 1 and f.ACTION in columns:
+            single: Sequence[Any] = columns[f.ACTION]
+            return single
+        return [
+            build(self.spec.action, {k: rows[i] for k, rows in columns.items()}, f.ACTION) for i in range(len(lanes))
+        ]
+
+    def store_reward(self, lane: int, reward: Any) -> None:
+        try:
+            self.rows.reward[lane] = float(reward)
+        except (TypeError, ValueError) as error:
+            found = f"of shape {np.shape(reward)}" if np.ndim(reward) else repr(reward)[:80]
+            self._refuse(f"step() returned a reward {found}; it must be a number", error)
+
+    def store_obs(self, rows: Mapping[str, Array], lane: int, obs: Any, call: str) -> None:
+        """Writes an observation, as the current one or as the last of its episode."""
+        if self.has_plain_obs:
+            self._store_leaf(rows[f.OBS], f.OBS, lane, obs, call)
+            return
+        try:
+            named = flatten(self.spec.obs, obs, f.OBS)
+        except (KeyError, IndexError, TypeError) as error:
+            self._refuse(f"{call}() returned an observation without {error}, declared {self.spec.obs}", error)
+        for name, value in named.items():
+            self._store_leaf(rows[name], name, lane, from_env(self.obs_leaves[name], value), call)
+
+    def store_mask(self, lane: int, env: Any, obs: Any, info: Any) -> None:
+        """Writes what may be chosen next, if the environment says so."""
+        if self.rows.mask is not None:
+            found = read_mask(self.name, self.mask_source, env, obs, info)
+            self.rows.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
+
+    def _store_leaf(self, rows: Array, name: str, lane: int, value: Any, call: str) -> None:
+        if np.shape(value) != rows.shape[1:]:
+            found = f"of shape {np.shape(value)}" if value is not None else "None"
+            self._refuse(f"{call}() returned {name} {found}, declared {self.obs_leaves[name]}. {_AGREE}")
+        if not self.has_plain_obs and not is_in_range(self.obs_leaves[name], value):
+            self._refuse(
+                f"{call}() returned {name} with a choice that it did not declare: counted from zero, {value} is not in "
+                f"{self.obs_leaves[name]}"
+            )
+        if name in self.whole_leaves and _loses_digits(value, rows.dtype):
+            self._refuse(
+                f"{call}() returned {name} as {np.asarray(value).dtype} with values that {rows.dtype}, which it "
+                f"declared, cannot hold. {_AGREE}"
+            )
+        try:
+            rows[lane] = value
+        except (TypeError, ValueError) as error:
+            self._refuse(f"{call}() returned {name} that holds no numbers ({error}). {_AGREE}", error)
+
+    def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
+        raise EnvError(f"env {self.name!r} {what}", code="E0511") from cause
+
+
+def refuse_odd_result(name: str, call: str, result: Any) -> None:
+    """Raises unless a call returned as many things as it should."""
+    if not isinstance(result, tuple) or len(result) != _LENGTHS[call]:
+        found = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise EnvError(f"env {name!r} {call}() returned {found} instead of {_RETURNS[call]}", code="E0511")
+
+
+def _loses_digits(value: Any, dtype: Any) -> bool:
+    found = np.asarray(value)
+    if found.dtype == dtype or found.dtype.kind in "bui":
+        return False
+    with np.errstate(invalid="ignore"):
+        return not np.array_equal(found, found.astype(dtype))
