@@ -53,8 +53,8 @@ class Run:
         A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
         """
         self.run_file = run_file
-        held_in = runs_dir if directory is None else directory.path.parent
-        self.runs_dir, self.shown_runs_dir = held_in.absolute(), runs_dir
+        self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
+        self.shown_runs_dir = runs_dir
         self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
