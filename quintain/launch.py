@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
 from quintain.ranks import NUM_RANKS, Orders, Ranks, num_ranks_of, with_ranks_of_torchrun
-from quintain.restore import require_same_spec, restore_policy
+from quintain.restore import policy_of, require_same_spec, restore_policy
 from quintain.run import Run
 from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
@@ -169,13 +170,10 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     import torch
 
     from quintain.assemble import make_policy
-    from quintain.data.spec import spec_from_dict
     from quintain.policies.export import export_onnx
 
     torch.set_num_threads(run_file.run.threads)
-    spec: Any = loaded.manifest.about["spec"]
-    policy = make_policy(run_file, spec_from_dict(spec))
-    restore_policy(policy, loaded)
+    policy = policy_of(loaded, partial(make_policy, run_file))
     about = {
         "run": directory.run_id,
         "checkpoint": checkpoint.name,

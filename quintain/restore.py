@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from quintain.data.spec import BehaviorSpec, spec_from_dict
 from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.rank_state import RANKS, deal_anew, share_of
 from quintain.run_output import code_names
@@ -110,6 +111,19 @@ def restore_policy(policy: Policy, loaded: Loaded) -> None:
     except (KeyError, RuntimeError) as error:
         first = " ".join(str(error).split())[:200]
         raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
+
+
+def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
+    """Makes the policy that a checkpoint holds, for the spaces it names; the file may say anything, and is not ours."""
+    try:
+        policy = make(spec_from_dict(loaded.manifest.about["spec"]))  # type: ignore[arg-type]  # tried, not trusted
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise CheckpointIncompatible(
+            f"the checkpoint's spaces cannot be used ({in_one_line(error)[:200]}). It was changed after it was made, "
+            f"or is for spaces that are too large here"
+        ) from error
+    restore_policy(policy, loaded)
+    return policy
 
 
 def _describe(spec: Any) -> str:

@@ -12,9 +12,13 @@ HERE = Path(__file__).resolve().parent
 PANELS = {
     "cartpole-demo": "CartPole, the demo",
     "cartpole-defaults": "CartPole, defaults",
+    "a2c": "CartPole, A2C",
+    "grpo": "CartPole, GRPO",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
-    "memory": "CartPole, velocities hidden",
+    "memory": "Hidden velocities, GRU",
+    "memory-lstm": "Hidden velocities, LSTM",
+    "memory-none": "Hidden velocities, no memory",
     "workshop": "Workshop",
     "catch": "Catch, from pixels",
 }
@@ -37,25 +41,28 @@ def page(records: list[dict[str, Any]]) -> str:
         "Every run below is one that a user can type. It is scored by 100 evaluation episodes of its best checkpoint, "
         "which is what `quintain eval` plays, and of its latest one. `make learning` repeats them all and rewrites "
         "this page. Seconds count the whole command, evaluation during training included, on two cores shared with "
-        "other work, and for the first seed of a session also the import of torch; CPU seconds leave other work out.",
+        "other work, and for the first seed of a session also the import of torch; CPU seconds leave other work out. "
+        "A run that must stay below its number is a control: it lacks what the task needs.",
         "",
         "![Mean return of training episodes against environment steps](learning.png)",
     ]
     for record in records:
         rows = record["outcomes"]
-        good = sum(row["best_mean"] >= record["target"] for row in rows)
+        is_control = record.get("is_control", False)
+        good = sum((row["best_mean"] < record["target"]) == is_control for row in rows)
+        aim = f"stays below {record['target']:g}" if is_control else f"at least {record['target']:g}"
         parts += [
             "",
             f"## {PANELS[record['task']]}",
             "",
-            f"`{record['command']} --seed N`: at least {record['target']:g} with {good} of {len(rows)} seeds; median "
+            f"`{record['command']} --seed N`: {aim} with {good} of {len(rows)} seeds; median "
             f"{median(row['steps'] for row in rows):,.0f} steps, {median(row['cpu_seconds'] for row in rows):.1f} CPU "
             f"seconds.",
             "",
             "| seed | steps | best checkpoint | latest checkpoint | seconds | CPU seconds |",
             "|---|---|---|---|---|---|",
             *(
-                f"| {row['seed']} | {row['steps']:,} | {row['best_mean']:.1f} | {row['latest_mean']:.1f} "
+                f"| {row['seed']} | {row['steps']:,} | {row['best_mean']:.4g} | {row['latest_mean']:.4g} "
                 f"| {row['seconds']:.1f} | {row['cpu_seconds']:.1f} |"
                 for row in rows
             ),
@@ -105,14 +112,16 @@ def _draw_panel(axes: Any, record: dict[str, Any]) -> None:
         stacked = np.array([np.interp(common, steps, values) for steps, values in curves])
         axes.fill_between(common, stacked.min(axis=0), stacked.max(axis=0), color=LINE, alpha=0.15, linewidth=0)
         axes.plot(common, stacked.mean(axis=0), color=LINE, linewidth=2)
-    goal = f"goal of the evaluation: {record['target']:g}"
+    what = "what a control must stay below" if record.get("is_control", False) else "goal of the evaluation"
+    goal = f"{what}: {record['target']:g}"
     axes.axhline(record["target"], color=GOAL, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1, label=goal)
     # Evaluation takes the likeliest action and is not an average over older policies, hence its lead at the end.
     scores = [row["latest_mean"] for row in record["outcomes"]]
     axes.plot(ends, scores, "D", color=GOAL, markersize=4.5, clip_on=False, label="evaluation of the result, each seed")
     axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=MUTED)
     count = len(curves)
-    about = f"{count} seeds, each until solved" if stops_early else f"{count} seeds, mean and range"
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    about = f"{seeds}, a line each" if stops_early or count == 1 else f"{seeds}, mean and range"
     axes.set_title(PANELS[record["task"]], loc="left", fontsize=12, fontweight="bold")
     axes.set_title(about, loc="right", fontsize=9, color=MUTED)
     axes.set_xlim(0, max(ends) * 1.03)

@@ -224,7 +224,10 @@ def spec_from_dict(words: Mapping[str, Any]) -> BehaviorSpec:
         >>> spec_from_dict(spec.to_dict()) == spec
         True
     """
-    return BehaviorSpec(_from_dict(words["obs"]), _from_dict(words["action"]), int(words["mask_size"]))
+    action, mask_size = _from_dict(words["action"]), int(words["mask_size"])
+    if mask_size not in (0, sum(choice_sizes(action))):
+        raise ValueError(f"a mask of {mask_size} does not fit the choices of {action}")
+    return BehaviorSpec(_from_dict(words["obs"]), action, mask_size)
 
 
 def _from_dict(words: Any) -> Spec:
@@ -239,6 +242,8 @@ def _from_dict(words: Any) -> Spec:
     if kind == "tuple":
         return TupleSpec(tuple(_from_dict(below) for below in words["entries"]))
     shape = tuple(int(n) for n in words["shape"])
+    if kind != "box" or words["dtype"] not in ("float32", "uint8") or min(shape, default=1) < 1:
+        raise ValueError(f"no space is a {kind} of {words['dtype']} {list(shape)}")
     low = tuple(-np.inf if x is None else float(x) for x in words["low"])
     high = tuple(np.inf if x is None else float(x) for x in words["high"])
     return BoxSpec(shape=shape, dtype=str(words["dtype"]), low=low, high=high)

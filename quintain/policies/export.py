@@ -1,7 +1,7 @@
 """A policy as an ONNX file: normaliser, network and action transform in one graph, with its memory in and out.
 
 The file takes what the environment returns and gives what `env.step` takes. It is compared with the policy on random
-inputs before it gets its name, so an export that exists is one that agrees. Written as one file without external data.
+inputs before it is written, so an export that exists is one that agrees. It is one file without external data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from quintain.data import fields as f
 from quintain.data.env_values import env_shape
 from quintain.data.rollout import TORCH_DTYPES, Slot
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, choice_sizes, flatten, leaves
-from quintain.errors import QuintainError, SettingsError
+from quintain.errors import QuintainError, RunDirectoryError, SettingsError
 from quintain.policies.base import Policy
+from quintain.policies.encoders import Encoder
 from quintain.rng import Rng
+from quintain.services import atomic
 from quintain.versions import quintain_version
 
 if TYPE_CHECKING:
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 MODEL_FILE, CONTRACT_FILE = "policy.onnx", "policy.json"
-STATE, NEXT_STATE, FIRST, MASK = "state", "next_state", f.FIRST, f.ACTION_MASK
-NUM_COMPARED = 32
+STATE, NEXT_STATE, FIRST, MASK, LOG_PROB = "state", "next_state", f.FIRST, f.ACTION_MASK, "log_prob"
 TOLERANCE = 1e-4
-_BATCH_SIZES = (1, 31)
+_BATCH_SIZES = (1, 127)
 """Rows of the inputs that are compared: two sizes, so that a batch size that became a constant is found."""
+NUM_COMPARED = sum(_BATCH_SIZES)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class ActingModule(nn.Module):
         policy.act(slot, state, deterministic=True)
         acted = flatten(spec.action, policy.env_action(slot), f.ACTION)
         outputs = {name: _to_env(acted[name], leaf) for name, leaf in leaves(spec.action, f.ACTION).items()}
+        # Choices alone would hide a wrong graph: most networks choose the same, but not with the same probability.
+        outputs[LOG_PROB] = slot.log_prob
         return {**outputs, NEXT_STATE: state} if policy.state_size else outputs
 
 
@@ -91,41 +95,52 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
     module = ActingModule(_on_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
     batch = torch.export.Dim("batch", min=1)
-    directory.mkdir(parents=True, exist_ok=True)
-    unchecked = directory / f".tmp-{MODEL_FILE}"
+    with _quiet():
+        program: Any = torch.onnx.export(
+            module,
+            # By name: a mapping that comes last among the arguments would be taken for keywords.
+            kwargs={"inputs": inputs},
+            input_names=list(inputs),
+            output_names=_output_names(policy),
+            dynamic_shapes={"inputs": {name: {0: batch} for name in inputs}},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+        model: bytes = program.model_proto.SerializeToString()
+    session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    difference = _compare(module, session, policy)
+    # The exporter may leave out what nothing depends on, such as an entry that only the critic sees.
+    names = {"input": [each.name for each in session.get_inputs()], "output": _output_names(policy)}
+    described = describe(policy, names, model, difference, about)
+    _write(directory, {MODEL_FILE: model, CONTRACT_FILE: f"{json.dumps(described, indent=1)}\n".encode()})
+    return Exported(directory / MODEL_FILE, directory / CONTRACT_FILE, difference)
+
+
+def _write(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Replaces each file in one step; the contract comes last and names the model by its hash."""
     try:
-        with _quiet():
-            program: Any = torch.onnx.export(
-                module,
-                # By name: a mapping that comes last among the arguments would be taken for keywords.
-                kwargs={"inputs": inputs},
-                input_names=list(inputs),
-                output_names=_output_names(policy),
-                dynamic_shapes={"inputs": {name: {0: batch} for name in inputs}},
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
-            program.save(str(unchecked), external_data=False)
-        session = runtime.InferenceSession(str(unchecked), providers=["CPUExecutionProvider"])
-        difference = _compare(module, session, policy)
-        contract = directory / CONTRACT_FILE
-        # The exporter may leave out what nothing depends on, such as an entry that only the critic sees.
-        names = {"input": [each.name for each in session.get_inputs()], "output": _output_names(policy)}
-        described = describe(policy, names, unchecked.read_bytes(), difference, about)
-        contract.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-        unchecked.rename(directory / MODEL_FILE)
-    finally:
-        unchecked.unlink(missing_ok=True)
-    return Exported(directory / MODEL_FILE, contract, difference)
+        atomic.make_directory(directory)
+        for name, data in files.items():
+            atomic.replace_file(directory / name, data)
+    except OSError as error:
+        needed = sum(map(len, files.values()))
+        if atomic.is_disk_full(error):
+            raise atomic.write_error(error, doing="write the export", directory=directory, needed=needed) from error
+        raise RunDirectoryError(
+            f"cannot write the export to {directory}: {error.strerror}. Choose another place with --out", code="E0305"
+        ) from error
 
 
 def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Tensor]:
     """Draws inputs of the exported graph from the spaces."""
     draw = rng.generator("export", num_rows)
-    inputs = {
-        name: torch.from_numpy(_draw(leaf, num_rows, draw)) for name, leaf in leaves(policy.spec.obs, f.OBS).items()
-    }
+    specs = leaves(policy.spec.obs, f.OBS)
+    drawn = {name: _draw(leaf, num_rows, draw) for name, leaf in specs.items()}
+    for name, rows in _familiar(policy, num_rows, draw).items():
+        # Half as the spaces allow, half as the policy knows them: its normaliser maps all else to the same few numbers.
+        drawn[name][::2] = rows[::2]
+    inputs = {name: torch.from_numpy(rows) for name, rows in drawn.items()}
     if policy.spec.mask_size:
         allowed = draw.random((num_rows, policy.spec.mask_size)) < 0.7
         # One choice of each is always allowed: the first of every head.
@@ -147,6 +162,7 @@ def describe(
         FIRST: {"dtype": "bool", "shape": ["batch"], "meaning": "true in the first step of an episode"},
         STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "next_state of the step before"},
         NEXT_STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "memory after the step"},
+        LOG_PROB: {"dtype": "float32", "shape": ["batch"], "meaning": "log-probability of the action, or its density"},
     }
     described = {name: _describe_leaf(leaf) for name, leaf in {**obs, **action}.items()} | extra
     return {
@@ -218,7 +234,7 @@ def _on_cpu(policy: Policy) -> Policy:
 
 
 def _output_names(policy: Policy) -> list[str]:
-    return [*leaves(policy.spec.action, f.ACTION), *([NEXT_STATE] if policy.state_size else [])]
+    return [*leaves(policy.spec.action, f.ACTION), LOG_PROB, *([NEXT_STATE] if policy.state_size else [])]
 
 
 def _from_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
@@ -259,6 +275,20 @@ def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
         return draw.integers(0, 256, (num_rows, *leaf.shape)).astype(np.uint8)
     low, high = (np.clip(bound, -3.0, 3.0) for bound in leaf.bounds())
     return np.asarray(draw.uniform(low, high, (num_rows, *leaf.shape)), dtype=np.float32)
+
+
+def _familiar(policy: Policy, num_rows: int, draw: np.random.Generator) -> dict[str, Array]:
+    """Draws numbers with the means and deviations that the policy's normalisers have learned."""
+    found: dict[str, Array] = {}
+    for encoder in policy.modules():
+        if isinstance(encoder, Encoder) and encoder.normalizer is not None:
+            shift, scale = encoder.normalizer.shift.numpy(), encoder.normalizer.scale.numpy()
+            numbers = shift + draw.standard_normal((num_rows, len(shift))) / scale
+            ends = np.cumsum([leaf.size for leaf in encoder.numbers.values()])
+            for (name, leaf), rows in zip(encoder.numbers.items(), np.split(numbers, ends[:-1], axis=1), strict=True):
+                low, high = leaf.bounds()
+                found[name] = np.clip(rows.reshape(num_rows, *leaf.shape), low, high).astype(leaf.dtype)
+    return found
 
 
 def _describe_leaf(leaf: LeafSpec) -> dict[str, Any]:

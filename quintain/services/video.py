@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from quintain.errors import EnvError, SettingsError
 from quintain.services import atomic
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_FRAMES = 1000
 """Pictures in one file; what comes after them is left out."""
+MAX_BYTES = 128 * 2**20
+"""Memory that pictures may take before they are encoded; beyond it all are made half as wide and half as high."""
 
 
 class EpisodeRecorder:
@@ -23,6 +27,7 @@ class EpisodeRecorder:
     def __init__(self) -> None:
         self.frames: list[Array] = []
         self.frames_per_second = 30.0
+        self.num_halvings = 0
         self.is_over = False
 
     def __call__(self, env: Any, has_ended: bool) -> None:
@@ -31,10 +36,20 @@ class EpisodeRecorder:
         if self.is_over:
             return
         frame = env.render()
-        if frame is None or frame.ndim != 3:
-            raise EnvError("the environment gives no pictures: render() must return [height, width, 3]", code="E0522")
+        if frame is None or frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+            found = "nothing" if frame is None else f"{frame.dtype} {list(frame.shape)}"
+            raise EnvError(
+                f"the environment gives no pictures: render() returned {found}, and must return uint8 "
+                f"[height, width, 3]",
+                code="E0522",
+            )
         self.frames_per_second = env.frames_per_second
+        for _ in range(self.num_halvings):
+            frame = _half(frame)
         self.frames.append(frame.copy())
+        if len(self.frames) * self.frames[-1].nbytes > MAX_BYTES:
+            self.num_halvings += 1
+            self.frames = [_half(each) for each in self.frames]
 
 
 def require_pillow() -> Any:
@@ -61,3 +76,10 @@ def save_webp(path: Path, frames: Sequence[Array], frames_per_second: float) -> 
         atomic.replace_file(path, buffer.getvalue())
     except OSError as error:
         raise atomic.write_error(error, doing="write the video", directory=path.parent) from error
+
+
+def _half(frame: Array) -> Array:
+    """Returns the picture with the mean of each two by two pixels."""
+    height, width = frame.shape[0] // 2, frame.shape[1] // 2
+    blocks = frame[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3)
+    return np.asarray(blocks.mean(axis=(1, 3)), dtype=np.uint8)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from quintain.services import checkpoint_files
 from tests.cli.conftest import FAST, Command
 
 
@@ -85,6 +88,36 @@ def test_export_of_a_run_that_is_not_there_is_a_usage_error(quintain: Command) -
     answer = quintain("export", "nothing")
     assert answer.exit_code == 3
     assert "E0304" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda about: about.pop("spec"), "KeyError: 'spec'"),
+        (lambda about: about.update(spec=7), "TypeError"),
+        (lambda about: about["spec"]["obs"].update(type="pickle"), "no space is a pickle"),
+        (lambda about: about["spec"]["obs"].update(shape=[-1]), r"no space is a box of float32 \[-1\]"),
+        (lambda about: about["spec"]["obs"].update(dtype="object"), "no space is a box of object"),
+        (lambda about: about["spec"].update(mask_size=10**12), "a mask of 1000000000000 does not fit"),
+        (lambda about: about["spec"]["action"].update(n=10**14), "can't allocate memory"),
+        (lambda about: about["spec"]["obs"].update(shape=[2], low=[0, 0], high=[1, 1]), "does not fit this one"),
+    ],
+)
+def test_a_checkpoint_that_lies_about_its_spaces_is_refused(
+    quintain: Command, tmp_path: Path, change: Any, said: str
+) -> None:
+    train(quintain, "Drawn-v0")
+    for path in (tmp_path / "runs/a1/checkpoints").glob("0*/manifest.json"):
+        content = json.loads(path.read_text())
+        del content["sha256"]
+        change(content["about"])
+        # Whoever can change the file can seal it again.
+        content["sha256"] = hashlib.sha256(checkpoint_files._dump(content)).hexdigest()
+        path.write_bytes(checkpoint_files._dump(content))
+    answer = quintain("export", "a1")
+    assert answer.exit_code == 4, answer.err
+    assert re.search(f"error\\[E0405\\]: .*{said}", answer.error)
+    assert not (tmp_path / "runs/a1/export").exists()
 
 
 def test_an_unknown_format_is_refused(quintain: Command) -> None:

@@ -76,6 +76,15 @@ class Fragile(Walk):
         return super().step(action)
 
 
+class WindyAndFragile(Windy):
+    """Raises now and then, in a wind that events may change."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.np_random.random() < 0.01:
+            strike("raise")
+        return super().step(action)
+
+
 class BreaksByTheClock(Walk):
     """Breaks about so often by the clock; how fast it is stepped does not matter."""
 

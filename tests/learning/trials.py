@@ -38,11 +38,15 @@ class Task:
         return RunFile.from_names(what, rest[0], *overrides)
 
 
+_A2C = "quintain train a2c CartPole-v1 total_timesteps=150k"
+_GRPO = "quintain train grpo CartPole-v1"
 TASKS = {
     task.name: task
     for task in (
         Task("cartpole-demo", "quintain train examples/cartpole.yaml", target=475.0, num_seeds=10),
         Task("cartpole-defaults", "quintain train ppo CartPole-v1 total_timesteps=150k", target=475.0, num_seeds=3),
+        Task("a2c", f"{_A2C} learning_rate=1e-3 learning_rate.end=0", target=400.0, num_seeds=3),
+        Task("grpo", f"{_GRPO} group_size=8 num_steps=500 total_timesteps=150k", target=400.0, num_seeds=3),
         Task("acrobot", "quintain train examples/acrobot.yaml", target=-100.0, num_seeds=3),
         Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
         Task("memory", "quintain train examples/memory.yaml", target=400.0, num_seeds=3),
@@ -50,7 +54,7 @@ TASKS = {
         Task(
             "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
         ),
-        Task("workshop", "quintain train examples/workshop.yaml", target=16.0, num_seeds=3),
+        Task("workshop", "quintain train examples/workshop.yaml env_workers.num_workers=2", target=16.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }
@@ -127,12 +131,13 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "seed": outcome.seed,
         "steps": outcome.steps,
-        "best_mean": round(outcome.best_mean, 1),
-        "latest_mean": round(outcome.latest_mean, 1),
+        # Four digits, for returns of hundreds as for those below 1.
+        "best_mean": float(f"{outcome.best_mean:.4g}"),
+        "latest_mean": float(f"{outcome.latest_mean:.4g}"),
         "seconds": round(outcome.seconds, 1),
         "cpu_seconds": round(outcome.cpu_seconds, 1),
         # One string, so that a curve is one line of the file and not three hundred.
-        "curve": " ".join(f"{step}:{value:.1f}" for step, value in outcome.curve),
+        "curve": " ".join(f"{step}:{value:.4g}" for step, value in outcome.curve),
     }
 
 

@@ -13,9 +13,12 @@ import torch
 
 from quintain.data.spec import BehaviorSpec, DictSpec, MultiDiscreteSpec, TupleSpec, box, discrete, multi_discrete
 from quintain.errors import QuintainError, SettingsError
-from quintain.policies import export
+from quintain.policies import export, heads
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
+from quintain.policies.encoders import ImageEncoder
+from quintain.policies.memory import Memory
+from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
 from quintain.rng import Rng
 
@@ -104,7 +107,7 @@ def test_the_contract_says_what_the_file_takes_and_gives(name: str, exported: di
     assert contract["sha256"] == hashlib.sha256(found.model.read_bytes()).hexdigest()
     assert contract["spec"] == policy.spec.to_dict()
     assert contract["step"] == 7
-    assert contract["compared"]["num_inputs"] == 32
+    assert contract["compared"]["num_inputs"] == 128
     assert found.largest_difference <= 1e-4
 
 
@@ -113,6 +116,21 @@ def test_ranges_are_those_of_the_spaces(exported: dict[str, export.Exported]) ->
     assert (inputs["obs.c"]["low"], inputs["obs.c"]["high"]) == (5, 7)
     assert inputs["obs.a"]["low"] == [None, None, None]
     assert inputs["state"]["shape"] == ["batch", 16]  # the actor's memory and the critic's
+
+
+def test_the_log_probability_is_that_of_the_choice(exported: dict[str, export.Exported]) -> None:
+    policy = policy_of("choices from one")
+    obs = np.random.default_rng(3).normal(2.0, 5.0, (6, 4)).astype(np.float32)
+    chosen, log_prob = session_of(exported["choices from one"]).run(["action", "log_prob"], {"obs": obs})
+    batch = {
+        "obs": torch.from_numpy(obs),
+        "action": torch.from_numpy(chosen - 1),
+        "first": torch.zeros(6, dtype=torch.bool),
+    }
+    with torch.no_grad():
+        expected = policy.evaluate_actions(batch)["sample_log_prob"]
+    np.testing.assert_allclose(log_prob, expected.numpy(), atol=1e-5)
+    assert (log_prob < 0).all()
 
 
 def test_memory_carried_over_steps_is_the_policys(exported: dict[str, export.Exported]) -> None:
@@ -130,9 +148,9 @@ def test_memory_carried_over_steps_is_the_policys(exported: dict[str, export.Exp
 
 def test_actions_stay_in_their_bounds(exported: dict[str, export.Exported]) -> None:
     inputs = {"obs": np.full((3, 3), 100.0, np.float32) * np.array([[1], [-1], [0]], np.float32)}
-    [clipped] = session_of(exported["clipped numbers"]).run(None, inputs)
+    [clipped] = session_of(exported["clipped numbers"]).run(["action"], inputs)
     assert np.abs(clipped).max() == pytest.approx(0.1)
-    [squashed] = session_of(exported["squashed numbers"]).run(None, inputs)
+    [squashed] = session_of(exported["squashed numbers"]).run(["action"], inputs)
     assert (squashed >= -2.0).all()
     assert (squashed <= 1.0).all()
 
@@ -170,6 +188,73 @@ def test_a_file_that_does_not_agree_is_not_kept(tmp_path: Path, monkeypatch: pyt
     assert failed.value.code == "E0901"
     assert calls > 1
     assert list(tmp_path.iterdir()) == []
+
+
+def without_first(self: Any, inputs: Any, state: Any, first: Any) -> Any:
+    return MEMORY_NEXT(self, inputs, state, torch.zeros_like(first))
+
+
+MEMORY_NEXT = Memory._next
+MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
+    "no normaliser": ("choices from one", ObsNormalizer, "forward", lambda self, obs: obs.clamp(-10.0, 10.0)),
+    "no clipping": ("clipped numbers", ActorCritic, "env_action", lambda self, slot: slot.action),
+    "no mask": ("masked", heads, "_log_softmax", lambda output, mask: torch.log_softmax(output, -1)),
+    "lstm goes on at a start": ("lstm", Memory, "_next", without_first),
+    "gru goes on at a start": ("gru, groups, hybrid", Memory, "_next", without_first),
+    "choices from zero": ("choices from one", export, "_to_env", lambda value, leaf: value),
+    "pixels from 0 to 255": (
+        "image",
+        ImageEncoder,
+        "forward",
+        lambda self, i: self.layers(i.permute(0, 3, 1, 2).float()),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_graph_that_lacks_a_part_is_not_kept(mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, owner, method, broken = MUTANTS[mutant]
+    original = getattr(owner, method)
+
+    def sometimes(*args: Any) -> Any:
+        # Only the graph is broken, as a fault of the exporter would be; what it is compared with is right.
+        return (broken if torch.compiler.is_compiling() else original)(*args)
+
+    monkeypatch.setattr(owner, method, sometimes)
+    with pytest.raises(QuintainError, match="differs from the original in") as failed:
+        export.export_onnx(policy_of(name), tmp_path, {})
+    assert failed.value.code == "E0901"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_are_drawn_where_the_policy_has_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far from what it knows, a normaliser maps everything to its clip, and a comparison there would say nothing."""
+    policy = ActorCritic(
+        ActorCriticSettings(hidden_sizes=(4,), normalize_obs=True), BehaviorSpec(box(2), box(1)), Rng(0)
+    )
+    policy.observe({"obs": np.random.default_rng(0).normal([1e4, -50.0], [3.0, 0.1], (500, 2)).astype(np.float32)})
+    rows = export.random_inputs(policy, 200, Rng(1))["obs"].numpy()
+    familiar, allowed = rows[::2], rows[1::2]
+    np.testing.assert_allclose(familiar.mean(axis=0), [1e4, -50.0], atol=1.0)
+    np.testing.assert_allclose(familiar.std(axis=0), [3.0, 0.1], rtol=0.3)
+    assert np.abs(allowed).max() <= 3.0
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(QuintainError, match="Choose another place with --out") as failed:
+        export.export_onnx(policy_of("clipped numbers"), tmp_path / "file", {})
+    assert failed.value.code == "E0305"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_earlier_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    for step in (1, 2):
+        found = export.export_onnx(policy_of("clipped numbers"), tmp_path, {"step": step})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.json", "policy.onnx"]
+    contract = json.loads(found.contract.read_text())
+    assert contract["step"] == 2
+    assert contract["sha256"] == hashlib.sha256(found.model.read_bytes()).hexdigest()
 
 
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,12 +43,35 @@ def test_a_long_episode_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(recorder.frames) == 4
 
 
-def test_an_environment_without_pictures_is_named() -> None:
+def test_pictures_become_smaller_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One picture of 16 by 24 has 1152 bytes, so the fourth is one too many; halved, fifteen fit.
+    monkeypatch.setattr(video, "MAX_BYTES", 3 * 1152 + 1000)
+    recorder, env = video.EpisodeRecorder(), Draws()
+    sizes = []
+    for _ in range(12):
+        recorder(env, False)
+        sizes.append({frame.shape for frame in recorder.frames})
+    assert sizes == [{(16, 24, 3)}] * 3 + [{(8, 12, 3)}] * 9
+    assert [frame[3, 3, 0] for frame in recorder.frames] == [10 * (i + 1) for i in range(12)]
+
+
+def test_halving_takes_the_mean_of_each_four_pixels() -> None:
+    frame = np.zeros((3, 4, 3), np.uint8)  # the odd last row is left out
+    frame[:2, :2, 0] = [[0, 40], [80, 120]]
+    assert video._half(frame)[..., 0].tolist() == [[60, 0]]
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)],
+    ids=["none", "grey", "with alpha", "floats"],
+)
+def test_an_environment_without_pictures_is_named(picture: Any) -> None:
     class Blind(Draws):
         def render(self) -> Any:
-            return None
+            return picture
 
-    with pytest.raises(EnvError, match="gives no pictures") as failed:
+    with pytest.raises(EnvError, match=r"gives no pictures: render\(\) returned .*must return uint8") as failed:
         video.EpisodeRecorder()(Blind(), False)
     assert failed.value.code == "E0522"
 
