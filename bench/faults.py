@@ -1,13 +1,14 @@
 """Measures what environments that break cost: steps/s with faults by the clock against none, side by side.
 
 Eight environments of 1 ms a step in four workers. The three kinds take turns, so that a slow minute of the machine
-meets all alike, and each is compared with the undisturbed one of its own round. Writes docs/results/faults.json.
+meets all alike, and each is compared with the undisturbed one of its own round. Writes docs/results/faults.*.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from quintain.settings.run import EnvWorkerSettings
 
 LANES, WORKERS = 8, 4
 ENV = "tests.envs.fragile:BreaksByTheClock"
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "faults.json"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def measure(how: str, seconds: float, faults_per_minute: float, seed: int) -> dict[str, float]:
@@ -56,9 +57,33 @@ def compare(rounds: int, seconds: float, faults_per_minute: float = 30.0) -> dic
     for kind in ("raise", "kill"):
         shares = [result["steps_per_second"] / without for result, without in zip(found[kind], alone, strict=True)]
         rates = [result["faults_per_minute"] for result in found[kind]]
-        report[kind] = {"share": statistics.median(shares), "faults_per_minute": statistics.mean(rates)}
+        report[kind] = {
+            "share": statistics.median(shares),
+            "shares": shares,
+            "faults_per_minute": statistics.mean(rates),
+        }
     report["steps_per_second"] = statistics.median(alone)
     return report
+
+
+def as_page(report: dict[str, Any]) -> str:
+    before, after = report["load"]
+    lines = [
+        "# What environments that break cost",
+        "",
+        f"`bench/faults.py`: {LANES} environments of 1 ms a step in {WORKERS} workers, {report['rounds']} rounds of",
+        f"{report['seconds']:g} s each, in turns, on a machine that other programs use too (load {before:.1f} before,",
+        f"{after:.1f} after). A share is steps/s with faults divided by steps/s without in the same round, which were",
+        f"{report['steps_per_second']:,.0f} in the median. Broken steps do not count.",
+        "",
+        "| what happens | how often | share, median | all rounds |",
+        "|---|---|---|---|",
+    ]
+    for kind, what in (("raise", "`step()` raises"), ("kill", "the worker is killed, with two lanes")):
+        found = report[kind]
+        shares = ", ".join(f"{share:.2f}" for share in sorted(found["shares"]))
+        lines.append(f"| {what} | {found['faults_per_minute']:.0f} a minute | {found['share']:.3f} | {shares} |")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
@@ -67,6 +92,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    report = compare(options.rounds, options.seconds)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+    load = os.getloadavg()[0]
+    report = {**compare(options.rounds, options.seconds), "load": [load, os.getloadavg()[0]]}
+    (RESULTS / "faults.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "faults.md").write_text(as_page(report))
+    print(as_page(report))

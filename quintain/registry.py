@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -159,15 +160,27 @@ def import_part(kind: str, path: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         part: object = import_module(module_name)
-        for step in attribute.split("."):
-            part = getattr(part, step)
-    except Exception as error:  # a user's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
         first_line = (str(error).splitlines() or [""])[0]
-        message = f'cannot import {kind} "{path}": {type(error).__name__}: {first_line}'
+        message = f'cannot import {kind} "{path}": {type(error).__name__}: {first_line}{_raised_in_file(error)}'
         raise SettingsError(message, code="E0208") from error
+    for step in attribute.split("."):
+        if not hasattr(part, step):
+            near = get_close_matches(step, vars(part) if hasattr(part, "__dict__") else (), n=1, cutoff=0.5)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            owner = getattr(part, "__name__", module_name)
+            raise SettingsError(f'cannot import {kind} "{path}": {owner} has no "{step}"{hint}', code="E0208")
+        part = getattr(part, step)
     if not callable(part):
         raise SettingsError(f'cannot import {kind} "{path}": it is not a class or function', code="E0208")
     return part
+
+
+def _raised_in_file(error: BaseException) -> str:
+    """Returns the place in the user's own file; a syntax error names it itself, a missing module has none."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    is_machinery = frame.filename == __file__ or frame.filename.startswith("<") or "importlib" in frame.filename
+    return "" if is_machinery else f" ({frame.filename}:{frame.lineno})"
 
 
 def _known(kind: str) -> dict[str, Registration]:

@@ -103,7 +103,7 @@ def test_settings_are_found_by_their_class():
     ("path", "message"),
     [
         ("no_such_module:Env", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("json:Env", "AttributeError"),
+        ("json:Env", 'json has no "Env"'),
         ("json:__name__", "not a class or function"),
     ],
 )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json as json_text
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from quintain.envs.checks import Finding
 
 _ANY_ALGORITHM = "ppo"
+_COLORS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+_INDENT = 24
+_MIN_WIDTH = 60
 
 
 def check(
@@ -28,12 +36,13 @@ def check(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one object with every finding.")] = False,
 ) -> None:
-    """Checks an environment: spaces, ends, seeds, scale, workers, speed. Exits with 5 if something is wrong.
+    """Checks an environment: spaces, ends, seeds, scale, manners, workers, speed. Exits with 5 if something is wrong.
 
     For example: quintain check my_package:MyEnv max_episode_steps=500
     """
     _, overrides = split_words(words or [])
-    findings = _findings(RunFile.from_names(_ANY_ALGORITHM, env, *overrides), steps, seed)
+    run_file = RunFile.from_names(_ANY_ALGORITHM, env, *overrides)
+    findings = _findings(run_file, steps, seed)
     problems = [finding for finding in findings if finding.level == "problem"]
     if json:
         about = {"env": env, "ok": not problems, "findings": [asdict(finding) for finding in findings]}
@@ -42,11 +51,14 @@ def check(
             # The findings say what is wrong, and standard output stays one JSON document.
             raise typer.Exit(EnvError.exit_code)
         return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for finding in findings:
-        typer.echo(escape_control_characters(str(finding)))
+        for line in _lines(finding, width):
+            typer.echo(line)
     if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        count = _counted(len(problems), "problem")
         raise EnvError(f"env {env!r} has {count}; the first: {problems[0].what}", code="E0516")
+    typer.echo(_summary(findings, " ".join([env, *(words or [])])))
 
 
 def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
@@ -58,3 +70,30 @@ def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
     if isinstance(settings, GymSettings) and settings.vectorization == "lanes":
         return check_env(settings, num_steps=num_steps, seed=seed)
     return check_lanes(env_maker(run_file), num_steps=num_steps, seed=seed)
+
+
+def _lines(finding: Finding, width: int | None) -> Iterator[str]:
+    """Lays a finding out: level, check and sentence, and below them the fix; folded only where somebody looks at it."""
+    room = None if width is None else max(width, _MIN_WIDTH) - _INDENT
+    level = typer.style(f"{finding.level:8}", fg=_COLORS[finding.level], bold=finding.level == "problem")
+    for number, part in enumerate(_folded(finding.what, room)):
+        yield f"{level} {finding.check:14} {part}" if number == 0 else f"{'':{_INDENT}}{part}"
+    for number, part in enumerate(_folded(finding.fix, None if room is None else room - 5) if finding.fix else ()):
+        lead = typer.style("fix:", bold=True) if number == 0 else " " * 4
+        yield f"{'':{_INDENT}}{lead} {part}"
+
+
+def _folded(text: str, room: int | None) -> list[str]:
+    shown = escape_control_characters(text)
+    return [shown] if room is None else textwrap.wrap(shown, room, break_on_hyphens=False)
+
+
+def _summary(findings: Sequence[Finding], words: str) -> str:
+    levels = Counter(finding.level for finding in findings)
+    remarks = [_counted(levels[level], level) for level in ("warning", "note") if levels[level]]
+    found = typer.style("no problems", fg="green", bold=True) + "".join(f", {remark}" for remark in remarks)
+    return f"{found}. Train in it with: quintain train {_ANY_ALGORITHM} {escape_control_characters(words)}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"

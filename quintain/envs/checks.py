@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quintain.envs import play, tendencies, verdicts
+import gymnasium
+
+from quintain.envs import manners, play, tendencies, verdicts
 from quintain.envs.base import Env
 from quintain.envs.factories import factory_of
 from quintain.envs.gymnasium_lanes import LaneEnv
@@ -43,10 +46,29 @@ class Finding:
         return f"{self.level:8} {self.check:14} {self.what}{fix}"
 
 
+@dataclass(frozen=True)
+class _Request:
+    num_steps: int
+    seed: int
+    in_worker: bool
+    before: manners.Surroundings
+    printed: manners.LineCount
+
+
 def check_env(settings: GymSettings, *, num_steps: int = 1000, seed: int = 0, in_worker: bool = True) -> list[Finding]:
     """Checks what `{type: gym, id: ...}` names, and returns what was found, in the order in which it was looked for."""
-    factory = factory_of(settings)
+    before, printed = manners.Surroundings.now(), manners.LineCount()
     findings: list[Finding] = []
+    try:
+        with redirect_stdout(printed):
+            _look(settings, findings, _Request(num_steps, seed, in_worker, before, printed))
+    finally:
+        before.restore()
+    return findings
+
+
+def _look(settings: GymSettings, findings: list[Finding], request: _Request) -> None:
+    factory, seed = factory_of(settings), request.seed
 
     def passes(found: Iterator[verdicts.Said]) -> bool:
         new = [Finding(*each) for each in found]
@@ -54,23 +76,21 @@ def check_env(settings: GymSettings, *, num_steps: int = 1000, seed: int = 0, in
         return all(each.level != "problem" for each in new)
 
     env = _made(factory, findings)
-    if env is None:
-        return findings
-    if not passes(verdicts.interface(env)):
-        return findings
+    if env is None or not passes(verdicts.interface(env)):
+        return
     is_described = passes(verdicts.spaces(settings.id, env, encode_text=settings.text_observations == "encode"))
     if is_described and passes(verdicts.first_reset(env, seed)):
-        played = play.play(env, seed=seed, num_steps=num_steps)
+        played = play.play(env, seed=seed, num_steps=request.num_steps)
         if passes(verdicts.steps(env, played)):
             passes(verdicts.masks(settings, factory, seed))
             passes(tendencies.ends(played))
             passes(tendencies.seeds(factory, seed))
             passes(tendencies.scales(played))
-            if in_worker:
+            passes(manners.manners(request.before, request.printed))
+            if request.in_worker:
                 passes(_worker(settings, factory, seed))
             passes(tendencies.speed(played, num_cores=os.cpu_count() or 1))
     passes(tendencies.closing(env))
-    return findings
 
 
 def check_lanes(make: Callable[[int, Rng], Env], *, num_steps: int = 200, seed: int = 0) -> list[Finding]:
@@ -81,13 +101,18 @@ def check_lanes(make: Callable[[int, Rng], Env], *, num_steps: int = 200, seed: 
 def _made(factory: EnvFactory, findings: list[Finding]) -> Any:
     try:
         env = factory()
-    except QuintainError as error:
-        findings.append(Finding("problem", "creation", error.message, "see the message"))
+    except QuintainError:
+        # A name that is not there, or code that cannot be imported: nothing was made that could be judged.
+        raise
     except _ANYTHING as error:
         what = f"making it raises {type(error).__name__}: {verdicts.first_line(error)}"
-        findings.append(Finding("problem", "creation", what, f"look at {verdicts.place(error)}"))
+        is_missing = isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled)
+        fix = "install what it needs" if is_missing else f"look at {verdicts.place(error)}"
+        findings.append(Finding("problem", "creation", what, fix))
     else:
-        findings.append(Finding("ok", "creation", f"makes a {type(env).__name__}"))
+        inner = type(getattr(env, "unwrapped", env)).__name__
+        wrapped = f" in a {type(env).__name__}" if type(env).__name__ != inner else ""
+        findings.append(Finding("ok", "creation", f"makes a {inner}{wrapped}"))
         return env
     return None
 
@@ -97,7 +122,10 @@ def _worker(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[v
     rng, encode_text = Rng(seed), settings.text_observations == "encode"
     hosting = Hosting.from_settings(EnvWorkerSettings(num_workers=1))
     assert hosting.team is not None
-    fix = "make it from importable code and JSON arguments, and draw random numbers from self.np_random only"
+    fix = (
+        "make it from importable code and JSON arguments, draw from self.np_random only, and pass on variables that it "
+        "needs with env_workers.pass_environment"
+    )
     try:
         recipe = Recipe.from_settings(settings)
         there = WorkerEnv(settings.id, recipe, 1, rng, hosting.team, encode_text=encode_text)

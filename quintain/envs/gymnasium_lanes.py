@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, flatten, leaves
+from quintain.data.spec import BehaviorSpec, flatten
+from quintain.envs.action_checks import ActionChecks
 from quintain.envs.action_log import ActionLog
 from quintain.envs.base import Env, StepResult
 from quintain.envs.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
@@ -21,7 +22,7 @@ from quintain.envs.lane_host import EnvFactory, HostOptions, LaneHost
 from quintain.envs.lane_rows import LaneRows
 from quintain.envs.masks import MaskSource, offered
 from quintain.envs.parameters import LaneParameters, ParameterLog, Parameters, lane_rows
-from quintain.errors import EnvError, QuintainError
+from quintain.errors import EnvError
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
@@ -84,8 +85,8 @@ class LaneEnv(Env):
         rows.episode.fill(-1)
         self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask
         self.episode, self.incarnation = rows.episode, rows.incarnation
-        self.action_leaves = leaves(self.spec.action, f.ACTION)
-        self.action_log = ActionLog(num_lanes, self.action_leaves)
+        self.action_checks = ActionChecks(self.spec, num_lanes, options.first_lane)
+        self.action_log = ActionLog(num_lanes, self.action_checks.leaves)
         self.parameter_log = ParameterLog(num_lanes)
         self.every_lane = list(range(num_lanes))
         self.down: Array = np.zeros(num_lanes, dtype=np.bool_)
@@ -122,7 +123,7 @@ class LaneEnv(Env):
         rows = self.rows
         chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
         for name, values in chosen.items():
-            self._refuse_impossible(name, values)
+            self.action_checks.refuse_impossible(name, values, self.mask)
             rows.action[name][...] = values
         self.action_log.append(chosen)
         was_down = _has_any(self.down)
@@ -302,26 +303,6 @@ class LaneEnv(Env):
 
     def _restart(self, lanes: Sequence[int]) -> list[LaneFault]:
         return self.crew.restart(lanes, {lane: self.parameter_log.before[lane] for lane in lanes})
-
-    def _refuse_impossible(self, name: str, values: Array) -> None:
-        leaf = self.action_leaves[name]
-        if isinstance(leaf, BoxSpec):
-            if not np.isfinite(values).all():
-                lane = int(np.argwhere(~np.isfinite(values))[0][0])
-                raise EnvError(
-                    f"the policy chose an action that is not finite for lane {lane}: {values[lane]}. Lower "
-                    f"learning_rate, or set normalize_obs",
-                    code="E0512",
-                )
-            return
-        if isinstance(leaf, DiscreteSpec):
-            # Plain numbers: for the few lanes there are, faster than asking numpy.
-            listed = values.tolist()
-            is_possible = min(listed) >= 0 and max(listed) < leaf.n
-        else:
-            is_possible = bool(((values >= 0) & (values < leaf.nvec)).all())
-        if not is_possible:
-            raise QuintainError(f"the policy chose {name} {values.tolist()}, of {leaf}", code="E0101")
 
 
 def _has_any(flags: Array) -> bool:

@@ -73,13 +73,13 @@ def spaces(name: str, env: Any, *, encode_text: bool) -> Iterator[Said]:
         yield "problem", "spaces", error.message, "use one of the spaces that are supported"
         return
     yield "ok", "spaces", str(spec), ""
-    for path, box in _boxes(env.observation_space, "observation"):
+    for path, box, _ in _boxes(env.observation_space, "observation"):
         if box.dtype == np.float64:
             yield "note", "dtypes", f"{path} is float64; it is stored and learned from as float32", ""
         if len(box.shape) == 3 and box.dtype != np.uint8 and min(box.shape[:2]) >= 8:
             fix = "return images as uint8 from 0 to 255; they take a quarter of the memory"
             yield "warning", "dtypes", f"{path} looks like an image of {box.dtype}", fix
-    for path, box in _boxes(env.action_space, "action"):
+    for path, box, _ in _boxes(env.action_space, "action"):
         if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()):
             fix = "give low and high; a policy's actions are clipped to them"
             yield "warning", "spaces", f"{path} is not bounded", fix
@@ -88,13 +88,14 @@ def spaces(name: str, env: Any, *, encode_text: bool) -> Iterator[Said]:
             yield "warning", "spaces", f"{path} is not symmetric around 0, or far from 1 in size: {box}", fix
 
 
-def _boxes(space: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _boxes(space: Any, path: str, value: Any = None) -> Iterator[tuple[str, Any, Any]]:
+    """Finds every Box in a tree of spaces, and what a value has there."""
     below = getattr(space, "spaces", None)
     if below is not None:
-        for key, inner in below.items() if isinstance(below, Mapping) or hasattr(below, "items") else enumerate(below):
-            yield from _boxes(inner, f"{path}.{key}")
+        for key, inner in below.items() if hasattr(below, "items") else enumerate(below):
+            yield from _boxes(inner, f"{path}.{key}", None if value is None else value[key])
     elif type(space).__name__ == "Box":
-        yield path, space
+        yield path, space, value
 
 
 def first_reset(env: Any, seed: int) -> Iterator[Said]:
@@ -132,6 +133,10 @@ def steps(env: Any, played: Played) -> Iterator[Said]:
             yield "problem", "observations", wrong, "make the observation and observation_space agree"
             return
     yield "ok", "observations", f"{len(played.observations)} are as declared", ""
+    for path, box, value in _boxes(env.observation_space, "observation", played.observations[0]):
+        if np.asarray(value).dtype != box.dtype:
+            what = f"{path} is {np.asarray(value).dtype}, declared {box.dtype}; it is converted at every step"
+            yield "note", "dtypes", what, f"return it as {box.dtype}"
     for number, reward in enumerate(played.rewards):
         if wrong := _odd_reward(reward):
             yield "problem", "rewards", f"step {number + 1} returns {wrong}", "return a finite float"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,52 @@ def test_a_sound_environment(
 def test_a_broken_environment_ends_with_five_and_the_first_problem(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "tests.envs.zoo:WrongShape", *FEW]) == 5
     printed = capsys.readouterr()
-    assert "problem  observations   the first observation has shape (2,), declared (3,) Fix: make the" in printed.out
+    assert "problem  observations   the first observation has shape (2,), declared (3,)\n" in printed.out
+    assert "\n                        fix: make the observation and observation_space agree\n" in printed.out
     assert printed.err.startswith("error[E0516]: env 'tests.envs.zoo:WrongShape' has 1 problem; the first: ")
+
+
+def test_remarks_are_counted_and_the_next_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "tests.envs.zoo:Wanders", "num_lanes=2", *FEW]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("no problems, 1 warning")
+    assert last.endswith(". Train in it with: quintain train ppo tests.envs.zoo:Wanders num_lanes=2")
+
+
+def test_lines_are_folded_to_the_width_of_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["check", "tests.envs.zoo:Lopsided", *FEW]) == 0
+    findings = [re.sub(r"\x1b\[\d*m", "", line) for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert max(map(len, findings)) <= 70
+    assert any(line.startswith(" " * 29) for line in findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tests.envs.zoo:Lopsidid", 'tests.envs.zoo has no "Lopsidid"; did you mean "Lopsided"?'),
+        ("no_such_module:Env", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("odd_syntax:Env", "SyntaxError: '(' was never closed (odd_syntax.py, line 1)"),
+        ("odd_import:Env", "NameError: name 'nothing' is not defined ({folder}/odd_import.py:2)"),
+        ("odd_exit:Env", "SystemExit: no licence ({folder}/odd_exit.py:2)"),
+    ],
+)
+def test_what_cannot_be_imported_is_a_mistake_in_the_request(
+    name: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "odd_syntax.py").write_text("Env = (\n")
+    (tmp_path / "odd_import.py").write_text("import sys\nnothing\n")
+    (tmp_path / "odd_exit.py").write_text("import sys\nsys.exit('no licence')\n")
+    assert main(["check", name]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    expected = words.replace("{folder}", str(tmp_path))
+    assert printed.err == f'error[E0208]: cannot import env "{name}": {expected}\n'
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:

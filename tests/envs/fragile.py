@@ -174,13 +174,11 @@ class StartsSimulator(Walk):
 
 
 class Chatters(Walk):
-    """Tries to cut off the memory it shares with the learner, and then says the same again and again."""
+    """Says the same to the learner again and again."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.age == 2:
             for descriptor in range(3, 64):
-                with contextlib.suppress(OSError):
-                    os.truncate(os.dup(descriptor), 0)
                 with contextlib.suppress(OSError):
                     channel = socket.socket(fileno=os.dup(descriptor))
                     for _ in range(1000):

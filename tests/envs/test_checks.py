@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,12 @@ REMARKS = {
     "EndsByNumbers": ("warning", "ends", "is a int, such as 0"),
     "TimeIsAnEnd": ("warning", "ends", "terminated after exactly 20 steps, which looks like a time limit"),
     "NeverEnds": ("note", "ends", "no episode ended within 300 steps"),
-    "TouchesGlobally": ("warning", "seeds", "draws from numpy's global generator"),
+    "TouchesGlobally": ("warning", "process", "draws from numpy's global generator"),
+    "TouchesPython": ("warning", "process", "draws from Python's global generator"),
+    "Wanders": ("warning", "process", "changes the working directory, to /"),
+    "TakesSignals": ("warning", "process", "takes over SIGINT and SIGTERM"),
+    "Prints": ("note", "process", "it prints"),
+    "OtherFloats": ("note", "dtypes", "observation is float64, declared float32"),
     "HugeRewards": ("warning", "scale", "rewards reach"),
     "NoRewards": ("warning", "scale", "every one of 300 rewards was 0"),
     "HugeObservations": ("warning", "scale", "obs reaches"),
@@ -76,6 +83,14 @@ def test_what_is_unwise_is_said_and_is_no_fault(name: str) -> None:
     assert words in said.what
 
 
+@pytest.mark.parametrize("name", ["Wanders", "TakesSignals", "Prints"])
+def test_the_process_is_what_it_was_afterwards(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.getcwd(), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    look(name)
+    assert (os.getcwd(), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert capsys.readouterr().out == ""
+
+
 def test_every_animal_of_the_zoo_is_shown() -> None:
     found = [each for each in vars(zoo).values() if isinstance(each, type) and each.__module__ == zoo.__name__]
     animals = {name for name, each in vars(zoo).items() if each in found}
@@ -86,8 +101,19 @@ def test_every_animal_of_the_zoo_is_shown() -> None:
 def test_a_sound_environment_has_no_faults_and_is_looked_at_from_all_sides(name: str) -> None:
     found = check_env(GymSettings(id=name), num_steps=600)
     assert {finding.level for finding in found} <= {"ok", "note"}, [str(finding) for finding in found]
-    looked_at = {"creation", "autoreset", "spaces", "observations", "ends", "seeds", "scale", "worker", "speed"}
-    assert looked_at <= {finding.check for finding in found}
+    looked_at = {
+        "creation",
+        "autoreset",
+        "spaces",
+        "observations",
+        "ends",
+        "seeds",
+        "scale",
+        "process",
+        "worker",
+        "speed",
+    }
+    assert looked_at | {"process", "worker", "speed"} <= {finding.check for finding in found}
     [speed] = [finding for finding in found if finding.check == "speed"]
     assert "steps/s" in speed.what
 

@@ -14,7 +14,7 @@ from quintain.data.env_values import from_env
 from quintain.data.spec import Spec, build, flatten, leaves
 from quintain.envs.base import Env
 from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.errors import EnvError
+from quintain.errors import EnvError, QuintainError
 from quintain.rng import Rng
 from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes, observe
 
@@ -119,6 +119,22 @@ def test_masks_are_found_and_follow_the_environment(source: str, action: str) ->
             np.testing.assert_array_equal(env.action_mask()[lane], one.mask())
         result = env.step(some_action(env, step))  # the environment asserts that the action is allowed
         assert result.action_mask is env.action_mask()
+
+
+@pytest.mark.parametrize("action", [name for name in ACTIONS if choice_sizes(ACTIONS[name])])
+def test_what_a_mask_forbids_never_reaches_the_environment(action: str) -> None:
+    env = lanes(3, action=action, masks="info")
+    env.reset()
+    env.step(some_action(env, 0))
+    before = len(env.envs[1].given)
+    # At odd ages only the first option of each choice is allowed.
+    assert env.action_mask().sum() == 3 * len(choice_sizes(ACTIONS[action]))
+    chosen = flatten(env.spec.action, some_action(env, 1), "action")
+    name = next(name for name, leaf in leaves(env.spec.action, "action").items() if leaf.dtype == "int64")
+    chosen[name].reshape(3, -1)[1, -1] = 1
+    with pytest.raises(QuintainError, match=f"the policy chose {name} .* for lane 1, which the action mask forbids"):
+        env.step(build(env.spec.action, chosen, "action"))
+    assert len(env.envs[1].given) == before
 
 
 def test_without_masks_there_are_none() -> None:

@@ -334,7 +334,7 @@ def test_workers_see_no_secrets_and_import_no_torch(make: Crowd, monkeypatch: py
     assert passed_on[:, 0].tolist() == [1.0] * LANES
 
 
-def test_a_worker_cannot_talk_for_ever_nor_cut_off_the_memory(make: Crowd) -> None:
+def test_a_worker_cannot_talk_for_ever(make: Crowd) -> None:
     env = make(fragile_name("Chatters"), 2)
     env.reset()
     aborted = [env.step(actions(step)).aborted for step in range(4)]

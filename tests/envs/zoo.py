@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from typing import Any
 
 import gymnasium
@@ -136,6 +138,36 @@ class TouchesGlobally(Walk):
     def step(self, action: Any) -> Any:
         np.random.random()  # noqa: NPY002
         return super().step(action)
+
+
+class TouchesPython(Walk):
+    def step(self, action: Any) -> Any:
+        random.random()
+        return super().step(action)
+
+
+class Wanders(Walk):
+    def step(self, action: Any) -> Any:
+        os.chdir("/")
+        return super().step(action)
+
+
+class TakesSignals(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: None)
+
+
+class Prints(Walk):
+    def step(self, action: Any) -> Any:
+        print("one more step")
+        return super().step(action)
+
+
+class OtherFloats(Walk):
+    def _obs(self) -> Any:
+        return super()._obs().astype(np.float64)
 
 
 class Remembers(Walk):

@@ -195,23 +195,67 @@ def test_an_environment_that_always_dies_ends_the_run_and_names_the_signal(tmp_p
 
 
 @pytest.mark.slow
-def test_a_stop_by_signal_ends_the_workers_too(tmp_path: Path) -> None:
-    words = (
-        "train",
-        "ppo",
-        "tests.envs.fragile:Walk",
-        "env_workers.num_workers=2",
-        "budget.env_steps=1M",
-        "--run-id",
-        "a",
-    )
-    process = command(tmp_path, *words)
-    while not (tmp_path / "runs" / "a" / "status.json").exists():
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_by_signal_ends_the_workers_too(number: signal.Signals, exit_code: int, tmp_path: Path) -> None:
+    env = "tests.envs.fragile:StartsSimulator"
+    kwargs = json.dumps({"path": str(tmp_path / "simulators")})
+    words = ("train", "ppo", env, f"env.kwargs={kwargs}", "env_workers.num_workers=2", "budget.env_steps=1M")
+    process = command(tmp_path, *words, "--run-id", "a", start_new_session=True)
+    directory = tmp_path / "runs" / "a"
+    while not (directory / "status.json").exists():
         assert process.poll() is None
         time.sleep(0.05)
     children = descendants(process.pid)
-    process.send_signal(signal.SIGTERM)
+    # As Ctrl-C in a terminal does: everybody in the foreground gets it, not only the one that is meant.
+    os.killpg(process.pid, number)
     _, printed = process.communicate(timeout=30)
-    assert process.returncode == 143, printed
-    assert len(children) >= 3
+    assert process.returncode == exit_code, printed
+    assert "Traceback" not in printed
+    # The server, at least two workers, and what they started.
+    assert len(children) >= 5
     assert not any(map(is_alive, children))
+    assert_every_checkpoint_is_sound(directory)
+    assert json.loads((directory / "status.json").read_text())["state"] == "stopped"
+    logs = "".join(path.read_text() for path in (directory / "workers").iterdir())
+    assert "Traceback" not in logs
+
+
+@pytest.mark.slow
+def test_groups_of_lanes_are_the_same_in_workers(tmp_path: Path) -> None:
+    def grouped(run_id: str, num_workers: str) -> Path:
+        kwargs = json.dumps({"how": "raise", "chance": 0.01})
+        lanes = ("num_lanes=6", "group_size=3", "num_steps=32", "batch_size=96", "budget.env_steps=2k")
+        lenient = ("env_workers.max_restarts=100000", "env_workers.max_failures_in_a_row=1000")
+        workers = f"env_workers.num_workers={num_workers}"
+        words = ("train", "grpo", ENV, f"env.kwargs={kwargs}", *lanes, *lenient, workers, "--run-id", run_id)
+        status, printed = run(tmp_path, *words)
+        assert status == 0, printed
+        return tmp_path / "runs" / run_id
+
+    alone = grouped("alone", "null")
+    # Four workers have 2, 2, 1 and 1 lanes: groups are split over them.
+    assert outcome(grouped("shared", "4")) == outcome(alone)
+    assert rows_of(alone)[-1]["env/restarts"] > 10
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs_is_ended_and_the_run_goes_on(tmp_path: Path) -> None:
+    kwargs = json.dumps({"path": str(tmp_path / "break"), "how": "hang"})
+    words = ("train", "ppo", "tests.envs.fragile:BreaksOnCommand", f"env.kwargs={kwargs}", *SETTINGS)
+    process = command(
+        tmp_path, *words, "env_workers.num_workers=2", "env_workers.step_timeout_seconds=1", "--run-id", "a"
+    )
+    directory = tmp_path / "runs" / "a"
+    while newest_checkpoint(directory) < "000002":
+        assert process.poll() is None
+        time.sleep(0.02)
+    (tmp_path / "break").touch()
+    _, printed = process.communicate(timeout=100)
+    assert process.returncode == 0, printed
+    records = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    [fault] = [record for record in records if record["kind"] == "env_fault"]
+    assert fault["code"] == "W0503"
+    [report] = (directory / "crash").iterdir()
+    # Where it hung, with the user's own line.
+    assert "in strike" in report.read_text()
+    assert "gave no answer in step()" in report.read_text()

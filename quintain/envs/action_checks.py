@@ -1,0 +1,66 @@
+"""Looks at what a policy chose before any environment gets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, LeafSpec, leaves
+from quintain.errors import EnvError, QuintainError
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class ActionChecks:
+    """Refuses numbers that are not finite, and choices that there are not or that a mask forbids."""
+
+    def __init__(self, spec: BehaviorSpec, num_lanes: int, first_lane: int) -> None:
+        self.leaves = leaves(spec.action, f.ACTION)
+        self.first_lane = first_lane
+        self.columns: dict[str, Array] = {}
+        """Where the options of each choice begin in a mask."""
+        self._lanes = np.arange(num_lanes)[:, None]
+        width = 0
+        for name, leaf in self.leaves.items():
+            if not isinstance(leaf, BoxSpec):
+                sizes = _sizes(leaf)
+                self.columns[name] = width + np.cumsum((0, *sizes[:-1]))
+                width += sum(sizes)
+
+    def refuse_impossible(self, name: str, values: Array, mask: Array | None) -> None:
+        """Raises if a lane cannot be given what was chosen for it."""
+        leaf = self.leaves[name]
+        if isinstance(leaf, BoxSpec):
+            if not np.isfinite(values).all():
+                lane = int(np.argwhere(~np.isfinite(values))[0][0])
+                raise EnvError(
+                    f"the policy chose an action that is not finite for lane {self.first_lane + lane}: {values[lane]}. "
+                    f"Lower learning_rate, or set normalize_obs",
+                    code="E0512",
+                )
+            return
+        if isinstance(leaf, DiscreteSpec):
+            # Plain numbers: for the few lanes there are, faster than asking numpy.
+            listed = values.tolist()
+            is_possible = min(listed) >= 0 and max(listed) < leaf.n
+        else:
+            is_possible = bool(((values >= 0) & (values < leaf.nvec)).all())
+        if not is_possible:
+            raise QuintainError(f"the policy chose {name} {values.tolist()}, of {leaf}", code="E0101")
+        if mask is not None:
+            self._refuse_masked(name, values, mask)
+
+    def _refuse_masked(self, name: str, values: Array, mask: Array) -> None:
+        starts = self.columns[name]
+        is_allowed = mask[self._lanes, starts + values.reshape(len(values), len(starts))].all(axis=1)
+        if not is_allowed.all():
+            lane = int(np.argmin(is_allowed))
+            what = f"{name} {values[lane].tolist()} for lane {self.first_lane + lane}"
+            raise QuintainError(f"the policy chose {what}, which the action mask forbids", code="E0101")
+
+
+def _sizes(leaf: LeafSpec) -> tuple[int, ...]:
+    return (leaf.n,) if isinstance(leaf, DiscreteSpec) else tuple(getattr(leaf, "nvec", ()))
