@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from quintain.envs.faults import LaneFault
 from quintain.errors import EnvError, QuintainError
@@ -49,31 +50,54 @@ class FaultDesk:
         place = f" ({path})" if path else ""
         error = EnvError(f"{spent.message}{place}", code=spent.code, notes=spent.notes)
         error.__cause__ = spent.__cause__
-        if path is not None:
-            # The traceback of our own giving up would only stand beside the one that says why.
-            vars(error)["crash_report"] = path
-        return error
+        return _with_report(error, path)
+
+    def error_elsewhere(self, end: EndElsewhere) -> EnvError:
+        """Returns the error that ends the run because of another rank, whose own traceback is kept here."""
+        message = f"rank {end.rank}: {end.message}"
+        return _with_report(EnvError(message, code="E0503"), self._write(f"{end.trace.rstrip()}\n\n{message}\n"))
 
     def _write_report(self, fault: LaneFault) -> Path | None:
+        # The user's own frames first: they are what the reader needs.
+        text = f"{fault.trace.rstrip()}\n\n{fault.as_error().message}\n" if fault.trace else fault.as_error().message
+        path = self._write(text)
+        if path is not None:
+            self.reports.append((fault, path))
+        return path
+
+    def _write(self, text: str) -> Path | None:
         directory = self.run.directory
         if directory is None or self.run.checkpoints is None:
             return None
-        # The user's own frames first: they are what the reader needs.
-        text = f"{fault.trace.rstrip()}\n\n{fault.as_error().message}\n" if fault.trace else fault.as_error().message
         with suppress(QuintainError):  # a full disk must not turn a fault that was mended into the end of the run
-            path = directory.write_crash(redact(text))
-            self.reports.append((fault, path))
-            return path
+            return directory.write_crash(redact(text))
         return None
 
 
-def agree_on_end(trainer: Trainer) -> str:
+class EndElsewhere(NamedTuple):
+    """Why another rank's environments ended the run."""
+
+    rank: int
+    message: str
+    trace: str
+
+
+def agree_on_end(trainer: Trainer) -> EndElsewhere | None:
     """Returns to rank 0 why another rank's environments ended the run, if they did; all ranks call it."""
     if trainer.world.size == 1:
-        return ""
-    own = "" if trainer.faults.spent is None else trainer.faults.spent.message
-    said = [data.decode() for data in trainer.world.collect(own.encode())]
-    return next((f"rank {rank}: {text}" for rank, text in enumerate(said) if text), "")
+        return None
+    faults = trainer.faults
+    own = ["" if faults.spent is None else faults.spent.message, "" if faults.fatal is None else faults.fatal.trace]
+    said = [json.loads(data) for data in trainer.world.collect(json.dumps(own).encode())]
+    ends = (EndElsewhere(rank, *texts) for rank, texts in enumerate(said))
+    return next((end for end in ends if end.message), None)
+
+
+def _with_report(error: EnvError, path: Path | None) -> EnvError:
+    if path is not None:
+        # The traceback of our own giving up would only stand beside the one that says why.
+        vars(error)["crash_report"] = path
+    return error
 
 
 @contextmanager
@@ -90,7 +114,7 @@ def watching_environments(run: Run, trainer: Trainer) -> Iterator[None]:
         elsewhere = agree_on_end(trainer)
         if faults.spent is not None:
             raise desk.final_error(faults.spent, faults.fatal)
-        if elsewhere:
-            raise EnvError(elsewhere, code="E0503")
+        if elsewhere is not None:
+            raise desk.error_elsewhere(elsewhere)
     finally:
         faults.deafen()

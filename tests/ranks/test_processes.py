@@ -137,7 +137,7 @@ def test_ranks_stop_together_with_one_checkpoint(tmp_path: Path, reference, numb
 @pytest.mark.parametrize(
     ("env", "status", "code", "said"),
     [
-        ("BreaksOnOneRank", 5, "E0501", "RuntimeError: the gripper is stuck"),
+        ("BreaksOnOneRank", 5, "E0503", "RuntimeError: the gripper is stuck"),
         ("NanOnOneRank", 6, "E0601", "not finite in lane 2"),
         ("CannotBeMadeTwice", 5, "E0505", "OSError: the camera is in use"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ class NoSession:
 
     def __init__(self) -> None:
         self.num_cycles = 0
+        self.warnings: list[str] = []
 
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
@@ -32,6 +33,18 @@ class NoSession:
 
     def save(self, trainer: Trainer) -> Path:
         raise AssertionError("nothing asked for a checkpoint")
+
+    def folder(self, name: str) -> Path:
+        raise AssertionError("nothing asked for a folder")
+
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Any]) -> Path | None:
+        return None
+
+    def rollback(self, trainer: Trainer) -> bool:
+        return False
+
+    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+        self.warnings.append(f"{code}: {text}")
 
     def summary(self, trainer: Trainer) -> RunSummary:
         return RunSummary("finished", 0.0, trainer.progress.env_steps)
