@@ -91,7 +91,7 @@ class NativeSettings(EnvSettings):
     """Parameters of the task by Gymnasium's names, such as gravity."""
 
     max_episode_steps: Count | None = None
-    """Time limit of an episode; none keeps the task's own."""
+    """Time limit of an episode; null keeps the task's own."""
 
 
 class EnvPoolSettings(EnvSettings):
