@@ -43,7 +43,7 @@ class FaultDesk:
 
     def final_error(self, spent: EnvError, first: LaneFault | None) -> EnvError:
         """Returns the error that ends the run, with the place of the first report in it."""
-        path = next((path for fault, path in self.reports if fault is first), None)
+        path = next((path for fault, path in self.reports if fault == first), None)
         error = EnvError(f"{spent.message} ({path})" if path else spent.message, code=spent.code, notes=spent.notes)
         error.__cause__ = spent.__cause__
         if path is not None:
@@ -78,9 +78,11 @@ def watching_environments(run: Run, trainer: Trainer) -> Iterator[None]:
     """Tells the user of faults while the block runs; raises at its end if environments broke too often to go on."""
     desk = FaultDesk(run, trainer)
     faults, team = trainer.faults, trainer.hosting.team
-    if team is not None and run.directory is not None and run.checkpoints is not None:
+    supervisors = [*([] if team is None else [team.supervisor]), *trainer.source.supervisors]
+    if supervisors and run.directory is not None and run.checkpoints is not None:
         atomic.make_directory(run.directory.worker_logs)
-        team.supervisor.log_to(run.directory.worker_logs)
+        for supervisor in supervisors:
+            supervisor.log_to(run.directory.worker_logs)
     faults.listen(desk.receive, trainer.stop)
     try:
         yield
