@@ -6,7 +6,7 @@ The same in the learner's process and in a collector's own: a plan can be put in
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +61,11 @@ class ActingPlan:
     def num_blocks(self) -> int:
         """How many rollouts there may be at once: one that is learned from, and those that wait for it."""
         return 1 + int(getattr(behavior_of(self.run_file).rollout, "max_staleness", 0))
+
+    @property
+    def pass_environment(self) -> Sequence[str]:
+        """Names of further environment variables that other processes may see."""
+        return self.run_file.run.env_workers.pass_environment
 
     def make_hosting(self) -> Hosting:
         """Makes places for lanes, and a keeper of faults, that nobody shares."""

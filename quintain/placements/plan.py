@@ -28,6 +28,10 @@ class ActingPlan(Protocol):
     def num_blocks(self) -> int:
         """How many rollouts there may be at once."""
 
+    @property
+    def pass_environment(self) -> Sequence[str]:
+        """Names of further environment variables that other processes may see."""
+
     def make_hosting(self) -> Hosting: ...
     def make_env(self, hosting: Hosting) -> Env: ...
     def make_collector(
