@@ -1,6 +1,6 @@
 """What acting is made of, from settings: the environment with its events, the collector and the blocks it fills.
 
-The same in the learner's process and in a collector's own: a plan can be put into words that another process understands.
+The same in the learner's process and in a collector's own: a plan can be put into words that travel.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class FaultKeeper:
                 self._end(f"lane {number} of {team.rstrip('/')}" if team else f"lane {number}", verdict)
 
     def adopt(self, news: FaultNews) -> None:
-        """Counts and tells what another keeper decided about; it asks to stop, or raises, as if it were decided here."""
+        """Counts and tells what another keeper decided, and asks to stop, or raises, as if it were decided here."""
         self.restarts += news.restarts
         self.aborted += news.aborted
         for fault, line in news.told:

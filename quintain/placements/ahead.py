@@ -1,9 +1,9 @@
 """A source whose collector works beside the learner, in a thread or in a process of its own.
 
-The learner orders every free block when a cycle begins, each with a copy of the weights it has at that moment, and then
-waits for the oldest. With one block that is acting in turns. With more, the collector fills the others while the learner
-learns, always with weights that are exactly as many versions behind as there are further blocks: nothing depends on who
-is quicker, so a run repeats itself and resumes exactly.
+The learner orders every free block when a cycle begins, each with a copy of the weights it has at that moment, and
+then waits for the oldest. With one block that is acting in turns. With more, the collector fills the others while the
+learner learns, always with weights that are exactly as many versions behind as there are further blocks: nothing
+depends on who is quicker, so a run repeats itself and resumes exactly.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class AheadSource:
         return number
 
     def _command(self, command: Command) -> None:
-        """Gives a command its place after those that were given before; if the collector is idle, waits until it did it."""
+        """Gives a command its place after those that were given before; waits for it if it is the only one."""
         if self.unsent:
             self.unsent.append(command)
             return

@@ -50,7 +50,7 @@ class Answer:
     is_done: bool
     report: Report | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    faults: FaultNews = FaultNews()
+    faults: FaultNews = field(default_factory=FaultNews)
     exactness: str = "exact"
     value: Any = None
     """What a method returned."""

@@ -1,5 +1,7 @@
-"""Acts in a second thread of the learner's process: both halves compute at the same time wherever the interpreter's
-lock is free, which is in the kernels of torch, in compiled simulators and while workers step.
+"""Acts in a second thread of the learner's process.
+
+Both halves compute at the same time wherever the interpreter's lock is free: in the kernels of torch, in simulators
+that release it, and while workers step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Commands and answers as messages between a learner and its collector's process: JSON, and packed arrays in memory that
-travels with a command. Nothing that comes back is ever unpickled.
+"""Commands and answers as messages between a learner and its collector's process.
+
+They are JSON, with packed arrays in memory that travels with a command. Nothing that comes back is ever unpickled.
 """
 
 from __future__ import annotations

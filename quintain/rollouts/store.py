@@ -1,7 +1,7 @@
 """The only place where experience waits: a fixed number of blocks, so that nobody can run ahead further than allowed.
 
 There is one block more than versions by which experience may be stale. A block is free again only when the learner has
-consumed it, published, and begun the next cycle: with one block, acting ahead of learning is impossible by construction.
+consumed it, published, and begun the next cycle: with one block, nobody can act ahead of learning by construction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class RolloutBuffer:
 
     def __init__(self, block: Rollout, *more: Rollout) -> None:
         self.shelves = [_Shelf(each) for each in (block, *more)]
-        self.num_reserved = 0
 
     @property
     def block(self) -> Rollout:
@@ -62,10 +61,9 @@ class RolloutBuffer:
                 return shelf.block
         for shelf in self._in_order():
             if not (shelf.is_open or shelf.is_committed):
+                newest = max(each.number for each in self.shelves)
                 # A collector numbers a block when it begins it: the next number after the one it finds.
-                shelf.block.sequence = self.num_reserved
-                self.num_reserved += 1
-                shelf.number = self.num_reserved
+                shelf.number, shelf.block.sequence = newest + 1, newest
                 shelf.is_lent = shelf.is_open = True
                 return shelf.block
         return None
@@ -98,26 +96,23 @@ class RolloutBuffer:
 
     def state_dict(self) -> State:
         """Saves a block's contents only while they are still needed."""
-        blocks = [
-            {
+        blocks = {
+            str(place): {
                 "number": shelf.number,
                 "is_open": shelf.is_open,
                 "is_committed": shelf.is_committed,
                 "is_taken": shelf.is_taken,
-                "sequence": shelf.block.sequence,
                 "block": shelf.block.state_dict() if shelf.is_open or shelf.is_committed else None,
             }
-            for shelf in self.shelves
-        ]
-        return {"num_reserved": self.num_reserved, "blocks": blocks}
+            for place, shelf in enumerate(self.shelves)
+        }
+        return {"blocks": blocks}
 
     def load_state_dict(self, state: State) -> None:
-        self.num_reserved = state["num_reserved"]
-        for shelf, saved in zip(self.shelves, state["blocks"], strict=True):
+        for shelf, saved in zip(self.shelves, state["blocks"].values(), strict=True):
             shelf.is_lent, shelf.number = False, saved["number"]
             shelf.is_open, shelf.is_committed = saved["is_open"], saved["is_committed"]
             shelf.is_taken = saved["is_taken"]
-            shelf.block.sequence = saved["sequence"]
             if saved["block"] is not None:
                 shelf.block.load_state_dict(saved["block"])
 

@@ -170,7 +170,8 @@ def resume(
 def without(item: str, state: dict[str, Any], fresh: Trainer) -> dict[str, Any]:
     """Returns the state with one item as an untrained trainer has it."""
     fresh_state = through_files(fresh.state_dict())
-    fresh_state["training"]["store"]["block"] = through_files({"training": fresh.store.block.state_dict()})["training"]  # type: ignore[attr-defined]
+    block = through_files({"training": fresh.store.block.state_dict()})["training"]  # type: ignore[attr-defined]
+    fresh_state["training"]["store"]["blocks"]["0"]["block"] = block
     changed = copy.deepcopy(state)
     *parents, name = split(item)
     there, here = fresh_state["training"], changed["training"]
@@ -211,6 +212,7 @@ WEIGHTS = {
 }
 EVERY_WEIGHT = sorted({name for names in WEIGHTS.values() for name in names})
 SCALES = [f"trunk.encoder.normalizer.{name}" for name in ("count", "mean", "sum_of_squares", "shift", "scale")]
+BLOCK = "store/blocks/0"
 COUNTERS = "budget_env_steps iteration stage is_closing env_steps previous_env_steps episodes updates version"
 OBS = ("obs", "obs.place", "obs.age")
 ACTIONS = ("action", "action.go", "action.push")
@@ -241,10 +243,10 @@ ITEMS = (
     *(f"source/collector/obs/{name}" for name in OBS),
     *(f"source/collector/{name}" for name in LANE_STATE.split()),
     "source/version",
-    *(f"store/{name}" for name in ("is_open", "is_committed", "is_taken", "sequence")),
-    *(f"store/block/{name}" for name in ("sequence", "policy_state")),
-    *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
-    *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
+    *(f"{BLOCK}/{name}" for name in ("is_open", "is_committed", "is_taken", "number")),
+    *(f"{BLOCK}/block/{name}" for name in ("sequence", "policy_state")),
+    *(f"{BLOCK}/block/final/{name}" for name in (*OBS, "policy_state")),
+    *(f"{BLOCK}/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
     "events/next_event",
     "events/has_started",
     "events/memories/0/num_calls",
@@ -256,6 +258,9 @@ ITEMS = (
 )  # fmt: skip
 CONSTANTS = {
     "global_streams/python/version",
+    # Nobody acts ahead of the learner here; tests/placements leaves these out where somebody does.
+    "source/ahead/commands",
+    "source/ahead/reports",
     "source/collector/env/parameter_log/before",
     "source/collector/env/parameter_log/changes",
     "source/collector/env/env/down",
@@ -270,7 +275,7 @@ other mode."""
 
 def test_the_list_is_the_whole_state(stopped) -> None:
     saved = {item for state, _ in stopped.values() for item in leaves(state["training"])}
-    assert saved - {"store/block"} == {*ITEMS, *CONSTANTS}
+    assert saved - {f"{BLOCK}/block"} == {*ITEMS, *CONSTANTS}
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
