@@ -118,7 +118,8 @@ def _begun(result: StepResult) -> Array:
     """Says which lanes stand at the start of an episode after a step."""
     if result.valid is not None:
         return ~_array(result.valid)
-    return np.asarray(_array(result.terminated) | _array(result.truncated))
+    begun = _array(result.terminated) | _array(result.truncated)
+    return np.asarray(begun if result.aborted is None else begun | _array(result.aborted))
 
 
 def _array(values: Any) -> Array:

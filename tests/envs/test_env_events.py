@@ -14,9 +14,11 @@ import torch
 from quintain.envs.eventful import EventfulEnv, cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager, EventCfg
 from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.hosting import Hosting
 from quintain.envs.settings import RandomizeParametersSettings
 from quintain.errors import SettingsError
 from quintain.rng import Rng
+from quintain.settings.run import EnvWorkerSettings
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, scripted_env
 
@@ -271,6 +273,30 @@ def test_reset_events_get_the_lanes_that_begin_an_episode(mode: str) -> None:
     # Lane 0 ends after steps 2 and 4, lane 1 after step 3; with next-step autoreset a new episode begins a step later.
     expected = [[0, 1], [0], [1]] if mode == "NextStep" else [[0, 1], [0], [1], [0]]
     assert notes.calls == expected
+
+
+def test_an_episode_that_broke_is_followed_by_one_that_begins() -> None:
+    class Slips(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            if action == 1:
+                raise RuntimeError("slipped")
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    notes = Notes()
+    faults = Hosting.from_settings(EnvWorkerSettings()).faults
+    env = with_events(
+        LaneEnv("slips", [Slips] * 3, Rng(0), faults=faults), {"on": {"func": notes, "mode": "reset"}}, Rng(1)
+    )
+    env.reset()
+    env.step(torch.tensor([0, 1, 0]))
+    env.step(torch.tensor([0, 0, 0]))
+    assert notes.calls == [[0, 1, 2], [1]]
 
 
 def test_interval_events_come_before_reset_events_in_a_step() -> None:
