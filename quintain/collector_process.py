@@ -99,7 +99,7 @@ class Collector:
         self._send(answer_in_words(answer))
 
     def _answer(self, actor: Actor, shared: SharedBlocks, command: Command) -> Answer:
-        flag = shared.blocks and shared.flag.numpy()
+        flag = shared.flag.numpy()
         return actor.obey(command, lambda: bool(flag[0]))
 
     def _receive(self) -> tuple[dict[str, Any], int]:
