@@ -112,8 +112,13 @@ class ActingPlan:
             raise _cannot_travel("a policy that exists already", "name its type and settings")
         if self.env_events:
             raise _cannot_travel("functions of event_cfg", "name them in experiment.env.env_events")
+        settings = self.run_file.to_dict()
+        # Events and writers stay with the learner, and may be of parts that only its process knows.
+        settings["run"]["writers"] = []
+        for behavior in settings["experiment"]["behaviors"].values():
+            behavior["events"] = []
         return {
-            "settings": self.run_file.to_dict(),
+            "settings": settings,
             "recipe": self._recipe(),
             "rank": self.rank,
             "num_ranks": self.num_ranks,

@@ -12,7 +12,9 @@ from quintain.testing import differences
 from quintain.trainers.base import Trainer
 from tests.contracts.cases import NUM_STEPS, make_trainer, run_file
 
-NAMES = registry.names("placement")
+SLOW = {"processes"}
+"""Placements that import torch in another process before they act."""
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in registry.names("placement")]
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
