@@ -23,8 +23,9 @@ from quintain.placements.commands import FILL, Answer, Command
 from quintain.placements.remote_env import RemoteEnv
 from quintain.placements.remote_errors import words_of
 from quintain.placements.shared_blocks import SharedBlocks, lay_out, measure
+from quintain.placements.snapshots import align
 from quintain.placements.wire import answer_in_words, contents, refill
-from quintain.services.messages import Assembler, receive, send_text
+from quintain.services.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 from quintain.services.packed_state import pack_value
 from quintain.services.redaction import redact
 from quintain.trainers.global_streams import GlobalStreams
@@ -39,6 +40,10 @@ def serve(descriptor: int) -> None:
         Collector(channel).live()
     except Exception as error:
         _tell_failure(channel, error)
+        # To end with commands unread would take back what was just sent; so it ends when the learner has read it.
+        with suppress(ConnectionError):
+            while channel.recv(MAX_MESSAGE_BYTES):
+                pass
 
 
 class Collector:
@@ -66,6 +71,7 @@ class Collector:
 
     def _act(self, env: Env, words: dict[str, Any], descriptor: int) -> None:
         policy = make_policy(self.plan.run_file, env.spec)
+        align(policy, words["alignment"])
         size = measure(self.plan, env, policy)
         if size != words["size"]:
             raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from quintain.data.rollout import Rollout
 from quintain.envs.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, IN_ORDER, Answer, Command, Report
-from quintain.policies.base import Policy
+from quintain.placements.snapshots import Snapshot, load_snapshot
 from quintain.rollouts.source import fire_env_events, idle_env_events
 from quintain.rollouts.sync_collector import StepListener, SyncCollector
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
-
-Snapshot = Mapping[str, torch.Tensor]
-"""The policy's state that a block is to be filled with, by name."""
 
 
 class Actor:
@@ -136,22 +131,3 @@ class FaultRelay:
         self.told, self.num_told = [], (keeper.restarts, keeper.aborted)
         self.is_spent_told = keeper.spent is not None
         return news
-
-
-def make_snapshot(policy: Policy) -> dict[str, torch.Tensor]:
-    """Makes room for a copy of the policy's state."""
-    return {name: torch.zeros_like(value) for name, value in policy.state_dict().items()}
-
-
-def take_snapshot(policy: Policy, into: Snapshot) -> None:
-    """Copies the policy's state."""
-    with torch.no_grad():
-        for name, value in policy.state_dict().items():
-            into[name].copy_(value)
-
-
-@torch.no_grad()
-def load_snapshot(policy: Policy, snapshot: Snapshot) -> None:
-    """Gives a policy the state of a snapshot, in place."""
-    for name, value in policy.state_dict().items():
-        value.copy_(snapshot[name])

@@ -19,8 +19,8 @@ from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
 from quintain.envs.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
-from quintain.placements.actor import Snapshot, take_snapshot
 from quintain.placements.commands import FILL, Answer, Command, Report
+from quintain.placements.snapshots import Snapshot, take_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import EpisodeListener, StepListener

@@ -21,6 +21,7 @@ from quintain.placements.plan import ActingPlan
 from quintain.placements.remote_env import RemoteEnv
 from quintain.placements.settings import ProcessesSettings
 from quintain.placements.shared_blocks import SharedBlocks, lay_out, measure
+from quintain.placements.snapshots import alignment_of
 from quintain.placements.wire import answer_from, contents, parcel
 from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import EpisodeListener
@@ -40,7 +41,8 @@ class ProcessesPlacement:
     ) -> tuple[AheadSource, Sequence[Rollout]]:
         size = measure(self.plan, self.env, policy)
         descriptor = unnamed_memory.allocate(size)
-        self.conversation.say({"starts_fresh": starts_fresh, "size": size}, [descriptor])
+        words = {"starts_fresh": starts_fresh, "size": size, "alignment": alignment_of(policy)}
+        self.conversation.say(words, [descriptor])
         shared = lay_out(mmap.mmap(descriptor, 0), self.plan, self.env, policy)
         os.close(descriptor)
         self.conversation.hear_at_start()

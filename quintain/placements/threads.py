@@ -18,11 +18,12 @@ import torch
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
 from quintain.errors import QuintainError
-from quintain.placements.actor import Actor, make_snapshot
+from quintain.placements.actor import Actor
 from quintain.placements.ahead import AheadSource
 from quintain.placements.commands import Answer, Command
 from quintain.placements.plan import ActingPlan
 from quintain.placements.settings import ThreadsSettings
+from quintain.placements.snapshots import align, alignment_of, make_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import EpisodeListener
 from quintain.services.supervisor import Supervisor
@@ -50,7 +51,9 @@ class ThreadsPlacement:
     ) -> tuple[AheadSource, Sequence[Rollout]]:
         blocks = [self.plan.make_block(self.env, policy) for _ in range(self.plan.num_blocks)]
         snapshots = [make_snapshot(policy) for _ in blocks]
-        collector = self.plan.make_collector(self.env, copy.deepcopy(policy), on_episodes, starts_fresh=starts_fresh)
+        acting = copy.deepcopy(policy)
+        align(acting, alignment_of(policy))
+        collector = self.plan.make_collector(self.env, acting, on_episodes, starts_fresh=starts_fresh)
         actor = Actor(collector, blocks, snapshots, self.hosting.faults)
         team = self.hosting.team
         outpost = CollectorThread(actor, [] if team is None else [team.supervisor])

@@ -19,7 +19,7 @@ EITHER = ("threads", pytest.param("processes", marks=pytest.mark.slow))
 
 def make(placement: str, max_staleness: int = 0, env: Any = Walk, **settings: Any) -> Trainer:
     chosen: dict[str, Any] = {
-        "num_lanes": LANES, "num_steps": STEPS, "batch_size": 16, "num_epochs": 2, "hidden_sizes": [8], "seed": 4,
+        "num_lanes": LANES, "num_steps": STEPS, "batch_size": 16, "num_epochs": 2, "seed": 4,
         "normalize_obs": True, "writers": [], "events": [], "placement": placement, "max_staleness": max_staleness,
     }  # fmt: skip
     return Trainer("ppo", env, **{**chosen, **settings})
