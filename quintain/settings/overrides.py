@@ -68,6 +68,8 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
         raise SettingsError(f'{place}: "{key}" may mean {candidates}; write the one you mean', code="E0206")
     known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
     nearest = get_close_matches(first, known | {alias for block in ALIASES.values() for alias in block}, n=1)
+    longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]
+    nearest = longer or nearest
     hint = f'did you mean "{nearest[0]}"?' if nearest else "see: quintain config show"
     raise SettingsError(f'{place}: no setting is called "{first}"; {hint}', code="E0203")
 

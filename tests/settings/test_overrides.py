@@ -203,3 +203,7 @@ def test_a_part_that_a_schedule_does_not_have_is_still_unknown():
     error = refusal("learning_rate.ending=0")
     assert error.code == "E0203"
     assert 'did you mean "end"?' in error.message
+
+
+def test_a_setting_that_only_its_block_has_is_named_with_it() -> None:
+    assert 'no setting is called "num_workers"; did you mean "env_workers.num_workers"?' in refusal("num_workers=2")
