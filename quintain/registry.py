@@ -163,7 +163,11 @@ def import_part(kind: str, path: str) -> Callable[..., Any]:
 
 def _raised_in_file(error: BaseException) -> str:
     """Returns the place in the user's own file; a syntax error names it itself, a missing module has none."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # Libraries put functions of their own in the place of sys.exit; who called it is of interest.
+    while isinstance(error, SystemExit) and len(frames) > 1 and frames[-1].name == "exit":
+        frames.pop()
+    frame = frames[-1]
     is_machinery = frame.filename == __file__ or frame.filename.startswith("<") or "importlib" in frame.filename
     return "" if is_machinery else f" ({frame.filename}:{frame.lineno})"
 

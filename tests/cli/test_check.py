@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_what_cannot_be_imported_is_a_mistake_in_the_request(
     assert printed.out == ""
     expected = words.replace("{folder}", str(tmp_path))
     assert printed.err == f'error[E0208]: cannot import env "{name}": {expected}\n'
+
+
+def test_who_called_sys_exit_is_named_where_a_library_replaced_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exit(code: object) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(sys, "exit", exit)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "odd_leave.py").write_text("import sys\nsys.exit('no licence')\n")
+    assert main(["check", "odd_leave:Env"]) == 2
+    assert capsys.readouterr().err.endswith(f"SystemExit: no licence ({tmp_path}/odd_leave.py:2)\n")
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
