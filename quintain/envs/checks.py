@@ -25,10 +25,10 @@ from quintain.envs.settings import GymSettings
 from quintain.envs.workers import WorkerEnv
 from quintain.errors import QuintainError
 from quintain.rng import Rng
+from quintain.services.user_code import ANYTHING
 from quintain.settings.run import EnvWorkerSettings
 
 Level = Literal["ok", "note", "warning", "problem"]
-_ANYTHING = (Exception, SystemExit)
 _WORKER_STEPS = 20
 
 
@@ -104,7 +104,7 @@ def _made(factory: EnvFactory, findings: list[Finding]) -> Any:
     except QuintainError:
         # A name that is not there, or code that cannot be imported: nothing was made that could be judged.
         raise
-    except _ANYTHING as error:
+    except ANYTHING as error:
         what = f"making it raises {type(error).__name__}: {verdicts.first_line(error)}"
         is_missing = isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled)
         fix = "install what it needs" if is_missing else f"look at {verdicts.place(error)}"

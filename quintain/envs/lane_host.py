@@ -18,7 +18,7 @@ from quintain.envs.masks import MASK, MaskSource, declared_mask, masked
 from quintain.envs.parameters import LaneParameters, ParameterSetter
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError, QuintainError
-from quintain.services.user_code import in_one_line
+from quintain.services.user_code import ANYTHING, in_one_line
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 EnvFactory = Callable[[], Any]
 """Makes one Gymnasium environment."""
 
-# A simulator may call sys.exit(), or raise what is no Exception; that must end its lane, not the process that trains.
-_ANYTHING = (Exception, SystemExit)
 _MAX_FIRST_RESETS = 5
 _NEEDED = ("reset", "step", "observation_space", "action_space")
 _CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
@@ -124,7 +122,7 @@ class LaneHost:
         faults = []
         for lane in lanes:
             self._mark(lane, CREATING)
-            with suppress(*_ANYTHING):  # it is broken already
+            with suppress(*ANYTHING):  # it is broken already
                 self.envs[lane].close()
             try:
                 self._remake(lane)
@@ -166,7 +164,7 @@ class LaneHost:
 
     def close(self) -> None:
         for env in self.envs.values():
-            with suppress(*_ANYTHING):  # one that cannot be closed must not keep the others open
+            with suppress(*ANYTHING):  # one that cannot be closed must not keep the others open
                 env.close()
 
     def _reset(self, lane: int, episode: int, incarnation: int) -> LaneFault | None:
@@ -191,7 +189,7 @@ class LaneHost:
         for incarnation in range(_MAX_FIRST_RESETS):
             try:
                 obs, info = self._begun(lane, 0, incarnation)
-            except _ANYTHING as error:
+            except ANYTHING as error:
                 failures.append(error)
                 self._remake(lane)
             else:
@@ -243,7 +241,7 @@ def _create(name: str, factory: EnvFactory) -> Any:
         missing = [needed for needed in _NEEDED if not hasattr(env, needed)]
     except QuintainError:
         raise
-    except _ANYTHING as error:
+    except ANYTHING as error:
         what = f"env {name!r} cannot be created: {in_one_line(error)}"
         raise EnvError(what, code="E0505", notes=last_frames(own_frames(error))) from error
     if missing:

@@ -14,11 +14,10 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, flatt
 from quintain.envs.base import Env
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.masks import MASK, offered
+from quintain.services.user_code import ANYTHING
 
 if TYPE_CHECKING:
     from quintain.rng import Rng
-
-_ANYTHING = (Exception, SystemExit)
 
 
 @dataclass
@@ -67,7 +66,7 @@ def play(env: Any, *, seed: int, num_steps: int) -> Played:
                 length, played.error_call = 0, "reset"
                 obs, info = env.reset(seed=seed + step + 1)
                 played.observations.append(obs)
-    except _ANYTHING as error:
+    except ANYTHING as error:
         played.error = error
     played.seconds = perf_counter() - started
     return played

@@ -14,8 +14,8 @@ from quintain.envs.lane_host import EnvFactory
 from quintain.envs.play import Played, legal_action, random_actions
 from quintain.envs.verdicts import Said, raises
 from quintain.rng import Rng
+from quintain.services.user_code import ANYTHING
 
-_ANYTHING = (Exception, SystemExit)
 _MIN_EPISODES = 3
 _LARGE = 100.0
 _SLOW_STEPS_PER_SECOND = 2_000
@@ -49,7 +49,7 @@ def seeds(factory: EnvFactory, seed: int, num_steps: int = 50) -> Iterator[Said]
         _prefix(again, seed + 1, 5, seed)
         runs = [_prefix(env, seed, num_steps, seed) for env in (one, other, again)]
         elsewhere = _prefix(one, seed + 1, 0, seed)
-    except _ANYTHING as error:
+    except ANYTHING as error:
         yield "problem", "seeds", raises("reset or step", error), "look there"
         return
     fix = "call super().reset(seed=seed) and draw from self.np_random only"
@@ -129,7 +129,7 @@ def closing(env: Any) -> Iterator[Said]:
     try:
         env.close()
         env.close()
-    except _ANYTHING as error:
+    except ANYTHING as error:
         yield "warning", "close", raises("close", error), "let close() be called at any time, also twice"
 
 
@@ -137,7 +137,7 @@ def lanes(make: Callable[[int, Rng], Env], num_steps: int, seed: int) -> Iterato
     """Looks over an environment that steps all its lanes itself: its shapes, and that a saved state continues alike."""
     try:
         env, other = make(2, Rng(seed)), make(2, Rng(seed))
-    except _ANYTHING as error:
+    except ANYTHING as error:
         yield "problem", "creation", raises("making it", error), "look there"
         return
     yield "ok", "creation", f"{env.num_lanes} lanes, {env.spec}", ""
@@ -159,7 +159,7 @@ def lanes(make: Callable[[int, Rng], Env], num_steps: int, seed: int) -> Iterato
                 what = f"a copy made from its saved state goes another way after {step - saved_at + 1} steps"
                 yield "problem", "state", what, "keep what changes in tensors, arrays, numbers or generators of self"
                 return
-    except _ANYTHING as error:
+    except ANYTHING as error:
         yield "problem", "step", raises("reset or step", error), "look there"
         return
     yield "ok", "state", "a copy made from its saved state continued alike", ""

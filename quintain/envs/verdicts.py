@@ -16,10 +16,10 @@ from quintain.envs.settings import GymSettings
 from quintain.envs.spaces import behavior_spec
 from quintain.errors import QuintainError
 from quintain.rng import Rng
+from quintain.services.user_code import ANYTHING
 
 Said = tuple[Any, str, str, str]
 """Level, check, what was found, and the fix."""
-_ANYTHING = (Exception, SystemExit)
 _RESET = "def reset(self, *, seed=None, options=None) that calls super().reset(seed=seed) and returns (obs, info)"
 _STEP = "return (obs, reward, terminated, truncated, info) from step()"
 
@@ -108,7 +108,7 @@ def first_reset(env: Any, seed: int) -> Iterator[Said]:
             return
         yield "problem", "reset", f"reset() takes no seed: {first_line(error)}", _RESET
         return
-    except _ANYTHING as error:
+    except ANYTHING as error:
         yield "problem", "reset", raises("reset", error), "look there"
         return
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], Mapping):

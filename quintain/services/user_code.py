@@ -9,6 +9,9 @@ from pathlib import Path
 
 from quintain.errors import QuintainError
 
+ANYTHING = (Exception, SystemExit)
+"""What a user's code may raise and the process survives: a simulator may call sys.exit()."""
+
 
 @contextmanager
 def named_failure(what: str, error_class: type[QuintainError], code: str) -> Iterator[None]:
