@@ -31,12 +31,16 @@ def test_a_run_from_its_header_to_its_summary(name: str, state: str, tmp_path: P
         pytest.importorskip(name)
     registration = registry.get("writer", name)
     settings = registration.settings_class(type=name)
-    writer: Writer = registration.load()(settings, *([io.StringIO()] if name == "console" else []))
+    screen = io.StringIO()
+    writer: Writer = registration.load()(settings, *([screen] if name == "console" else []))
     writer.open(replace(HEADER, run_directory=str(tmp_path)))
     writer.write(128, {"rollout/ep_rew_mean": 21.0, "train/policy_loss": -0.1})
     writer.write(256, {"rollout/ep_rew_mean": math.inf})
     writer.note("a note with \x1b[31m control characters\nand two lines")
     writer.close(RunSummary(state=state, seconds=1.0, env_steps=256))  # type: ignore[arg-type]  # one of the three
+    assert "\x1b[31m" not in screen.getvalue(), "what a note says must not steer the terminal"
+    assert ("a note with" in screen.getvalue()) == (name == "console")
+    assert any(tmp_path.rglob("*")) == (name in OPTIONAL), "rows for other programs are files of the run"
 
 
 @pytest.mark.parametrize("name", NAMES)
