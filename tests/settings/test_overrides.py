@@ -206,4 +206,7 @@ def test_a_part_that_a_schedule_does_not_have_is_still_unknown():
 
 
 def test_a_setting_that_only_its_block_has_is_named_with_it() -> None:
-    assert 'no setting is called "num_workers"; did you mean "env_workers.num_workers"?' in refusal("num_workers=2")
+    assert (
+        'no setting is called "num_workers"; did you mean "env_workers.num_workers"?'
+        in refusal("num_workers=2").message
+    )
