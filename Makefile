@@ -46,7 +46,7 @@ fast: install       ## the tests that take seconds
 learning: install   ## train to a score over several seeds; writes docs/results/
 	@$(BIN)/python -m pytest -m learning
 
-bench: install      ## speed against Stable-Baselines3; writes docs/results/
+bench: install      ## speed beside other libraries, for hours; writes docs/results/
 	@$(BIN)/python bench/run.py
 
 clean:              ## remove what make made

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +79,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Returns as soon as something holds; fails if it never does."""
+def wait_until_gone(pids: list[int], seconds: float = 60.0) -> None:
+    """Returns as soon as none of some processes lives; fails if one stays."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while any(map(is_alive, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -150,7 +149,7 @@ def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_pa
             process.wait(timeout=10)
             # A run that has just ended its workers and is about to exit can be struck too: that kill does not count.
             num_kills += bool(children)
-            wait_until(lambda: not any(map(is_alive, children)))
+            wait_until_gone(children)
         assert process.stderr is not None
         process.stderr.close()
         assert_every_checkpoint_is_sound(directory)

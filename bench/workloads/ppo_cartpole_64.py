@@ -1,13 +1,13 @@
-"""PPO on CartPole with eight environments: a tiny network, so what is measured is mostly overhead."""
+"""PPO on CartPole with 64 environments: many lanes share a call, so environments and updates are most of the work."""
 
 from __future__ import annotations
 
 from workloads import PPOWorkload
 
 WORKLOAD = PPOWorkload(
-    title="PPO, CartPole-v1, 8 Gymnasium environments",
+    title="PPO, CartPole-v1, 64 Gymnasium environments",
     env_id="CartPole-v1",
-    num_envs=8,
+    num_envs=64,
     num_steps=128,
     num_epochs=4,
     num_minibatches=4,
