@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +72,11 @@ class Rollout:
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
         )
-        self.slots = [self._slot(t) for t in range(num_steps + 1)]
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """The steps as views, made once, when somebody acts here for the first time."""
+        return [self._slot(t) for t in range(self.num_steps + 1)]
 
     def _slot(self, t: int) -> Slot:
         step = {name: tensor[t] for name, tensor in self.storage.items()}

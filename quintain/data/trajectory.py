@@ -1,0 +1,151 @@
+"""Trajectories of agents that come and go: which ended, and a block that keeps them one after another.
+
+A trajectory has at most `time_horizon` steps of one agent. It ends because the episode really ended (terminated), was
+interrupted (truncated), or only because the horizon was reached; in the last two cases something would have followed,
+and what was seen next is kept for the critic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Batch, Rollout
+from quintain.data.spec import BehaviorSpec
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, State
+
+GROUP_REWARD = "group_reward"
+"""[slots, horizon] what a step brought to the agent's whole group."""
+
+
+class Closed(NamedTuple):
+    """Trajectories that ended together: k of them, in the order they ended. Their steps still lie in agents' slots."""
+
+    slots: Array
+    """[k] int64"""
+    ids: Array
+    """[k] int64"""
+    lengths: Array
+    """[k] int64, at least 1"""
+    terminated: Array
+    """[k] bool"""
+    truncated: Array
+    """[k] bool, the episode was interrupted; False too where only the horizon was reached"""
+    begins: Array
+    """[k] bool, the first step is the first of an episode"""
+    group_id: Array
+    """[k] int64; 0 is no group"""
+    next_obs: dict[str, Array]
+    """What was seen after the last step, by field name, [k, ...]"""
+
+    def places(self, horizon: int) -> Array:
+        """Returns where the steps lie in fields that were flattened from [slots, horizon, ...], in order."""
+        before = np.cumsum(self.lengths) - self.lengths
+        return np.repeat(self.slots * horizon - before, self.lengths) + np.arange(int(self.lengths.sum()))
+
+
+class TrajectoryBlock(Rollout):
+    """One lane that holds whole trajectories one after another; it grows when it is too small.
+
+    `num_steps` is how many steps it holds. Every field ends with one row of padding, as in any rollout, and what
+    learners read (`storage`, `arrays`) is up to date after `seal`.
+    """
+
+    def __init__(self, spec: BehaviorSpec, num_rows: int) -> None:
+        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0)
+        self.memory, self.faces = self.storage, self.arrays
+        self.num_episodes = 0
+        self.num_steps = 0
+        self.seal()
+
+    @property
+    def capacity(self) -> int:
+        return len(self.memory[f.VALUE]) - 1
+
+    def begin(self, sequence: int, version: int) -> None:
+        self.sequence = sequence
+        self.num_episodes = self.num_steps = 0
+        self.final.clear()
+        self.seal()
+
+    def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:
+        """Copies trajectories in; `steps` are the fields of agents' slots, [slots, horizon, ...]."""
+        start, end = self.num_steps, self.num_steps + int(closed.lengths.sum())
+        self._make_room(end)
+        self.num_steps = end
+        places = closed.places(steps[f.REWARD].shape[1])
+        for name, field in steps.items():
+            if name != GROUP_REWARD:
+                rows = self.faces[name][start:end, 0]
+                field.reshape(-1, *field.shape[2:]).take(places, axis=0, out=rows, mode="clip")
+        self.faces[f.REWARD][start:end, 0] += steps[GROUP_REWARD].reshape(-1)[places]
+        self._mark(closed, slice(start, end), start + np.cumsum(closed.lengths) - 1)
+        self.num_episodes += int(np.count_nonzero(closed.terminated | closed.truncated))
+
+    def _mark(self, closed: Closed, rows: slice, last: Array) -> None:
+        """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
+        faces = self.faces
+        faces[f.VALID][rows] = True
+        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED):
+            faces[name][rows] = False
+        faces[f.FINAL_INDEX][rows] = -1
+        # What an earlier use of this memory left behind must not be in a checkpoint.
+        for name in (f.FINAL_VALUE, f.ADVANTAGE, f.RETURN):
+            faces[name][rows] = 0.0
+        faces[f.FIRST][last - closed.lengths + 1, 0] = closed.begins
+        # A horizon is no end of an episode, but what follows it is another row: both are bootstrapped from what was
+        # seen next, and neither passes an advantage on.
+        faces[f.DONE][last] = True
+        faces[f.TERMINATED][last, 0] = closed.terminated
+        faces[f.TRUNCATED][last, 0] = closed.truncated
+        goes_on = np.flatnonzero(~closed.terminated)
+        if len(goes_on):
+            seen = {name: obs[goes_on] for name, obs in closed.next_obs.items()}
+            kept = self.final.add(seen, self.policy_state.expand(len(goes_on), -1))
+            faces[f.FINAL_INDEX][last[goes_on], 0] = kept.numpy()
+
+    def seal(self) -> None:
+        """Lets all fields end after the steps that are there."""
+        self.storage = {name: field[: self.num_steps + 1] for name, field in self.memory.items()}
+        self.arrays = {name: field.numpy() for name, field in self.storage.items()}
+
+    def _make_room(self, num_rows: int) -> None:
+        if num_rows <= self.capacity:
+            return
+        # Growing happens while acting; what is made in inference mode could never take part in learning.
+        with torch.inference_mode(False):
+            capacity = max(num_rows, 2 * self.capacity)
+            for name, field in self.memory.items():
+                grown = field.new_zeros((capacity + 1, *field.shape[1:]))
+                grown[: self.num_steps] = field[: self.num_steps]
+                self.memory[name] = grown
+        self.faces = {name: field.numpy() for name, field in self.memory.items()}
+
+    def state_dict(self) -> State:
+        self.seal()
+        # The row of padding was never written by this block; what it holds must not depend on what was there before.
+        for field in self.storage.values():
+            field[-1].fill_(0)
+        return {**super().state_dict(), "num_episodes": self.num_episodes}
+
+    def load_state_dict(self, state: State) -> None:
+        num_rows = len(state["fields"][f.VALUE]) - 1
+        self._make_room(num_rows)
+        self.num_steps = num_rows
+        self.seal()
+        super().load_state_dict(state)
+        self.num_episodes = state["num_episodes"]
+
+
+class TrajectoryBatch(Batch):
+    """What one update consumes; ends of horizons are no ends of episodes."""
+
+    def __init__(self, block: TrajectoryBlock) -> None:
+        super().__init__(block)
+        self.num_episodes = block.num_episodes

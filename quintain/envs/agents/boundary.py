@@ -1,0 +1,214 @@
+"""The boundary: what an environment of agents returned, whatever it is made of, as arrays of known shape and type.
+
+Lists where arrays are meant, no observations where nobody is present, and one mask over all branches are understood.
+Anything else that is not as declared is refused with a sentence that names the behaviour. Nothing behind this module
+looks at a user's objects again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, Spec, TupleSpec, box, choice_sizes, leaves, multi_discrete
+from quintain.errors import EnvError, NonFiniteError, SpecMismatch
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What some agents of one behaviour said at a step; one row for each."""
+
+    ids: Array
+    """[n] int64"""
+    obs: dict[str, Array]
+    """Leaves by field name, [n, ...] float32."""
+    reward: Array
+    """[n] float32, since the agent's last report."""
+    group_id: Array
+    """[n] int64; 0 is no group."""
+    group_reward: Array
+    """[n] float32"""
+    mask: Array | None = None
+    """[n, choices] bool, True where a choice is allowed; only with decisions."""
+    interrupted: Array | None = None
+    """[n] bool, the episode was cut; only with ends."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def core_spec(behavior: str, described: Any) -> BehaviorSpec:
+    """Turns what looks like a BehaviorSpec of ML-Agents into the spec of a policy."""
+    try:
+        shapes = [tuple(int(n) for n in each.shape) for each in described.observation_specs]
+        actions = described.action_spec
+        num_numbers, branches = int(actions.continuous_size), tuple(int(n) for n in actions.discrete_branches)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SpecMismatch(
+            f"behaviour {behavior!r}: expected a spec with observation_specs and action_spec, found a "
+            f"{type(described).__name__} ({error})"
+        ) from error
+    if not shapes or any(min(shape, default=0) < 1 for shape in shapes):
+        raise SpecMismatch(
+            f"behaviour {behavior!r} observes {shapes or 'nothing'}: every agent needs an observation, and no "
+            f"dimension may be empty"
+        )
+    if min((num_numbers, *branches)) < 0 or not num_numbers + len(branches) or any(n < 1 for n in branches):
+        raise SpecMismatch(
+            f"behaviour {behavior!r} chooses {num_numbers} numbers and between {list(branches)} options: there must be "
+            f"something to choose"
+        )
+    parts: list[Spec] = [box(num_numbers, low=-1.0, high=1.0)] if num_numbers else []
+    parts += [multi_discrete(*branches)] if branches else []
+    observed = tuple(box(*shape) for shape in shapes)
+    return BehaviorSpec(
+        obs=observed[0] if len(observed) == 1 else TupleSpec(observed),
+        action=parts[0] if len(parts) == 1 else TupleSpec(tuple(parts)),
+        mask_size=sum(branches),
+    )
+
+
+class Boundary:
+    """Reads the steps of one behaviour."""
+
+    def __init__(self, behavior: str, spec: BehaviorSpec) -> None:
+        self.behavior = behavior
+        self.leaves = leaves(spec.obs, f.OBS)
+        self.branches = choice_sizes(spec.action)
+
+    def decisions(self, steps: Any) -> Reports:
+        """Returns the agents that want a decision."""
+        reports = self._reports(steps, "decision")
+        if not self.branches:
+            return reports
+        return replace(reports, mask=self._mask(getattr(steps, "action_mask", None), len(reports)))
+
+    def ends(self, steps: Any) -> Reports:
+        """Returns the agents whose episode ended."""
+        reports = self._reports(steps, "terminal")
+        return replace(reports, interrupted=self._column(steps, "interrupted", len(reports), np.bool_))
+
+    def _reports(self, steps: Any, which: str) -> Reports:
+        try:
+            ids = np.asarray(steps.agent_id, dtype=np.int64).reshape(-1)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise self._refusal(f"{which} steps without whole numbers in agent_id ({error})") from error
+        num_agents = len(ids)
+        if num_agents > 1 and len(np.unique(ids)) != num_agents:
+            raise self._refusal(f"{which} steps that name an agent twice: {_first_double(ids)}")
+        return Reports(
+            ids=ids,
+            obs=self._obs(getattr(steps, "obs", None), num_agents, which),
+            reward=self._column(steps, "reward", num_agents, np.float32),
+            group_id=self._column(steps, "group_id", num_agents, np.int64, is_optional=True),
+            group_reward=self._column(steps, "group_reward", num_agents, np.float32, is_optional=True),
+        )
+
+    def _obs(self, given: Any, num_agents: int, which: str) -> dict[str, Array]:
+        if num_agents == 0 and (given is None or len(given) == 0):
+            return {name: np.zeros((0, *leaf.shape), np.float32) for name, leaf in self.leaves.items()}
+        shapes = [(num_agents, *leaf.shape) for leaf in self.leaves.values()]
+        # One array in place of a list of one array.
+        if isinstance(given, np.ndarray) and [given.shape] == shapes:
+            given = [given]
+        if given is None or len(given) != len(self.leaves):
+            found = "none" if given is None else str(len(given))
+            raise self._refusal(f"{found} observations with {which} steps, declared {len(self.leaves)}")
+        obs = {}
+        for (name, leaf), rows in zip(self.leaves.items(), given, strict=True):
+            array = self._numbers(rows, np.float32, name)
+            if array.shape != (num_agents, *leaf.shape):
+                if array.size or num_agents:
+                    raise self._refusal(f"{name} of shape {array.shape}, expected {(num_agents, *leaf.shape)}")
+                array = array.reshape(0, *leaf.shape)
+            self._require_finite(array, name)
+            obs[name] = array
+        return obs
+
+    def _column(self, steps: Any, name: str, num_agents: int, dtype: Any, *, is_optional: bool = False) -> Array:
+        given = getattr(steps, name, None)
+        if given is None and (is_optional or num_agents == 0):
+            return np.zeros(num_agents, dtype)
+        if given is None:
+            raise self._refusal(f"steps without {name}")
+        column = self._numbers(given, dtype, name).reshape(-1)
+        if len(column) != num_agents:
+            raise self._refusal(f"{len(column)} of {name} for {num_agents} agents")
+        if dtype is np.float32:
+            self._require_finite(column, name)
+        return column
+
+    def _mask(self, given: Any, num_agents: int) -> Array:
+        """Returns which choices are allowed; the environment says which are forbidden."""
+        width = sum(self.branches)
+        if given is None or num_agents == 0:
+            return np.ones((num_agents, width), np.bool_)
+        parts: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+        arrays = [self._numbers(part, np.bool_, "action_mask").reshape(num_agents, -1) for part in parts]
+        widths = tuple(part.shape[1] for part in arrays)
+        if widths not in (self.branches, (width,)):
+            raise EnvError(
+                f"behaviour {self.behavior!r} returned an action mask of {list(widths)} options, expected "
+                f"{list(self.branches)}: an array for each branch, or one over all",
+                code="E0515",
+            )
+        allowed: Array = ~np.concatenate(arrays, axis=1)
+        some = np.logical_or.reduceat(allowed, np.cumsum((0, *self.branches[:-1])), axis=1)
+        if not some.all():
+            row, branch = (int(i) for i in np.argwhere(~some)[0])
+            raise EnvError(
+                f"behaviour {self.behavior!r} returned an action mask that forbids every option of branch {branch} in "
+                f"row {row}; at least one must be allowed",
+                code="E0515",
+            )
+        return allowed
+
+    def _numbers(self, given: Any, dtype: Any, name: str) -> Array:
+        try:
+            return np.asarray(given, dtype=dtype)
+        except (TypeError, ValueError) as error:
+            raise self._refusal(f"{name} that is no array of numbers ({error})") from error
+
+    def _require_finite(self, array: Array, name: str) -> None:
+        if not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise NonFiniteError(
+                f"behaviour {self.behavior!r} returned {name} that is not finite in row {row}. Mend the environment",
+                code="E0601",
+                evidence={name: array[row : row + 1].copy()},
+            )
+
+    def _refusal(self, what: str) -> EnvError:
+        return EnvError(f"behaviour {self.behavior!r} returned {what}", code="E0511")
+
+
+def joined(parts: Sequence[Reports]) -> Reports:
+    """Returns the rows of several reports one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    return Reports(
+        ids=np.concatenate([part.ids for part in parts]),
+        obs={name: np.concatenate([part.obs[name] for part in parts]) for name in first.obs},
+        reward=np.concatenate([part.reward for part in parts]),
+        group_id=np.concatenate([part.group_id for part in parts]),
+        group_reward=np.concatenate([part.group_reward for part in parts]),
+        mask=None if first.mask is None else np.concatenate([part.mask for part in parts if part.mask is not None]),
+        interrupted=(
+            None
+            if first.interrupted is None
+            else np.concatenate([part.interrupted for part in parts if part.interrupted is not None])
+        ),
+    )
+
+
+def _first_double(ids: Array) -> int:
+    values, counts = np.unique(ids, return_counts=True)
+    return int(values[counts > 1][0])

@@ -1,0 +1,162 @@
+"""Several copies of an environment of agents, stepped together, with what they report gathered by behaviour.
+
+A copy is anything that looks like ML-Agents' `BaseEnv`: `reset()`, `step()`, `close()`, `behavior_specs`,
+`get_steps(name)` and `set_actions(name, actions)`. A full id such as `Striker?team=1` is one *stream* of a copy; agents
+of all its teams and of all copies belong to the behaviour `Striker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from quintain.data.spec import BehaviorSpec
+from quintain.envs.agents.boundary import Boundary, Reports, core_spec, joined
+from quintain.envs.agents.specs import ActionTuple
+from quintain.errors import EnvError
+from quintain.services.user_code import named_failure
+from quintain.state import KeepsState
+from quintain.typing import Stateful
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, State
+
+_ID_BITS = 32
+"""An agent is numbered by its stream and, below that, by its own id."""
+
+
+class BaseEnv(Protocol):
+    """What an environment of agents must look like."""
+
+    @property
+    def behavior_specs(self) -> Mapping[str, Any]: ...
+    def reset(self) -> None: ...
+    def step(self) -> None: ...
+    def close(self) -> None: ...
+    def get_steps(self, behavior_name: str) -> tuple[Any, Any]: ...
+    def set_actions(self, behavior_name: str, action: Any) -> None: ...
+
+
+class Stream(NamedTuple):
+    """The agents of one full id in one copy."""
+
+    copy: int
+    full_id: str
+
+
+def behavior_of(full_id: str) -> str:
+    """Returns the behaviour that a full id belongs to.
+
+    >>> behavior_of("Striker?team=1")
+    'Striker'
+    """
+    return full_id.partition("?")[0]
+
+
+class AgentEnv(KeepsState):
+    """Steps the copies and reads their reports."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset({"copies", "boundaries", "specs", "streams", "num_known"})
+
+    def __init__(self, copies: Sequence[BaseEnv]) -> None:
+        self.copies = list(copies)
+        self.specs: dict[str, BehaviorSpec] = {}
+        """What policies see, by behaviour."""
+        self.boundaries: dict[str, Boundary] = {}
+        self.streams: dict[str, list[Stream]] = {}
+        self.num_known = [0] * len(self.copies)
+        self.counts: dict[str, list[int]] = {}
+        """How many agents of each stream want a decision, by behaviour."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew in all copies."""
+        for copy in self.copies:
+            with named_failure("reset() of the environment raised", EnvError, "E0502"):
+                copy.reset()
+        self._meet()
+        if not self.specs:
+            raise EnvError("the environment has no behaviours after reset(): behavior_specs is empty", code="E0511")
+
+    def read(self, behavior: str) -> tuple[Reports, Reports]:
+        """Returns the agents that ended and those that want a decision, of all streams one after another."""
+        boundary, ends, decisions = self.boundaries[behavior], [], []
+        for number, (copy, full_id) in enumerate(self.streams[behavior]):
+            with named_failure(f"get_steps({full_id!r}) of the environment raised", EnvError, "E0501"):
+                # Which is which is said by the place alone: classes may be another library's.
+                decided, ended = self.copies[copy].get_steps(full_id)
+            decisions.append(_numbered(boundary.decisions(decided), number))
+            ends.append(_numbered(boundary.ends(ended), number))
+        self.counts[behavior] = [len(reports) for reports in decisions]
+        return joined(ends), joined(decisions)
+
+    def set_actions(self, behavior: str, numbers: Array, choices: Array) -> None:
+        """Gives the agents that want a decision theirs, in the order of `read`."""
+        start = 0
+        for (copy, full_id), count in zip(self.streams[behavior], self.counts[behavior], strict=True):
+            if count:
+                rows = slice(start, start + count)
+                start += count
+                with named_failure(f"set_actions({full_id!r}) of the environment raised", EnvError, "E0501"):
+                    self.copies[copy].set_actions(full_id, ActionTuple(numbers[rows], choices[rows]))
+
+    def step(self) -> None:
+        for copy in self.copies:
+            with named_failure("step() of the environment raised", EnvError, "E0501"):
+                copy.step()
+        self._meet()
+
+    def close(self) -> None:
+        for copy in self.copies:
+            copy.close()
+
+    @property
+    def exactness(self) -> str:
+        """Says how exactly a resumed run continues: "exact", or "statistical: <why>"."""
+        without = next((copy for copy in self.copies if not isinstance(copy, Stateful)), None)
+        if without is None:
+            return "exact"
+        return f"statistical: {type(without).__name__} has no state_dict and load_state_dict, so all agents begin anew"
+
+    def state_dict(self) -> State:
+        is_exact = self.exactness == "exact"
+        copies = [copy.state_dict() for copy in self.copies if isinstance(copy, Stateful)] if is_exact else []
+        return {**super().state_dict(), "copies": copies}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict({name: saved for name, saved in state.items() if name != "copies"})
+        for copy, saved in zip(self.copies, state["copies"], strict=False):
+            if isinstance(copy, Stateful):
+                copy.load_state_dict(saved)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Takes note of full ids that a copy did not have before."""
+        for number, copy in enumerate(self.copies):
+            described = copy.behavior_specs
+            if len(described) == self.num_known[number]:
+                continue
+            self.num_known[number] = len(described)
+            for full_id, spec in described.items():
+                self._meet_one(Stream(number, str(full_id)), spec)
+
+    def _meet_one(self, stream: Stream, described: Any) -> None:
+        behavior = behavior_of(stream.full_id)
+        spec = core_spec(behavior, described)
+        known = self.specs.setdefault(behavior, spec)
+        if known != spec:
+            raise EnvError(
+                f"{stream.full_id!r} has {spec}, and other agents of behaviour {behavior!r} have {known}", code="E0511"
+            )
+        self.boundaries.setdefault(behavior, Boundary(behavior, spec))
+        streams = self.streams.setdefault(behavior, [])
+        if stream not in streams:
+            streams.append(stream)
+
+
+def _numbered(reports: Reports, stream: int) -> Reports:
+    """Makes ids of one stream differ from those of all others."""
+    return reports if stream == 0 else replace(reports, ids=reports.ids + (np.int64(stream) << _ID_BITS))

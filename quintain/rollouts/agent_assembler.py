@@ -1,0 +1,135 @@
+"""Assembles what the agents of one behaviour do into trajectories, for all agents at once.
+
+Every agent that is present has a slot: a row of fields [slots, horizon, ...]. An action is written when it is taken;
+what came of it is written when the agent reports again. A trajectory ends when its agent ends, or at the horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, leaves
+from quintain.data.trajectory import GROUP_REWARD, Closed
+from quintain.envs.agents.boundary import Reports
+from quintain.envs.agents.slots import AgentSlots
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class AgentAssembler(KeepsState):
+    """Holds the open trajectories of one behaviour's agents."""
+
+    def __init__(self, spec: BehaviorSpec, horizon: int) -> None:
+        self.horizon = horizon
+        self.slots = AgentSlots()
+        self.steps: dict[str, Array] = _no_steps(spec, horizon)
+        """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
+        self.length: Array = np.zeros(0, np.int64)
+        """Steps of each open trajectory of which all is known."""
+        self.is_acting: Array = np.zeros(0, np.bool_)
+        """Whether the slot's agent took an action of which nothing came yet."""
+        self.begins: Array = np.zeros(0, np.bool_)
+        """Whether the slot's trajectory is the first of an episode."""
+        self.episode_return: Array = np.zeros(0, np.float64)
+        self.episode_length: Array = np.zeros(0, np.int64)
+        self.deciding: Array = np.zeros(0, np.int64)
+        """Slots of the agents that want a decision now, in the order in which they asked."""
+
+    def end(self, ends: Reports) -> tuple[Closed, Array, Array]:
+        """Takes in the agents that ended; returns their trajectories, and the returns and lengths of their episodes.
+
+        An agent of which no action is known is nobody's experience: it only leaves.
+        """
+        assert ends.interrupted is not None
+        at = self.slots.find(ends.ids)
+        rows = np.flatnonzero((at >= 0) & self._acts(at))
+        slots = at[rows]
+        self._settle(slots, ends, rows)
+        interrupted = ends.interrupted[rows]
+        closed = self._close(slots, ends, rows, ~interrupted, interrupted)
+        returns, lengths = self.episode_return[slots], self.episode_length[slots]
+        self.slots.remove(at[at >= 0])
+        return closed, returns, lengths
+
+    def decide(self, decisions: Reports) -> Closed:
+        """Takes in the agents that want a decision; returns the trajectories that reached the horizon."""
+        at = self.slots.find(decisions.ids)
+        is_new = at < 0
+        if is_new.any():
+            at[is_new] = self._welcome(decisions.ids[is_new])
+        self.deciding = at
+        rows = np.flatnonzero(self.is_acting[at])
+        self._settle(at[rows], decisions, rows)
+        rows = rows[self.length[at[rows]] == self.horizon]
+        no = np.zeros(len(rows), np.bool_)
+        closed = self._close(at[rows], decisions, rows, no, no)
+        self.length[at[rows]] = 0
+        self.begins[at[rows]] = False
+        return closed
+
+    def act(self, acted: Mapping[str, Array | int]) -> None:
+        """Writes what the deciding agents saw and do by field name: rows [n, ...], or one number for all."""
+        at, step = self.deciding, self.length[self.deciding]
+        for name, rows in acted.items():
+            self.steps[name][at, step] = rows
+        self.is_acting[at] = True
+
+    def _acts(self, at: Array) -> Array:
+        return self.is_acting[at] if len(self.is_acting) else np.zeros(len(at), np.bool_)
+
+    def _settle(self, slots: Array, reports: Reports, rows: Array) -> None:
+        """Writes what came of the last action of these agents."""
+        reward, group_reward = reports.reward[rows], reports.group_reward[rows]
+        step = self.length[slots]
+        self.steps[f.REWARD][slots, step] = reward
+        self.steps[GROUP_REWARD][slots, step] = group_reward
+        self.length[slots] = step + 1
+        self.is_acting[slots] = False
+        self.episode_return[slots] += reward + group_reward
+        self.episode_length[slots] += 1
+
+    def _close(self, slots: Array, reports: Reports, rows: Array, terminated: Array, truncated: Array) -> Closed:
+        return Closed(
+            slots=slots,
+            ids=reports.ids[rows],
+            lengths=self.length[slots],
+            terminated=terminated,
+            truncated=truncated,
+            begins=self.begins[slots],
+            group_id=reports.group_id[rows],
+            next_obs={name: obs[rows] for name, obs in reports.obs.items()},
+        )
+
+    def _welcome(self, ids: Array) -> Array:
+        slots = self.slots.add(ids)
+        room = self.slots.capacity - len(self.length)
+        if room:
+            for name in ("length", "is_acting", "begins", "episode_return", "episode_length"):
+                setattr(self, name, _grown(getattr(self, name), room))
+            self.steps = {name: _grown(field, room) for name, field in self.steps.items()}
+        self.length[slots] = 0
+        self.is_acting[slots] = False
+        self.begins[slots] = True
+        self.episode_return[slots] = 0.0
+        self.episode_length[slots] = 0
+        return slots
+
+
+def _no_steps(spec: BehaviorSpec, horizon: int) -> dict[str, Array]:
+    structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
+    return {
+        **{name: np.zeros((0, horizon, *leaf.shape), leaf.dtype) for name, leaf in structured.items()},
+        **({f.ACTION_MASK: np.zeros((0, horizon, spec.mask_size), np.bool_)} if spec.mask_size else {}),
+        **{name: np.zeros((0, horizon), np.float32) for name in (f.LOG_PROB, f.VALUE, f.REWARD, GROUP_REWARD)},
+        f.POLICY_VERSION: np.zeros((0, horizon), np.int64),
+    }
+
+
+def _grown(array: Array, room: int) -> Array:
+    return np.concatenate((array, np.zeros((room, *array.shape[1:]), array.dtype)))

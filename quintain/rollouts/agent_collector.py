@@ -1,0 +1,150 @@
+"""Acts for all agents of one behaviour that want a decision, in one pass, and keeps what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout, Slot
+from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves
+from quintain.data.trajectory import TrajectoryBlock
+from quintain.envs.agents.boundary import Reports
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy
+from quintain.rng import Rng
+from quintain.rollouts.agent_assembler import AgentAssembler
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+NOISE_STEPS = 32
+"""Steps for which random numbers are drawn at once."""
+
+
+class AgentCollector(KeepsState):
+    """Chooses actions and assembles trajectories; its state is where each agent stands."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"spec", "policy", "rng", "on_episodes", "scratch", "noise", "noise_from", "action_names", "seconds"}
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        horizon: int,
+        rng: Rng,
+        on_episodes: Callable[[Array, Array], None],
+    ) -> None:
+        if policy.state_size:
+            raise SettingsError("a policy with memory cannot act for agents that come and go yet; leave memory out")
+        if policy.device.type != "cpu":
+            raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
+        self.policy = policy
+        self.spec: BehaviorSpec = policy.spec
+        self.rng = rng
+        self.on_episodes = on_episodes
+        self.assembler = AgentAssembler(policy.spec, horizon)
+        self.seen: dict[str, Array] = {
+            name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
+        }
+        """What the agents that want a decision see, by field name, [n, ...]."""
+        self.num_acts = 0
+        self.action_names = list(leaves(policy.spec.action, f.ACTION))
+        self.scratch: dict[int, Rollout] = {}
+        self.noise = np.zeros((NOISE_STEPS, 0, policy.noise.size), np.float32)
+        self.noise_from = -1
+        self.seconds = 0.0
+
+    def take_in(self, ends: Reports, decisions: Reports, block: TrajectoryBlock | None) -> None:
+        """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
+        if len(ends):
+            closed, returns, lengths = self.assembler.end(ends)
+            if len(lengths):
+                if block is not None:
+                    block.append(closed, self.assembler.steps)
+                self.on_episodes(returns, lengths)
+        closed = self.assembler.decide(decisions)
+        if block is not None and len(closed.lengths):
+            block.append(closed, self.assembler.steps)
+        self.seen = dict(decisions.obs) if decisions.mask is None else {**decisions.obs, f.ACTION_MASK: decisions.mask}
+
+    def act(self, version: int) -> tuple[Array, Array]:
+        """Returns numbers and choices, [n, ...], for the agents that want a decision, ready for `set_actions`."""
+        started = perf_counter()
+        num_agents = len(self.assembler.deciding)
+        slot = self._slot(num_agents)
+        for name, rows in self.seen.items():
+            slot.arrays[name][:num_agents] = rows
+        self.policy.act(slot)
+        acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, f.LOG_PROB, f.VALUE)}
+        self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version})
+        chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)
+        self.num_acts += 1
+        self.seconds += perf_counter() - started
+        return self._of_kind(chosen, num_agents, is_number=True), self._of_kind(chosen, num_agents, is_number=False)
+
+    def finish(self, block: TrajectoryBlock) -> None:
+        """Closes a block and values what was seen after its trajectories that would have gone on."""
+        block.seal()
+        open_ends = block.storage[f.FINAL_INDEX][:-1] >= 0
+        if open_ends.any():
+            rows = block.final.take(block.storage[f.FINAL_INDEX][:-1][open_ends].long())
+            obs = build(self.spec.obs, rows, f.OBS)
+            block.storage[f.FINAL_VALUE][:-1][open_ends] = self.policy.value_of(obs)
+
+    def forget(self) -> None:
+        """Drops all agents and their open trajectories, because the environment begins anew."""
+        self.assembler = AgentAssembler(self.spec, self.assembler.horizon)
+
+    def _slot(self, num_agents: int) -> Slot:
+        """Returns memory for at least so many agents, with the random numbers of this step."""
+        num_rows = _rounded(num_agents)
+        if num_rows not in self.scratch:
+            with torch.inference_mode(False):
+                made = Rollout(self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.policy.noise.size)
+            if self.spec.mask_size:
+                made.storage[f.ACTION_MASK].fill_(True)
+            # Few sizes come again and again; many would be a leak.
+            self.scratch = {num_rows: made} if len(self.scratch) > 16 else {**self.scratch, num_rows: made}
+        slot = self.scratch[num_rows].slots[0]
+        slot.arrays[f.NOISE][...] = self._noise(num_rows)
+        return slot
+
+    def _noise(self, num_rows: int) -> Array:
+        """Returns random numbers that depend on the number of the act and of the row only."""
+        first = self.num_acts - self.num_acts % NOISE_STEPS
+        if self.noise_from != first or self.noise.shape[1] < num_rows:
+            spec, rows = self.policy.noise, max(num_rows, self.noise.shape[1])
+            self.noise = np.zeros((NOISE_STEPS, rows, spec.size), np.float32)
+            if spec.num_uniform:
+                self.rng.fill_uniform(self.noise[..., : spec.num_uniform], "uniform", first)
+            if spec.num_normal:
+                self.rng.fill_normal(self.noise[..., spec.num_uniform :], "normal", first)
+            self.noise_from = first
+        return self.noise[self.num_acts - first, :num_rows]
+
+    def _of_kind(self, chosen: dict[str, torch.Tensor], num_agents: int, *, is_number: bool) -> Array:
+        for name, leaf in leaves(self.spec.action, f.ACTION).items():
+            if isinstance(leaf, BoxSpec) == is_number:
+                return chosen[name].numpy()[:num_agents]
+        return np.zeros((num_agents, 0), np.float32 if is_number else np.int32)
+
+
+def _is_seen(name: str) -> bool:
+    return name == f.ACTION_MASK or name.partition(".")[0] == f.OBS
+
+
+def _rounded(num_rows: int) -> int:
+    """Rounds up by at most a quarter, so that few sizes serve all numbers of agents.
+
+    >>> [_rounded(n) for n in (0, 3, 9, 12, 100, 256)]
+    [4, 4, 10, 12, 112, 256]
+    """
+    unit = 1 << max(0, num_rows.bit_length() - 3)
+    return max(4, -(-num_rows // unit) * unit)

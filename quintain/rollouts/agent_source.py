@@ -1,0 +1,187 @@
+"""The acting half for agents that come and go: one environment for all behaviours, and one source for each of them.
+
+Whoever asks for experience steps the environment for everybody. It stops as soon as any behaviour has enough for an
+update, so that nobody acts with a policy that should have learned already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from quintain.data.trajectory import TrajectoryBlock
+from quintain.envs.agents.env import AgentEnv
+from quintain.errors import EnvError, SettingsError
+from quintain.policies.base import Policy
+from quintain.rollouts.agent_collector import AgentCollector
+from quintain.rollouts.store import RolloutStore
+from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.envs.parameters import Parameters
+    from quintain.rollouts.sync_collector import StepListener
+    from quintain.typing import Metrics, State
+
+MAX_IDLE_STEPS = 10_000
+"""Steps of the environment in a row at which nobody wants a decision, after which something must be wrong."""
+
+
+class AgentWorld(KeepsState):
+    """Steps an environment and lets the collectors of all behaviours follow their agents."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset({"stores", "seconds", "num_idle_steps"})
+
+    def __init__(
+        self, env: AgentEnv, collectors: Mapping[str, AgentCollector], stores: Mapping[str, TrajectoryBuffer]
+    ) -> None:
+        self.env = env
+        self.collectors = dict(collectors)
+        self.stores = dict(stores)
+        self.versions = dict.fromkeys(collectors, 0)
+        self.num_steps = 0
+        self.num_idle_steps = 0
+        self.seconds = 0.0
+        self._refuse_strangers()
+        self._read({})
+
+    def fill(self, behavior: str, should_stop: Callable[[], bool], needs: Callable[[str], bool]) -> bool:
+        """Steps until this behaviour has enough; False if another has first, or if asked to stop.
+
+        `needs` says of a behaviour whether it still learns; the others act on, and what they do is kept nowhere.
+        """
+        store = self.stores[behavior]
+        with torch.inference_mode():
+            while not store.ready():
+                if should_stop() or any(other.ready() and not other.is_taken for other in self.stores.values()):
+                    return False
+                self._step(needs)
+        return True
+
+    def _step(self, needs: Callable[[str], bool]) -> None:
+        blocks = {name: self._block(name) for name in self.collectors if needs(name)}
+        is_idle = True
+        for name, collector in self.collectors.items():
+            if len(collector.assembler.deciding):
+                self.env.set_actions(name, *collector.act(self.versions[name]))
+                is_idle = False
+        self._count_idle(is_idle)
+        started = perf_counter()
+        self.env.step()
+        self.num_steps += 1
+        self._refuse_strangers()
+        self._read(blocks)
+        self.seconds += perf_counter() - started
+        for name, block in blocks.items():
+            store = self.stores[name]
+            if block is not None and store.is_full:
+                self.collectors[name].finish(block)
+                store.commit(block)
+
+    def _read(self, blocks: Mapping[str, TrajectoryBlock | None]) -> None:
+        for name, collector in self.collectors.items():
+            ends, decisions = self.env.read(name)
+            collector.take_in(ends, decisions, blocks.get(name))
+
+    def _block(self, name: str) -> TrajectoryBlock | None:
+        store = self.stores[name]
+        if not store.is_lent and store.reserve() is None:
+            return None
+        return store.trajectories
+
+    def _count_idle(self, is_idle: bool) -> None:
+        self.num_idle_steps = self.num_idle_steps + 1 if is_idle else 0
+        if self.num_idle_steps > MAX_IDLE_STEPS:
+            raise EnvError(
+                f"no agent wanted a decision in {MAX_IDLE_STEPS} steps of the environment; check that its agents "
+                f"request decisions",
+                code="E0511",
+            )
+
+    def _refuse_strangers(self) -> None:
+        if len(self.env.specs) == len(self.collectors):
+            return
+        strangers = [name for name in self.env.specs if name not in self.collectors]
+        raise EnvError(
+            f"the environment has agents of behaviour {', '.join(map(repr, strangers))}, for which nothing was set up",
+            code="E0511",
+        )
+
+    def begin_anew(self) -> None:
+        """Resets the environment and drops all open trajectories."""
+        self.env.reset()
+        for collector in self.collectors.values():
+            collector.forget()
+        self._read({})
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if self.env.exactness != "exact":
+            self.begin_anew()
+
+
+class AgentSource:
+    """The share of one behaviour in a world that all behaviours act in."""
+
+    def __init__(self, behavior: str, world: AgentWorld, needs: Callable[[str], bool]) -> None:
+        self.behavior = behavior
+        self.world = world
+        self.needs = needs
+
+    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
+        return self.world.fill(self.behavior, should_stop, self.needs)
+
+    def publish(self, version: int, policy: Policy) -> None:
+        self.world.versions[self.behavior] = version
+
+    def set_env_parameters(self, values: Parameters) -> None:
+        raise SettingsError("agents' environments have no parameters that can be set while training yet")
+
+    def end_episode(self) -> None:
+        self.world.begin_anew()
+
+    def listen(self, on_step: StepListener | None) -> None:
+        raise SettingsError("steps of agents that come and go cannot be listened to")
+
+    @contextmanager
+    def heard_by(self, on_step: StepListener) -> Iterator[None]:
+        self.listen(on_step)
+        yield
+
+    def wait(self) -> None:
+        """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+
+    def close(self) -> None:
+        self.world.env.close()
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping; the environment's are everybody's."""
+        collector = self.world.collectors[self.behavior]
+        seconds = {"act": collector.seconds, "env": self.world.seconds}
+        collector.seconds = self.world.seconds = 0.0
+        return seconds
+
+    def drain_metrics(self) -> Metrics:
+        return {"rollout/buffer_utilisation": self.world.stores[self.behavior].utilisation}
+
+    @property
+    def env(self) -> Any:
+        return self.world.env
+
+    @property
+    def exactness(self) -> str:
+        return self.world.env.exactness
+
+    def state_dict(self) -> State:
+        """Saves nothing: the world that all behaviours share is saved once, by whoever owns it."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        pass
+
+    def begin_anew(self, states: Sequence[State]) -> None:
+        raise SettingsError("agents that come and go cannot be dealt to another number of ranks")

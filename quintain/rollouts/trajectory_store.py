@@ -1,0 +1,48 @@
+"""Where whole trajectories wait until there are enough of them for an update."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quintain.data.rollout import Batch, Rollout
+from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
+from quintain.rollouts.store import RolloutBuffer
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+
+class TrajectoryBuffer(RolloutBuffer):
+    """One block that takes trajectories until it has `buffer_size` steps; the last ones may make it longer."""
+
+    def __init__(self, block: TrajectoryBlock, buffer_size: int) -> None:
+        super().__init__(block)
+        self.trajectories = block
+        self.buffer_size = buffer_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what was collected is enough for an update."""
+        return self.is_lent and self.trajectories.num_steps >= self.buffer_size
+
+    def reserve(self) -> Rollout | None:
+        was_open = self.is_open
+        block = super().reserve()
+        # After a resume it may be half full already.
+        if block is not None and not was_open:
+            block.begin(block.sequence + 1, 0)
+        return block
+
+    def take(self) -> Batch:
+        self.is_taken = True
+        return TrajectoryBatch(self.trajectories)
+
+    @property
+    def utilisation(self) -> float:
+        """The part of a batch that is there."""
+        return min(1.0, self.trajectories.num_steps / self.buffer_size)
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if state["block"] is None:
+            self.trajectories.begin(state["sequence"], 0)
