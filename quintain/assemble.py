@@ -31,6 +31,7 @@ from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
 from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
+from quintain.settings.rules import has_agents
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
@@ -69,8 +70,12 @@ def assemble(
     run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: World | None = None
 ) -> Trainer:
     """Builds the trainer that the settings describe, or one rank's share of it."""
+    if has_agents(run_file.experiment):
+        from quintain.assemble_agents import assemble_agents
+
+        return assemble_agents(run_file, session, writer)
     parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
-    trainer_class: Any = _load("trainer", _behavior(run_file).trainer)
+    trainer_class: Any = load_part("trainer", _behavior(run_file).trainer)
     trainer: Trainer = trainer_class.from_parts(parts)
     return trainer
 
@@ -89,8 +94,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     if policy.spec != env.spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
     policy.to(resolve_device(run_file.run.device))
-    signals = {name: _load("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
-    make_algorithm = slots.make_algorithm or _load("algorithm", behavior.algorithm)
+    signals = {name: load_part("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
+    make_algorithm = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     algorithm.join(world)
     policy.join(world)
@@ -110,10 +115,10 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     return Parts(
         policy=policy,
         algorithm=algorithm,
-        source=_load("placement", run_file.run.placement)(run_file.run.placement, collector),
+        source=load_part("placement", run_file.run.placement)(run_file.run.placement, collector),
         store=_make_store(run_file, _make_block(behavior, env, policy), session, writer, world),
         progress=Progress(experiment.budget.env_steps),
-        events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
+        events=make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
         episodes=episodes,
         guard=UpdateGuard(run_file.run),
@@ -138,7 +143,7 @@ def _make_block(behavior: Behavior, env: Env, policy: Policy) -> Rollout:
 
 def _make_store(run_file: RunFile, block: Rollout, session: Session, writer: Writer, world: World) -> RolloutStore:
     settings = _behavior(run_file).rollout
-    store_class: Any = _load("rollout", settings)
+    store_class: Any = load_part("rollout", settings)
     store: RolloutStore
     if isinstance(settings, ReplaySettings):
         place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
@@ -184,6 +189,11 @@ def env_maker(
     Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
     """
     settings = run_file.experiment.env
+    if has_agents(run_file.experiment):
+        raise SettingsError(
+            "an environment of agents has no lanes: it can be trained in, and neither evaluated nor measured yet",
+            code="E0226",
+        )
     if not is_grouped and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
     make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
@@ -210,7 +220,7 @@ def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
     if slot is None and isinstance(settings, GymSettings):
         return partial(gym_env, settings, hosting=hosting)
     hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
-    return partial(_load("env", settings), settings)
+    return partial(load_part("env", settings), settings)
 
 
 def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
@@ -228,7 +238,7 @@ def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, r
 def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
     """Builds an untrained policy that fits the spaces."""
     settings = _behavior(run_file).policy
-    policy: Policy = _load("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
+    policy: Policy = load_part("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
     return policy
 
 
@@ -287,14 +297,16 @@ def _behavior(run_file: RunFile) -> Behavior:
     return next(iter(run_file.experiment.behaviors.values()))
 
 
-def _load(kind: str, settings: Any) -> Callable[..., Any]:
+def load_part(kind: str, settings: Any) -> Callable[..., Any]:
+    """Imports the part that these settings are of."""
     return registry.get(kind, settings.type).load()
 
 
-def _make_events(behavior: Behavior, context: EventContext) -> EventManager:
+def make_events(behavior: Behavior, context: EventContext) -> EventManager:
+    """Builds the events of one behaviour."""
     events = EventManager()
     for settings in behavior.events:
-        implementation = _load("event", settings)
+        implementation = load_part("event", settings)
         event = (
             implementation(settings, context)
             if isinstance(implementation, type)

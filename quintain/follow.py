@@ -162,14 +162,14 @@ def follow(world: World) -> None:
         world.barrier()
         if orders.first == "restore":
             restore_rank(trainer, broadcast_state(world, None))
-            trainer.progress.budget_env_steps = run_file.experiment.budget.env_steps
+            trainer.set_budget(run_file.experiment.budget.env_steps)
             session.commit_if_decided(trainer)
         share_policy(trainer.policy, world)
         joint_exactness(trainer)
         if orders.goes_on:
             trainer.records.goal_reached = False
         if orders.first == "save":
-            trainer.algorithm.begin_from_policy()
+            trainer.begin_from_policy()
             session.save(trainer)
         trainer.train()
     finally:

@@ -77,7 +77,7 @@ def start(
         run.resources.enter_context(directory.lock())
         run.open_directory(directory)
         if initialize_from is not None:
-            trainer.algorithm.begin_from_policy()
+            trainer.begin_from_policy()
             run.save(trainer)
         run.write_settings()
         run.show_determinism(exactness)

@@ -114,7 +114,7 @@ class Run:
         if trainer.world.size > 1:
             broadcast_state(trainer.world, loaded.state)
         restore_rank(trainer, loaded.state)
-        trainer.progress.budget_env_steps = self.run_file.experiment.budget.env_steps
+        trainer.set_budget(self.run_file.experiment.budget.env_steps)
         self.last = checkpoint
         # Going back is a new branch: until it is committed, the next resume would take up the old one.
         if decide(trainer.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -110,7 +111,26 @@ class EnvPoolSettings(EnvSettings):
     """Time limit of an episode; null keeps the task's own."""
 
 
+class AgentsSettings(PartSettings):
+    """Runs an environment of agents that come and go, of one or several behaviours, by module:Name."""
+
+    has_agents: ClassVar[bool] = True
+    """Whether agents come and go, so that there are trajectories in place of lanes."""
+    behavior_defaults: ClassVar[Mapping[str, object]] = {"rollout": {"type": "trajectories"}, "events": []}
+    """What behaviours have where nobody says otherwise: there is nothing to evaluate them in yet."""
+
+    id: str = Field(min_length=1)
+    """module:Name of a class or factory that makes something like ML-Agents' BaseEnv."""
+
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments passed on to it, beside `seed` and `worker_id` where it takes them."""
+
+    num_lanes: Count = 1
+    """Copies of the environment that are stepped together."""
+
+
 REGISTERED = (
+    Registration("env", "agents", AgentsSettings, "quintain.envs.agents.factory:agent_env"),
     Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),
     Registration("env", "native", NativeSettings, "quintain.envs.native.env:NativeEnv"),
     Registration("env", "envpool", EnvPoolSettings, "quintain.envs.envpool:envpool_env"),

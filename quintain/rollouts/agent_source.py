@@ -32,7 +32,7 @@ MAX_IDLE_STEPS = 10_000
 
 
 class AgentWorld(KeepsState):
-    """Steps an environment and lets the collectors of all behaviours follow their agents."""
+    """Steps an environment and lets the collectors of all behaviours follow their agents: the source of them all."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"stores", "seconds", "num_idle_steps"})
 
@@ -111,17 +111,39 @@ class AgentWorld(KeepsState):
             code="E0511",
         )
 
-    def begin_anew(self) -> None:
+    def start_episodes(self) -> None:
         """Resets the environment and drops all open trajectories."""
         self.env.reset()
         for collector in self.collectors.values():
             collector.forget()
         self._read({})
 
+    @property
+    def exactness(self) -> str:
+        """Says how exactly a resumed run continues: "exact", or "statistical: <why>"."""
+        return self.env.exactness
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping."""
+        seconds = {"act": sum(collector.seconds for collector in self.collectors.values()), "env": self.seconds}
+        for collector in self.collectors.values():
+            collector.seconds = 0.0
+        self.seconds = 0.0
+        return seconds
+
+    def wait(self) -> None:
+        """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+
+    def close(self) -> None:
+        self.env.close()
+
+    def begin_anew(self, states: Sequence[State]) -> None:
+        raise SettingsError("agents that come and go cannot be dealt to another number of ranks", code="E0226")
+
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         if self.env.exactness != "exact":
-            self.begin_anew()
+            self.start_episodes()
 
 
 class AgentSource:
@@ -139,13 +161,13 @@ class AgentSource:
         self.world.versions[self.behavior] = version
 
     def set_env_parameters(self, values: Parameters) -> None:
-        raise SettingsError("agents' environments have no parameters that can be set while training yet")
+        raise SettingsError("an environment of agents has no parameters that can be set while it is trained in yet")
 
     def end_episode(self) -> None:
-        self.world.begin_anew()
+        self.world.start_episodes()
 
     def listen(self, on_step: StepListener | None) -> None:
-        raise SettingsError("steps of agents that come and go cannot be listened to")
+        raise SettingsError("steps of agents that come and go have no common slot to listen to")
 
     @contextmanager
     def heard_by(self, on_step: StepListener) -> Iterator[None]:
@@ -156,14 +178,11 @@ class AgentSource:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
 
     def close(self) -> None:
-        self.world.env.close()
+        """Leaves the world alone, which others may still need; whoever owns it closes it."""
 
     def drain_seconds(self) -> dict[str, float]:
-        """Returns and forgets the seconds spent acting and stepping; the environment's are everybody's."""
-        collector = self.world.collectors[self.behavior]
-        seconds = {"act": collector.seconds, "env": self.world.seconds}
-        collector.seconds = self.world.seconds = 0.0
-        return seconds
+        """Returns nothing: the world's clock is read once, for all behaviours."""
+        return {}
 
     def drain_metrics(self) -> Metrics:
         return {"rollout/buffer_utilisation": self.world.stores[self.behavior].utilisation}
@@ -184,4 +203,4 @@ class AgentSource:
         pass
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        raise SettingsError("agents that come and go cannot be dealt to another number of ranks")
+        """Does nothing: the world is dealt as a whole."""

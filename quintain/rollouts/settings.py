@@ -45,7 +45,26 @@ class ReplaySettings(RolloutSettings):
     """Rewards that are added up before the critic is asked what follows (n-step returns)."""
 
 
+class TrajectorySettings(PartSettings):
+    """Keeps whole trajectories of agents until there are enough for an update."""
+
+    keeps_trajectories: ClassVar[bool] = True
+    """Whether it holds trajectories of agents that come and go instead of steps of lanes."""
+
+    time_horizon: Count = 64
+    """Steps of one agent after which a trajectory is cut, and bootstrapped from what was seen next."""
+
+    buffer_size: Count = 10_240
+    """Steps of all agents of the behaviour in one update; whole trajectories may make it a little more."""
+
+    budget_env_steps: Count | None = None
+    """Steps of the behaviour's agents to learn from; null is the run's budget."""
+
+
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
+    Registration(
+        "rollout", "trajectories", TrajectorySettings, "quintain.rollouts.trajectory_store:TrajectoryBuffer"
+    ),
 )

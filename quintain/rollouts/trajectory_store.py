@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
+from quintain.rollouts.settings import TrajectorySettings
 from quintain.rollouts.store import RolloutBuffer
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 class TrajectoryBuffer(RolloutBuffer):
     """One block that takes trajectories until it has `buffer_size` steps; the last ones may make it longer."""
 
-    def __init__(self, block: TrajectoryBlock, buffer_size: int) -> None:
+    def __init__(self, block: TrajectoryBlock, settings: TrajectorySettings) -> None:
         super().__init__(block)
         self.trajectories = block
-        self.buffer_size = buffer_size
+        self.buffer_size = settings.buffer_size
 
     @property
     def is_full(self) -> bool:

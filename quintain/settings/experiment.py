@@ -71,7 +71,7 @@ class Experiment(Settings):
 
     @field_validator("behaviors")
     @classmethod
-    def _is_one_and_well_named(cls, behaviors: dict[str, Behavior]) -> dict[str, Behavior]:
+    def _are_well_named(cls, behaviors: dict[str, Behavior]) -> dict[str, Behavior]:
         for name in behaviors:
             if not _BEHAVIOR_NAME.fullmatch(name):
                 raise PydanticCustomError(
@@ -79,10 +79,6 @@ class Experiment(Settings):
                     'name "{name}" may only have letters, digits, "_", "." and "-"',
                     {"name": name},
                 )
-        if len(behaviors) != 1:
-            raise PydanticCustomError(
-                "behavior_count",
-                "found {found}, expected exactly one; several behaviours are not supported yet",
-                {"found": ", ".join(behaviors) or "none"},
-            )
+        if not behaviors:
+            raise PydanticCustomError("behavior_count", "found none, expected at least one")
         return behaviors

@@ -1,4 +1,4 @@
-"""Lays what a user set over the defaults that the chosen algorithm brings."""
+"""Lays what a user set over the defaults that the chosen algorithm and environment bring."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[KeyPath, Mapping[str, 
     return blocks
 
 
+def env_defaults(values: Mapping[str, Any]) -> dict[KeyPath, Mapping[str, object]]:
+    """Returns what the kind of environment brings for each behaviour, by the path of the behaviour."""
+    experiment = values.get("experiment")
+    if not isinstance(experiment, Mapping) or not isinstance(experiment.get("behaviors"), Mapping):
+        return {}
+    env = experiment.get("env")
+    chosen = env.get("type") if isinstance(env, Mapping) else None
+    try:
+        settings_class = registry.get("env", chosen).settings_class if isinstance(chosen, str) else None
+    except SettingsError:
+        return {}
+    defaults: Mapping[str, object] = getattr(settings_class, "behavior_defaults", {})
+    return {("experiment", "behaviors", name): defaults for name in experiment["behaviors"] if defaults}
+
+
 def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, object]]:
     try:
         return registry.get("algorithm", algorithm).defaults
@@ -32,8 +47,8 @@ def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, object]]:
 
 
 def with_algorithm_defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Completes what a user set by what the algorithm brings."""
-    for path, defaults in algorithm_defaults(values).items():
+    """Completes what a user set by what the algorithm brings, and below that by what the environment does."""
+    for path, defaults in [*algorithm_defaults(values).items(), *env_defaults(values).items()]:
         lower: Mapping[str, Any] = defaults
         for step in reversed(path):
             lower = {str(step): lower}

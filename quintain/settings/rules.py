@@ -16,6 +16,7 @@ def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
     problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
     problems += _env_events_can_happen(tree.experiment)
+    problems += _behaviors_fit_env(tree)
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
@@ -29,6 +30,7 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _one_hand_on_the_learning_rate(path, behavior)
         problems += _replay_has_its_algorithm(path, behavior)
         problems += _replay_can_fill(path, behavior, tree.experiment)
+        problems += _agents_have_trajectories(path, behavior, tree.experiment)
     return problems
 
 
@@ -247,6 +249,63 @@ def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) 
             f"{buffer_size} is less than is collected at once: experiment.env.num_lanes * "
             f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes * num_steps}; raise it",
             "E0225",
+        )
+
+
+def has_agents(experiment: Experiment) -> bool:
+    """Says whether agents come and go in the environment, of one or several behaviours."""
+    return getattr(type(experiment.env), "has_agents", False)
+
+
+def _behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
+    found = ", ".join(tree.experiment.behaviors)
+    if not has_agents(tree.experiment):
+        if len(tree.experiment.behaviors) > 1:
+            yield Problem(
+                ("experiment", "behaviors"),
+                f"found {found}, expected exactly one: only an environment of agents (experiment.env.type agents) has "
+                f"several",
+                "E0205",
+            )
+    elif (_integer(tree.run.placement, "num_ranks") or 1) > 1 or tree.run.env_workers.num_workers is not None:
+        yield Problem(
+            ("experiment", "env", "type"),
+            "agents act in one process; leave run.placement.num_ranks and run.env_workers.num_workers out",
+            "E0226",
+        )
+
+
+def _agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
+    keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
+    if keeps != has_agents(experiment):
+        wanted = "trajectories" if has_agents(experiment) else "block"
+        yield Problem(
+            (*path, "rollout", "type"),
+            f"{behavior.rollout.type} does not go with experiment.env.type {experiment.env.type}; set it to {wanted}",
+            "E0226",
+        )
+        return
+    if not keeps:
+        return
+    if getattr(type(behavior.algorithm), "needs_groups", False) or getattr(behavior.policy, "memory", None) is not None:
+        yield Problem(
+            path,
+            "agents that come and go are neither compared with each other (algorithm) nor remembered (policy.memory) "
+            "yet; choose another algorithm, or leave memory out",
+            "E0226",
+        )
+    for place, event in enumerate(behavior.events):
+        if event.type in ("evaluate", "stop_at_return", "randomize_env"):
+            yield Problem(
+                (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
+            )
+    batch_size, buffer_size = _integer(behavior.algorithm, "batch_size"), _integer(behavior.rollout, "buffer_size")
+    if batch_size is not None and buffer_size is not None and batch_size > buffer_size:
+        yield Problem(
+            (*path, "algorithm", "batch_size"),
+            f"{batch_size} is more than {dotted((*path, 'rollout', 'buffer_size'))} {buffer_size}, so that no "
+            f"minibatch would ever be full; lower batch_size, or raise buffer_size",
+            "E0215",
         )
 
 

@@ -104,9 +104,9 @@ class Trainer:
     def train(self, total_timesteps: int | None = None) -> RunSummary:
         """Trains until the budget is spent (`total_timesteps`, or the settings' budget), or until asked to stop."""
         if total_timesteps is not None:
-            self.progress.budget_env_steps = total_timesteps
+            self.set_budget(total_timesteps)
         with self.session.running(self):
-            self.events.start(self)
+            self._start_events()
             while not self.is_finished and not self._must_stop():
                 if not self.advance():
                     self.source.wait()
@@ -114,10 +114,21 @@ class Trainer:
 
     learn = train
 
+    def _start_events(self) -> None:
+        self.events.start(self)
+
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do; only between cycles, so that the last batch is always learned."""
         return self.progress.is_between_cycles and (self.progress.is_budget_spent or self.records.goal_reached)
+
+    def set_budget(self, env_steps: int) -> None:
+        """Changes how long to train; what was trained already counts."""
+        self.progress.budget_env_steps = env_steps
+
+    def begin_from_policy(self) -> None:
+        """Takes note that the policy was given other weights before the run began."""
+        self.algorithm.begin_from_policy()
 
     def stop(self, reason: str) -> None:
         """Asks the trainer to stop after the step or stage it is in; the run can be resumed from there."""

@@ -31,6 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "",
             "__main__",
             "assemble",
+            "assemble_agents",
             "cli",
             "embodichain_names",
             "env_limits",

@@ -1,0 +1,132 @@
+"""Puts together the trainers of all behaviours of an environment of agents; `assemble` leaves such runs to it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quintain import registry
+from quintain.assemble import load_part, make_events, resolve_device
+from quintain.data.trajectory import TrajectoryBlock
+from quintain.envs.agents.env import AgentEnv
+from quintain.envs.agents.factory import agent_env
+from quintain.envs.hosting import Hosting
+from quintain.errors import SettingsError
+from quintain.kernel_notes import kernel_notes
+from quintain.policies.base import Policy
+from quintain.progress import Progress
+from quintain.rng import Rng
+from quintain.rollouts.agent_collector import AgentCollector
+from quintain.rollouts.agent_source import AgentSource, AgentWorld
+from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.trainers.base import Parts, Session, Trainer
+from quintain.trainers.events import EventContext
+from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.guard import UpdateGuard
+from quintain.trainers.joint import BehaviorSession, JointTrainer, SharedStats, prefix_of
+
+if TYPE_CHECKING:
+    from quintain.services.writers import Writer
+    from quintain.settings.experiment import Behavior
+    from quintain.settings.tree import RunFile
+
+
+def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> JointTrainer:
+    """Builds the environment, and a trainer for each behaviour that it has."""
+    torch.set_num_threads(run_file.run.threads)
+    rng = Rng(run_file.experiment.seed)
+    GlobalStreams().seed(rng.child("global"))
+    env = agent_env(run_file.experiment.env, rng.child("env"))  # type: ignore[arg-type]  # the rules saw to it
+    behaviors = _behaviors_of(run_file, env, writer)
+    makers = {name: _Maker(run_file, name, settings, env, rng) for name, settings in behaviors.items()}
+    world = AgentWorld(
+        env,
+        {name: maker.collector for name, maker in makers.items()},
+        {name: maker.store for name, maker in makers.items()},
+    )
+    stats = StatsReporter(writer)
+    sessions = {name: BehaviorSession(name, session) for name in makers}
+    trainers: dict[str, Trainer] = {}
+
+    def needs(behavior: str) -> bool:
+        return not trainers[behavior].is_finished
+
+    for name, maker in makers.items():
+        shared = SharedStats(stats, prefix_of(name, len(makers)))
+        for note in kernel_notes(maker.policy, maker.algorithm):
+            writer.note(note if len(makers) == 1 else f"{name}: {note}")
+        parts = maker.parts(AgentSource(name, world, needs), shared, sessions[name], writer)
+        trainer_class: Any = load_part("trainer", maker.settings.trainer)
+        trainers[name] = trainer_class.from_parts(parts)
+    own = {name: maker.own_budget for name, maker in makers.items() if maker.own_budget is not None}
+    joint = JointTrainer(trainers, world, own, stats=stats, session=session, writer=writer)
+    for each in sessions.values():
+        each.joint = joint
+    return joint
+
+
+class _Maker:
+    """Makes the parts of one behaviour, each from random streams of its own."""
+
+    def __init__(self, run_file: RunFile, name: str, settings: Behavior, env: AgentEnv, rng: Rng) -> None:
+        self.run_file = run_file
+        self.settings = settings
+        self.rng = rng.child("behaviors").child(name)
+        rollout: Any = settings.rollout
+        self.own_budget: int | None = rollout.budget_env_steps
+        self.policy: Policy = load_part("policy", settings.policy)(
+            settings.policy, env.specs[name], self.rng.child("policy")
+        )
+        self.policy.to(resolve_device(run_file.run.device))
+        signals = {key: load_part("reward_signal", each)(each) for key, each in settings.reward_signals.items()}
+        self.algorithm = load_part("algorithm", settings.algorithm)(
+            settings.algorithm, self.policy, signals, self.rng.child("algorithm")
+        )
+        self.episodes = EpisodeWindow()
+        self.collector = AgentCollector(
+            self.policy, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
+        )
+        block = TrajectoryBlock(env.specs[name], rollout.buffer_size + rollout.time_horizon)
+        self.store: TrajectoryBuffer = load_part("rollout", rollout)(block, rollout)
+
+    def parts(self, source: AgentSource, stats: StatsReporter, session: Session, writer: Writer) -> Parts:
+        budget = self.own_budget or self.run_file.experiment.budget.env_steps
+        return Parts(
+            policy=self.policy,
+            algorithm=self.algorithm,
+            source=source,
+            store=self.store,
+            progress=Progress(budget),
+            events=make_events(self.settings, EventContext(_no_env, self.rng, budget)),
+            stats=stats,
+            episodes=self.episodes,
+            guard=UpdateGuard(self.run_file.run),
+            session=session,
+            hosting=Hosting(),
+            writer=writer,
+        )
+
+
+def _behaviors_of(run_file: RunFile, env: AgentEnv, writer: Writer) -> dict[str, Behavior]:
+    """Returns the settings of each behaviour that the environment has."""
+    known = run_file.experiment.behaviors
+    for name in env.specs:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f'; did you mean it by "{near[0]}"?' if near else ""
+            raise SettingsError(
+                f'the environment has agents of behaviour "{name}", and experiment.behaviors has only '
+                f"{', '.join(known)}{hint}",
+                code="E0227",
+            )
+    for name in known:
+        if name not in env.specs:
+            writer.note(f"note: behaviour {name} is set up, and the environment has no agents of it")
+    return {name: known[name] for name in env.specs}
+
+
+def _no_env(num_lanes: int, rng: Rng) -> Any:
+    raise AssertionError("the rules refuse events that need an environment of their own")

@@ -1,0 +1,223 @@
+"""Small tasks for agents that come and go, all agents at once: a ball to balance, and gates to choose.
+
+For trying trainers out and for tests. `quintain train ppo agents/quintain.envs.agents.tasks:balance_ball` runs one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.envs.agents.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class Population(KeepsState, ABC):
+    """All agents of one behaviour; an agent that ends is replaced by another with a new id."""
+
+    spec: BehaviorSpec
+
+    def __init__(self, num_agents: int, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.num_met = num_agents
+        self.ids: Array = np.arange(num_agents, dtype=np.int32)
+        self.reward: Array = np.zeros(num_agents, np.float32)
+        self.decides: Array = np.ones(num_agents, np.bool_)
+        self.ended: dict[str, Array] = {}
+        self.everybody = np.ones(num_agents, np.bool_)
+
+    @abstractmethod
+    def begin(self, who: Array) -> None:
+        """Puts the agents of a mask where their episodes begin."""
+
+    @abstractmethod
+    def observe(self) -> Array:
+        """Returns what every agent sees."""
+
+    @abstractmethod
+    def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
+        """Lets the agents that decided act, writes rewards, and returns who ended and who was interrupted."""
+
+    def mask(self) -> list[Array] | None:
+        """Returns what is forbidden to every agent, by branch."""
+        return None
+
+    def group(self) -> Array:
+        """Returns the group of every agent."""
+        return np.zeros(len(self.ids), np.int32)
+
+    def reset(self) -> None:
+        self.reward[:] = 0.0
+        self.decides[:] = True
+        self.begin(self.everybody)
+        self._note_ends(~self.everybody, ~self.everybody)
+
+    def step(self, numbers: Array, choices: Array) -> None:
+        self.reward[self.decides] = 0.0
+        ended, interrupted = self.move(numbers, choices)
+        self._note_ends(ended | interrupted, interrupted)
+        who = ended | interrupted
+        if who.any():
+            count = int(who.sum())
+            self.ids[who] = np.arange(self.num_met, self.num_met + count, dtype=np.int32)
+            self.num_met += count
+            self.reward[who] = 0.0
+            self.decides[who] = True
+            self.begin(who)
+
+    def _note_ends(self, who: Array, interrupted: Array) -> None:
+        self.ended = {
+            "obs": self.observe()[who],
+            "reward": self.reward[who],
+            "interrupted": interrupted[who],
+            "ids": self.ids[who],
+            "group": self.group()[who],
+        }
+
+    def steps(self) -> tuple[DecisionSteps, TerminalSteps]:
+        who, mask = self.decides, self.mask()
+        allowed = None if mask is None else [branch[who] for branch in mask]
+        ended = self.ended
+        return (
+            DecisionSteps([self.observe()[who]], self.reward[who], self.ids[who], allowed, self.group()[who]),
+            TerminalSteps([ended["obs"]], ended["reward"], ended["interrupted"], ended["ids"], ended["group"]),
+        )
+
+
+class BallPopulation(Population):
+    """Each agent tilts a dome in two directions so that the ball on it stays: 0.1 a step, -1 for losing it."""
+
+    spec = BehaviorSpec([ObservationSpec((6,), name="tilt, place, speed")], ActionSpec.create_continuous(2))
+
+    def __init__(self, num_agents: int, seed: int, max_steps: int = 200) -> None:
+        super().__init__(num_agents, seed)
+        self.max_steps = max_steps
+        self.state: Array = np.zeros((num_agents, 3, 2), np.float32)
+        """[agents, (tilt, place, speed), direction]"""
+        self.age: Array = np.zeros(num_agents, np.int64)
+
+    def begin(self, who: Array) -> None:
+        self.state[who] = self.rng.uniform(-0.4, 0.4, (int(who.sum()), 3, 2))
+        self.state[who, 0] = 0.0
+        self.age[who] = 0
+
+    def observe(self) -> Array:
+        return self.state.reshape(len(self.ids), 6).copy()
+
+    def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
+        tilt, place, speed = self.state[:, 0], self.state[:, 1], self.state[:, 2]
+        np.clip(tilt + 0.1 * np.clip(numbers, -1.0, 1.0), -0.35, 0.35, out=tilt)
+        speed += 0.05 * (6.0 * tilt + place)
+        place += 0.05 * speed
+        self.age += 1
+        lost = np.abs(place).max(axis=1) > 1.0
+        self.reward[:] = np.where(lost, np.float32(-1.0), np.float32(0.1))
+        return lost, ~lost & (self.age >= self.max_steps)
+
+
+class GatePopulation(Population):
+    """Each agent sees a gate (0, 1 or 2) and a bell (0 or 1) and is to choose both; half a reward for each.
+
+    Every other agent decides only at every second step, and one wrong gate is sometimes forbidden. Episodes end by
+    chance, a tenth of them at each decision.
+    """
+
+    spec = BehaviorSpec([ObservationSpec((4,), name="gate, bell")], ActionSpec.create_discrete((3, 2)))
+
+    def __init__(self, num_agents: int, seed: int) -> None:
+        super().__init__(num_agents, seed)
+        self.gate: Array = np.zeros(num_agents, np.int64)
+        self.bell: Array = np.zeros(num_agents, np.int64)
+        self.closed: Array = np.full(num_agents, -1, np.int64)
+        self.time = 0
+
+    def begin(self, who: Array) -> None:
+        count = int(who.sum())
+        self.gate[who] = self.rng.integers(0, 3, count)
+        self.bell[who] = self.rng.integers(0, 2, count)
+        wrong = (self.gate[who] + 1) % 3
+        self.closed[who] = np.where(self.rng.uniform(size=count) < 0.3, wrong, -1)
+
+    def observe(self) -> Array:
+        seen = np.zeros((len(self.ids), 4), np.float32)
+        seen[np.arange(len(seen)), self.gate] = 1.0
+        seen[:, 3] = self.bell
+        return seen
+
+    def mask(self) -> list[Array]:
+        gates = np.arange(3)[None, :] == self.closed[:, None]
+        return [gates, np.zeros((len(self.ids), 2), np.bool_)]
+
+    def group(self) -> Array:
+        return 1 + np.arange(len(self.ids), dtype=np.int32) % 2
+
+    def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
+        who = self.decides.copy()
+        assert not (choices[:, 0] == self.closed)[who].any(), "a forbidden gate was chosen"
+        right = 0.5 * (choices[:, 0] == self.gate) + 0.5 * (choices[:, 1] == self.bell)
+        self.reward[who] = right[who]
+        ended = who & (self.rng.uniform(size=len(who)) < 0.1)
+        self.begin(who & ~ended)
+        self.time += 1
+        slow = np.arange(len(who)) % 2 == 1
+        self.decides[:] = ~slow | (self.time % 2 == 0)
+        return ended, np.zeros_like(ended)
+
+
+class TaskEnv(KeepsState):
+    """One or several populations in one environment, with the methods of ML-Agents' BaseEnv."""
+
+    def __init__(self, populations: Mapping[str, Population]) -> None:
+        self.populations = dict(populations)
+        self.actions = {name: self._no_action(name) for name in populations}
+
+    @property
+    def behavior_specs(self) -> dict[str, BehaviorSpec]:
+        return {name: population.spec for name, population in self.populations.items()}
+
+    def _no_action(self, name: str) -> tuple[Array, Array]:
+        population = self.populations[name]
+        actions = population.spec.action_spec.empty_action(len(population.ids))
+        return actions.continuous, actions.discrete
+
+    def reset(self) -> None:
+        for population in self.populations.values():
+            population.reset()
+
+    def set_actions(self, behavior_name: str, action: Any) -> None:
+        """Takes the actions of the agents that wanted a decision; the others' do not matter."""
+        who = self.populations[behavior_name].decides
+        numbers, choices = self.actions[behavior_name]
+        numbers[who], choices[who] = action.continuous, action.discrete
+
+    def step(self) -> None:
+        for name, population in self.populations.items():
+            population.step(*self.actions[name])
+
+    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
+        return self.populations[behavior_name].steps()
+
+    def close(self) -> None:
+        """Holds nothing outside of memory."""
+
+
+def balance_ball(seed: int = 0, num_agents: int = 12, max_steps: int = 200) -> TaskEnv:
+    """Makes balls to balance, of behaviour Ball."""
+    return TaskEnv({"Ball": BallPopulation(num_agents, seed, max_steps)})
+
+
+def gates(seed: int = 0, num_agents: int = 12) -> TaskEnv:
+    """Makes gates to choose, of behaviour Gate."""
+    return TaskEnv({"Gate": GatePopulation(num_agents, seed)})
+
+
+def ball_and_gates(seed: int = 0, num_agents: int = 12, max_steps: int = 200) -> TaskEnv:
+    """Makes both in one environment."""
+    return TaskEnv({"Ball": BallPopulation(num_agents, seed, max_steps), "Gate": GatePopulation(num_agents, seed + 1)})

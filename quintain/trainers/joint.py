@@ -1,0 +1,285 @@
+"""Several trainers that learn in one environment: one loop, one checkpoint, one row of metrics.
+
+Each behaviour has a trainer of its own, with its own policy, budget and schedules. A cycle here is one turn: every
+trainer advances until it must wait for experience, and at least one of them learned. Whoever has learned enough acts
+on, and is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+from quintain.data.spec import BehaviorSpec
+from quintain.envs.hosting import Hosting
+from quintain.policies.base import Policy
+from quintain.progress import Progress
+from quintain.rollouts.agent_source import AgentWorld
+from quintain.services.events import EventManager
+from quintain.services.stats import StatsReporter
+from quintain.trainers.base import Trainer
+from quintain.trainers.global_streams import GlobalStreams
+from quintain.trainers.parts import Session
+from quintain.trainers.records import Records
+from quintain.world import Alone
+
+if TYPE_CHECKING:
+    from quintain.services.writers import RunSummary
+    from quintain.typing import Array, Metrics, State
+
+_SHARED_PARTS = frozenset({"policy", "source", "global_streams"})
+"""Parts of a behaviour's trainer that the joint trainer saves for all."""
+
+
+class JointSpec:
+    """What policies of several behaviours see and choose."""
+
+    def __init__(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        self.specs = dict(specs)
+
+    def to_dict(self) -> dict[str, object]:
+        return {"behaviors": {name: spec.to_dict() for name, spec in self.specs.items()}}
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {spec}" for name, spec in self.specs.items())
+
+
+class PolicyGroup(nn.Module):
+    """The policies of all behaviours, saved and moved as one."""
+
+    def __init__(self, policies: Mapping[str, Policy]) -> None:
+        super().__init__()
+        # A module's name may have no dot in it, a behaviour's may.
+        self.members = nn.ModuleDict({name.replace(".", "%2E"): policy for name, policy in policies.items()})
+        self.spec = JointSpec({name: policy.spec for name, policy in policies.items()})
+        self.device = next(iter(policies.values())).device
+
+
+class Learners:
+    """The trainers by behaviour, as one part that has a state."""
+
+    def __init__(self, trainers: Mapping[str, Trainer], kind: str) -> None:
+        self.trainers = dict(trainers)
+        self.kind = kind
+
+    def state_dict(self) -> State:
+        return {
+            name: {part: getattr(trainer, part).state_dict() for part in self._parts(trainer)}
+            for name, trainer in self.trainers.items()
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        if set(state) != set(self.trainers):
+            raise KeyError(f"saved behaviours are {sorted(state)}, this run has {sorted(self.trainers)}")
+        other = "records" if self.kind == "training" else "training"
+        for name, trainer in self.trainers.items():
+            trainer.load_state_dict({self.kind: state[name], other: {}})
+
+    def _parts(self, trainer: Trainer) -> list[str]:
+        parts = trainer.training_parts if self.kind == "training" else trainer.record_parts
+        return [part for part in parts if part not in _SHARED_PARTS]
+
+
+class JointTrainer(Trainer):
+    """Lets the trainers of all behaviours take turns until each has spent its budget."""
+
+    stages: ClassVar[tuple[str, ...]] = ("advance",)
+    training_parts: ClassVar[tuple[str, ...]] = ("progress", "policy", "learners", "source", "global_streams")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "learner_records")
+    rank_parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        trainers: Mapping[str, Trainer],
+        world: AgentWorld,
+        own_budgets: Mapping[str, int],
+        *,
+        stats: StatsReporter,
+        session: Session,
+        writer: Any,
+    ) -> None:
+        """Joins trainers by behaviour; `own_budgets` has those that are not the run's."""
+        self.trainers = dict(trainers)
+        self.own_budgets = dict(own_budgets)
+        self.policy = PolicyGroup({name: trainer.policy for name, trainer in trainers.items()})  # type: ignore[assignment]  # what a run asks of a policy, for all of them
+        self.source = world  # type: ignore[assignment]  # what a run asks of a source, for all behaviours
+        self.learners = Learners(trainers, "training")
+        self.learner_records = Learners(trainers, "records")
+        self.progress = Progress(sum(trainer.progress.budget_env_steps for trainer in trainers.values()))
+        self.events = EventManager()
+        self.stats = stats
+        self.session = session
+        self.hosting = Hosting()
+        self.faults = self.hosting.faults
+        self.writer = writer
+        self.world = Alone()
+        self.records = Records()
+        self.global_streams = GlobalStreams()
+        self.batch = None
+        self.stop_reason = ""
+
+    def _start_events(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.events.start(trainer)
+
+    @property
+    def is_finished(self) -> bool:
+        all_finished = all(trainer.is_finished for trainer in self.trainers.values())
+        return self.progress.is_between_cycles and (all_finished or self.records.goal_reached)
+
+    def set_budget(self, env_steps: int) -> None:
+        """Changes how long behaviours train that have no budget of their own."""
+        for name, trainer in self.trainers.items():
+            trainer.set_budget(self.own_budgets.get(name, env_steps))
+        self.progress.budget_env_steps = sum(each.progress.budget_env_steps for each in self.trainers.values())
+
+    def begin_from_policy(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.begin_from_policy()
+
+    def stop(self, reason: str) -> None:
+        self.stop_reason = reason
+        for trainer in self.trainers.values():
+            trainer.stop(reason)
+
+    def _stage_advance(self) -> bool:
+        moved = False
+        for trainer in self.trainers.values():
+            trainer.stop_reason = self.stop_reason
+            moved = (not trainer.is_finished and trainer.advance()) or moved
+        if self.should_stop() or not moved:
+            return False
+        done = [trainer.progress for trainer in self.trainers.values()]
+        self.progress.close_cycle(
+            env_steps=sum(each.env_steps for each in done) - self.progress.env_steps,
+            episodes=sum(each.episodes for each in done) - self.progress.episodes,
+        )
+        return True
+
+    def _end_cycle(self) -> bool:
+        self.progress.is_closing = False
+        self.session.after_cycle(self)
+        return True
+
+    def needs(self, behavior: str) -> bool:
+        """Whether what agents of this behaviour do is still learned from."""
+        return not self.trainers[behavior].is_finished
+
+    def episode_stats(self) -> Metrics:
+        return {
+            f"{prefix_of(name, len(self.trainers))}{key}": value
+            for name, trainer in self.trainers.items()
+            for key, value in trainer.episodes.stats().items()
+        }
+
+    def fault_stats(self) -> Metrics:
+        return {}
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return {f"{name} {half}": path for name, each in self.trainers.items() for half, path in each.paths.items()}
+
+    def idle_events(self) -> list[str]:
+        return [f"{name}/{event}" for name, each in self.trainers.items() for event in each.events.never_fired()]
+
+    def close(self) -> None:
+        self.source.close()
+        for trainer in self.trainers.values():
+            trainer.events.close()
+
+    def load_state_dict(self, state: State) -> None:
+        for kind in ("records", "training"):
+            for name, saved in state[kind].items():
+                self.load_part(name, saved)
+
+
+def prefix_of(behavior: str, num_behaviors: int) -> str:
+    """Returns what the names of a behaviour's metrics begin with: nothing where it is the only one."""
+    return f"{behavior}/" if num_behaviors > 1 else ""
+
+
+class SharedStats(StatsReporter):
+    """Puts what one behaviour reports into the row of all, under its name."""
+
+    def __init__(self, shared: StatsReporter, prefix: str) -> None:
+        self.shared = shared
+        self.prefix = prefix
+        self._clock = shared._clock
+
+    def add_stat(self, name: str, value: float) -> None:
+        self.shared.add_stat(f"{self.prefix}{name}", value)
+
+    def set_stat(self, name: str, value: float) -> None:
+        self.shared.set_stat(f"{self.prefix}{name}", value)
+
+    def add_time(self, name: str, seconds: float) -> None:
+        self.shared.add_time(name, seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        return self.shared.total_seconds
+
+    @property
+    def last_step(self) -> int:
+        return self.shared.last_step
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restores nothing: the shared row is saved once."""
+
+
+class BehaviorSession:
+    """Surrounds the trainer of one behaviour: it passes on to the run what concerns all."""
+
+    def __init__(self, behavior: str, outer: Session) -> None:
+        self.behavior = behavior
+        self.outer = outer
+        self.joint: JointTrainer | None = None
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.outer.runs_dir
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.outer.keeps_checkpoints
+
+    @contextmanager
+    def running(self, trainer: Trainer) -> Iterator[None]:
+        raise AssertionError("the trainers of a run are trained together")
+        yield
+
+    def after_cycle(self, trainer: Trainer) -> None:
+        """Does nothing: rows and checkpoints are written after each turn of all."""
+
+    def save(self, trainer: Trainer) -> Path:
+        return self.outer.save(self._whole)
+
+    def take_up(self, trainer: Trainer, path: Path) -> None:
+        self.outer.take_up(self._whole, path)
+
+    def folder(self, name: str) -> Path:
+        return self.outer.folder(name)
+
+    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Array]) -> Path | None:
+        return self.outer.keep_evidence(self._whole, tensors)
+
+    def rollback(self, trainer: Trainer) -> bool:
+        return self.outer.rollback(self._whole)
+
+    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+        self.outer.warn(self._whole, code, f"{self.behavior}: {text}")
+
+    def summary(self, trainer: Trainer) -> RunSummary:
+        return self.outer.summary(self._whole)
+
+    @property
+    def _whole(self) -> JointTrainer:
+        assert self.joint is not None, "a behaviour's trainer was used before all were joined"
+        return self.joint
