@@ -54,11 +54,14 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
     def needs(behavior: str) -> bool:
         return not trainers[behavior].is_finished
 
+    def is_stopping() -> bool:
+        return joint.should_stop()
+
     for name, maker in makers.items():
         shared = SharedStats(stats, prefix_of(name, len(makers)))
         for note in kernel_notes(maker.policy, maker.algorithm):
             writer.note(note if len(makers) == 1 else f"{name}: {note}")
-        parts = maker.parts(AgentSource(name, world, needs), shared, sessions[name], writer)
+        parts = maker.parts(AgentSource(name, world, needs, is_stopping), shared, sessions[name], writer)
         trainer_class: Any = load_part("trainer", maker.settings.trainer)
         trainers[name] = trainer_class.from_parts(parts)
     own = {name: maker.own_budget for name, maker in makers.items() if maker.own_budget is not None}

@@ -149,13 +149,17 @@ class AgentWorld(KeepsState):
 class AgentSource:
     """The share of one behaviour in a world that all behaviours act in."""
 
-    def __init__(self, behavior: str, world: AgentWorld, needs: Callable[[str], bool]) -> None:
+    def __init__(
+        self, behavior: str, world: AgentWorld, needs: Callable[[str], bool], is_stopping: Callable[[], bool]
+    ) -> None:
+        """Makes the share; `needs` says of a behaviour whether it still learns, `is_stopping` whether all are to stop."""
         self.behavior = behavior
         self.world = world
         self.needs = needs
+        self.is_stopping = is_stopping
 
     def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
-        return self.world.fill(self.behavior, should_stop, self.needs)
+        return self.world.fill(self.behavior, lambda: self.is_stopping() or should_stop(), self.needs)
 
     def publish(self, version: int, policy: Policy) -> None:
         self.world.versions[self.behavior] = version

@@ -1,8 +1,7 @@
 """Several trainers that learn in one environment: one loop, one checkpoint, one row of metrics.
 
-Each behaviour has a trainer of its own, with its own policy, budget and schedules. A cycle here is one turn: every
-trainer advances until it must wait for experience, and at least one of them learned. Whoever has learned enough acts
-on, and is kept as it is.
+Each behaviour has a trainer of its own, with its own policy, budget and schedules. A cycle here is one cycle of one of
+them: whoever has enough experience first. Whoever has spent its budget acts on, and stays as it is.
 """
 
 from __future__ import annotations
@@ -147,27 +146,24 @@ class JointTrainer(Trainer):
             trainer.stop(reason)
 
     def _stage_advance(self) -> bool:
-        moved = False
+        """Lets trainers advance until one has learned; who is asked first does not matter to any number."""
         for trainer in self.trainers.values():
             trainer.stop_reason = self.stop_reason
-            moved = (not trainer.is_finished and trainer.advance()) or moved
-        if self.should_stop() or not moved:
-            return False
-        done = [trainer.progress for trainer in self.trainers.values()]
-        self.progress.close_cycle(
-            env_steps=sum(each.env_steps for each in done) - self.progress.env_steps,
-            episodes=sum(each.episodes for each in done) - self.progress.episodes,
-        )
-        return True
+            if not trainer.is_finished:
+                trainer.advance()
+            done = [each.progress for each in self.trainers.values()]
+            if trainer.progress.is_between_cycles and sum(each.updates for each in done) > self.progress.updates:
+                self.progress.close_cycle(
+                    env_steps=sum(each.env_steps for each in done) - self.progress.env_steps,
+                    episodes=sum(each.episodes for each in done) - self.progress.episodes,
+                )
+                return True
+        return False
 
     def _end_cycle(self) -> bool:
         self.progress.is_closing = False
         self.session.after_cycle(self)
         return True
-
-    def needs(self, behavior: str) -> bool:
-        """Whether what agents of this behaviour do is still learned from."""
-        return not self.trainers[behavior].is_finished
 
     def episode_stats(self) -> Metrics:
         return {

@@ -47,7 +47,8 @@ def copied(values: Any) -> np.ndarray:
 
 
 def test_every_registered_environment_has_a_case() -> None:
-    assert {case["type"] for case in EVERY.values()} == set(registry.names("env"))
+    # Agents that come and go have no lanes; what they promise is in tests/behaviors.
+    assert {case["type"] for case in EVERY.values()} == set(registry.names("env")) - {"agents"}
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -27,6 +27,8 @@ EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" f
 REQUIRED: dict[str, dict[str, Any]] = {
     "gym": {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 50},
     "native": {"id": "CartPole-v1", "kwargs": {"gravity": 3.7}, "max_episode_steps": 50},
+    "agents": {"id": "quintain.envs.agents.tasks:gates", "kwargs": {"num_agents": 3}, "num_lanes": 2},
+    "trajectories": {"time_horizon": 32, "buffer_size": 512, "budget_env_steps": 1000},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},
     "stop_at_return": {"mean_return": 195.0},
     "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
@@ -45,6 +47,10 @@ def settings_of(kind: str, name: str) -> PartSettings:
 
 def run_file_with(kind: str, settings: PartSettings) -> RunFile:
     """Puts one part into a whole run file."""
+    if settings.type in ("agents", "trajectories"):
+        env = settings_of("env", "agents")
+        behavior = {"algorithm": {"type": "ppo"}, "rollout": settings_of("rollout", "trajectories")}
+        return RunFile.from_mapping({"experiment": {"env": env, "behaviors": {"Gate": behavior}}})
     match kind:
         case "env":
             return run_file().replace("experiment.env", settings.model_dump(mode="json"))

@@ -83,14 +83,13 @@ def behaviors(block):
         ),
         (
             HEAD + "  behaviors: {a: {algorithm: ppo}, b: {algorithm: ppo}}\n",
-            "a.yaml:3:3: experiment.behaviors: found a, b, expected exactly one; "
-            "several behaviours are not supported yet",
+            "a.yaml:3:3: experiment.behaviors: found a, b, expected exactly one: only an environment of agents "
+            "(experiment.env.type agents) has several",
             "E0205",
         ),
         (
             HEAD + "  behaviors: {}\n",
-            "a.yaml:3:3: experiment.behaviors: found none, expected exactly one; "
-            "several behaviours are not supported yet",
+            "a.yaml:3:3: experiment.behaviors: found none, expected at least one",
             "E0205",
         ),
         (

@@ -1,0 +1,40 @@
+"""Small runs of our own agent tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quintain.assemble import assemble
+from quintain.run import Run
+from quintain.settings.tree import RunFile
+from quintain.trainers.joint import JointTrainer
+
+BEHAVIORS = {"balance_ball": ("Ball",), "gates": ("Gate",), "ball_and_gates": ("Ball", "Gate")}
+
+
+def run_file(task: str, env_steps: int = 600, *, budgets: dict[str, int] | None = None, **changes: Any) -> RunFile:
+    """Returns settings that are small enough for a test; `changes` are those of every behaviour's blocks."""
+    behavior: dict[str, Any] = {
+        "algorithm": {"type": "ppo", "batch_size": 64, "num_epochs": 2},
+        "policy": {"hidden_sizes": [8, 8], "compiled": False},
+        "rollout": {"buffer_size": 128, "time_horizon": 16},
+    }
+    for block, values in changes.items():
+        behavior[block] = {**behavior[block], **values}
+    behaviors = {name: dict(behavior) for name in BEHAVIORS[task]}
+    for name, budget in (budgets or {}).items():
+        behaviors[name]["rollout"] = {**behavior["rollout"], "budget_env_steps": budget}
+    env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}", "kwargs": {"num_agents": 5}, "num_lanes": 2}
+    return RunFile.from_mapping(
+        {
+            "experiment": {"seed": 3, "budget": {"env_steps": env_steps}, "env": env, "behaviors": behaviors},
+            "run": {"writers": []},
+        }
+    )
+
+
+def make(settings: RunFile) -> JointTrainer:
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    return trainer
