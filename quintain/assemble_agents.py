@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from quintain import registry
 from quintain.assemble import load_part, make_events, resolve_device
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv

@@ -152,7 +152,7 @@ class AgentSource:
     def __init__(
         self, behavior: str, world: AgentWorld, needs: Callable[[str], bool], is_stopping: Callable[[], bool]
     ) -> None:
-        """Makes the share; `needs` says of a behaviour whether it still learns, `is_stopping` whether all are to stop."""
+        """Makes the share; `needs` says whether a behaviour still learns, `is_stopping` whether all are to stop."""
         self.behavior = behavior
         self.world = world
         self.needs = needs

@@ -64,7 +64,5 @@ class TrajectorySettings(PartSettings):
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
-    Registration(
-        "rollout", "trajectories", TrajectorySettings, "quintain.rollouts.trajectory_store:TrajectoryBuffer"
-    ),
+    Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.trajectory_store:TrajectoryBuffer"),
 )

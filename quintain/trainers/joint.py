@@ -6,8 +6,8 @@ them: whoever has enough experience first. Whoever has spent its budget acts on,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -246,10 +246,8 @@ class BehaviorSession:
     def keeps_checkpoints(self) -> bool:
         return self.outer.keeps_checkpoints
 
-    @contextmanager
-    def running(self, trainer: Trainer) -> Iterator[None]:
+    def running(self, trainer: Trainer) -> AbstractContextManager[None]:
         raise AssertionError("the trainers of a run are trained together")
-        yield
 
     def after_cycle(self, trainer: Trainer) -> None:
         """Does nothing: rows and checkpoints are written after each turn of all."""

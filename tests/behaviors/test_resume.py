@@ -58,9 +58,7 @@ def test_training_for_longer_is_the_longer_run(tmp_path: Path) -> None:
     first = start(short, runs_dir=tmp_path, run_id="short", quiet=True)
     first.trainer.train()
     first.run.close()
-    again = resume(
-        tmp_path, "short", ["total_timesteps=900"], allow=["quintain.envs.agents.tasks:gates"], quiet=True
-    )
+    again = resume(tmp_path, "short", ["total_timesteps=900"], allow=["quintain.envs.agents.tasks:gates"], quiet=True)
     again.trainer.train()
     again.run.close()
     assert list(differences(expected.trainer.state_dict()["training"], again.trainer.state_dict()["training"])) == []

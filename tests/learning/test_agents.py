@@ -1,0 +1,53 @@
+"""Agents that come and go learn by PPO: numbers, choices under masks, and both in one environment at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quintain.assemble import assemble
+from quintain.run import Run
+from quintain.settings.tree import RunFile
+from quintain.trainers.joint import JointTrainer
+
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+
+TASKS = {"balance_ball": ["Ball"], "gates": ["Gate"], "ball_and_gates": ["Ball", "Gate"]}
+GAMMA = {"Ball": 0.99, "Gate": 0.5}
+
+
+def behavior(name: str) -> dict[str, Any]:
+    return {
+        "algorithm": {"type": "ppo", "batch_size": 256, "num_epochs": 8, "learning_rate": 1e-3},
+        "policy": {"initial_log_std": -1.0},
+        "rollout": {"buffer_size": 2048, "time_horizon": 64},
+        "reward_signals": {"extrinsic": {"gamma": GAMMA[name]}},
+    }
+
+
+def score(trainer: JointTrainer, name: str) -> float:
+    """Returns the mean return of the last episodes, and of gates what each decision brought."""
+    episodes = trainer.trainers[name].episodes
+    return episodes.mean_return if name == "Ball" else episodes.mean_return / episodes.mean_length
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("task", TASKS)
+def test_reaches_its_score(task: str, seed: int) -> None:
+    env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}"}
+    experiment = {"seed": seed, "budget": {"env_steps": 60_000}, "env": env}
+    settings = RunFile.from_mapping(
+        {
+            "experiment": {**experiment, "behaviors": {name: behavior(name) for name in TASKS[task]}},
+            "run": {"writers": []},
+        }
+    )
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    # 20.0 is never losing a ball in 200 steps, 1.0 always both the right gate and the right bell.
+    wanted = {"Ball": 18.0, "Gate": 0.95}
+    for name in TASKS[task]:
+        assert score(trainer, name) >= wanted[name], name
