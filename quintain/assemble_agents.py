@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
 
 
+FALLBACK = "default"
+"""The behaviour whose settings those have that are not named."""
+
+
 def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> JointTrainer:
     """Builds the environment, and a trainer for each behaviour that it has."""
     torch.set_num_threads(run_file.run.threads)
@@ -116,7 +120,7 @@ def _behaviors_of(run_file: RunFile, env: AgentEnv, writer: Writer) -> dict[str,
     """Returns the settings of each behaviour that the environment has."""
     known = run_file.experiment.behaviors
     for name in env.specs:
-        if name not in known:
+        if name not in known and FALLBACK not in known:
             near = get_close_matches(name, known, n=1)
             hint = f'; did you mean it by "{near[0]}"?' if near else ""
             raise SettingsError(
@@ -125,9 +129,9 @@ def _behaviors_of(run_file: RunFile, env: AgentEnv, writer: Writer) -> dict[str,
                 code="E0227",
             )
     for name in known:
-        if name not in env.specs:
+        if name not in env.specs and name != FALLBACK:
             writer.note(f"note: behaviour {name} is set up, and the environment has no agents of it")
-    return {name: known[name] for name in env.specs}
+    return {name: known[name if name in known else FALLBACK] for name in env.specs}
 
 
 def _no_env(num_lanes: int, rng: Rng) -> Any:

@@ -104,7 +104,8 @@ def is_report_due(run_file: RunFile, trainer: Trainer) -> bool:
     if every_updates is not None:
         return progress.updates % every_updates == 0 or trainer.is_finished
     rollout = next(iter(run_file.experiment.behaviors.values())).rollout
-    every_env_steps = getattr(type(rollout), "report_every_env_steps", 1)
+    usual: int = getattr(type(rollout), "report_every_env_steps", 1)
+    every_env_steps = run_file.run.report.every_env_steps or usual
     return every_env_steps == 1 or progress.crossed(every_env_steps) or trainer.is_finished
 
 

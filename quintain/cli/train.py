@@ -30,6 +30,27 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help
 
 
 @dataclass(frozen=True)
+class AgentOptions:
+    """Holds what only a configuration of ML-Agents takes."""
+
+    env: str | None = None
+    num_envs: int | None = None
+    seed: int | None = None
+    is_inference: bool = False
+    is_deterministic: bool = False
+
+    def names(self) -> list[str]:
+        """Returns the options that were typed and need such a configuration."""
+        given = {
+            "--env": self.env,
+            "--num-envs": self.num_envs,
+            "--inference": self.is_inference,
+            "--deterministic": self.is_deterministic,
+        }
+        return [name for name, value in given.items() if value]
+
+
+@dataclass(frozen=True)
 class TrainRequest:
     """Holds what `quintain train` was asked for."""
 
@@ -42,6 +63,7 @@ class TrainRequest:
     is_forced: bool
     initialize_from: str | None
     allow: tuple[str, ...]
+    agents: AgentOptions
     is_json: bool
     is_quiet: bool
 
@@ -71,6 +93,12 @@ def train(
     initialize_from: Annotated[
         str | None, typer.Option("--initialize-from", metavar="RUN", help="Start with the weights of a run.")
     ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="MODULE:NAME", help="Environment for a configuration of ML-Agents.")
+    ] = None,
+    num_envs: Annotated[int | None, typer.Option("--num-envs", min=1, help="Copies of it, in one process.")] = None,
+    inference: Annotated[bool, typer.Option("--inference", help="Act with the run's policies; learn nothing.")] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Take the likeliest actions.")] = False,
     allow: Allow = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -81,9 +109,10 @@ def train(
     """
     names, overrides = split_words(words or [])
     if resume and force:
-        raise _usage_error("--resume and --force exclude each other. Leave one out")
+        raise usage_error("--resume and --force exclude each other. Leave one out")
     if resume and run_id is None:
-        raise _usage_error("--resume needs --run-id. Or write: quintain resume RUN")
+        raise usage_error("--resume needs --run-id. Or write: quintain resume RUN")
+    agents = AgentOptions(env, num_envs, seed, inference, deterministic)
     if seed is not None:
         overrides = _with_seed(overrides, seed)
     has_earlier_run = resume or initialize_from is not None
@@ -97,6 +126,7 @@ def train(
             is_forced=force,
             initialize_from=initialize_from,
             allow=tuple(allow or ()),
+            agents=agents,
             is_json=json,
             is_quiet=quiet,
         )
@@ -114,7 +144,7 @@ def resume(
     """Continues a run where its last checkpoint stands."""
     names, overrides = split_words(words or [])
     if names:
-        raise _usage_error(f"expected key=value after RUN and found {names[0]!r}. Name one run at a time")
+        raise usage_error(f"expected key=value after RUN and found {names[0]!r}. Name one run at a time")
     run_resume(
         ResumeRequest(
             run=run,
@@ -130,11 +160,12 @@ def resume(
 def _with_seed(overrides: list[str], seed: int) -> list[str]:
     for override in overrides:
         if override.partition("=")[0].strip() in {"seed", "experiment.seed"}:
-            raise _usage_error(f"--seed {seed} and {override} both set the seed. Leave one out")
+            raise usage_error(f"--seed {seed} and {override} both set the seed. Leave one out")
     return [*overrides, f"experiment.seed={seed}"]
 
 
-def _usage_error(message: str) -> SettingsError:
+def usage_error(message: str) -> SettingsError:
+    """Makes the error for words that cannot be understood."""
     return SettingsError(message, code=USAGE_CODE)
 
 
@@ -144,7 +175,13 @@ def run_training(request: TrainRequest) -> None:
         follow_in_torchrun()
         return
     from quintain import launch
+    from quintain.cli.mlagents import is_mlagents_source, run_configuration
 
+    if isinstance(request.source, FileSource) and is_mlagents_source(request.source.path):
+        run_configuration(request, request.source.path)
+        return
+    if idle := request.agents.names():
+        raise usage_error(f"{idle[0]} goes with a configuration of ML-Agents, and this is none. Leave it out")
     if request.is_resume:
         assert request.run_id is not None
         run_file = None if request.source is None else _load(request.source, request.overrides)
@@ -154,7 +191,7 @@ def run_training(request: TrainRequest) -> None:
             request.overrides,
             allow=request.allow,
             run_file=run_file,
-            **_output(request.is_json, request.is_quiet),
+            **output(request.is_json, request.is_quiet),
         )
     else:
         start_from = request.initialize_from
@@ -165,9 +202,9 @@ def run_training(request: TrainRequest) -> None:
             run_id=request.run_id,
             force=request.is_forced,
             initialize_from=weights,
-            **_output(request.is_json, request.is_quiet),
+            **output(request.is_json, request.is_quiet),
         )
-    _train(launched, request)
+    train_launched(launched, request)
 
 
 def run_resume(request: ResumeRequest) -> None:
@@ -182,9 +219,9 @@ def run_resume(request: ResumeRequest) -> None:
         request.run,
         request.overrides,
         allow=request.allow,
-        **_output(request.is_json, request.is_quiet),
+        **output(request.is_json, request.is_quiet),
     )
-    _train(launched, request)
+    train_launched(launched, request)
 
 
 def _load(source: FileSource | NamesSource, overrides: tuple[str, ...]) -> RunFile:
@@ -202,12 +239,14 @@ def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
     return stored.replace("run.id", None)
 
 
-def _output(is_json: bool, is_quiet: bool) -> dict[str, Any]:
+def output(is_json: bool, is_quiet: bool) -> dict[str, Any]:
+    """Returns where progress goes."""
     # With --json, standard output belongs to the result; progress goes beside it.
     return {"stream": sys.stderr if is_json else None, "quiet": is_quiet}
 
 
-def _train(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
+def train_launched(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
+    """Trains what was prepared, and reports how it ended."""
     from quintain.rank_losses import train_through_losses
 
     directory, trainer = launched.directory, launched.trainer
@@ -216,7 +255,7 @@ def _train(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
             done = f"{trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are done"
             longer = f"quintain resume {directory.run_id} total_timesteps=N"
             launched.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
-        launched, summary = train_through_losses(launched, **_output(request.is_json, request.is_quiet))
+        launched, summary = train_through_losses(launched, **output(request.is_json, request.is_quiet))
     run = launched.run
     if request.is_json:
         about = {"run": directory.run_id, "directory": str(directory.shown), **asdict(summary)}

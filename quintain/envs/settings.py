@@ -128,6 +128,9 @@ class AgentsSettings(PartSettings):
     num_lanes: Count = 1
     """Copies of the environment that are stepped together."""
 
+    parameters: dict[str, float] = Field(default_factory=dict)
+    """Numbers of the task by name, for an environment with `set_parameters` or `set_float_parameter`."""
+
 
 REGISTERED = (
     Registration("env", "agents", AgentsSettings, "quintain.envs.agents.factory:agent_env"),

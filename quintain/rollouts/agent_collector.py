@@ -31,7 +31,18 @@ class AgentCollector(KeepsState):
     """Chooses actions and assembles trajectories; its state is where each agent stands."""
 
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"spec", "policy", "rng", "on_episodes", "scratch", "noise", "noise_from", "action_names", "seconds"}
+        {
+            "spec",
+            "policy",
+            "rng",
+            "on_episodes",
+            "scratch",
+            "noise",
+            "noise_from",
+            "action_names",
+            "seconds",
+            "is_deterministic",
+        }
     )
 
     def __init__(
@@ -55,6 +66,7 @@ class AgentCollector(KeepsState):
         }
         """What the agents that want a decision see, by field name, [n, ...]."""
         self.num_acts = 0
+        self.is_deterministic = False
         self.action_names = list(leaves(policy.spec.action, f.ACTION))
         self.scratch: dict[int, Rollout] = {}
         self.noise = np.zeros((NOISE_STEPS, 0, policy.noise.size), np.float32)
@@ -81,7 +93,7 @@ class AgentCollector(KeepsState):
         slot = self._slot(num_agents)
         for name, rows in self.seen.items():
             slot.arrays[name][:num_agents] = rows
-        self.policy.act(slot)
+        self.policy.act(slot, deterministic=self.is_deterministic)
         acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, f.LOG_PROB, f.VALUE)}
         self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version})
         chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)

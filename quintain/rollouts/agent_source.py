@@ -31,6 +31,10 @@ MAX_IDLE_STEPS = 10_000
 """Steps of the environment in a row at which nobody wants a decision, after which something must be wrong."""
 
 
+def _nobody(behavior: str) -> bool:
+    return False
+
+
 class AgentWorld(KeepsState):
     """Steps an environment and lets the collectors of all behaviours follow their agents: the source of them all."""
 
@@ -61,6 +65,14 @@ class AgentWorld(KeepsState):
                     return False
                 self._step(needs)
         return True
+
+    def play(self, num_steps: int, should_stop: Callable[[], bool]) -> None:
+        """Lets all agents act for so many steps; nothing of it is kept."""
+        with torch.inference_mode():
+            for _ in range(num_steps):
+                if should_stop():
+                    return
+                self._step(_nobody)
 
     def _step(self, needs: Callable[[str], bool]) -> None:
         blocks = {name: self._block(name) for name in self.collectors if needs(name)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -71,10 +70,12 @@ def _problem(details: ErrorDetails, draft: Draft) -> Problem:
         return Problem(path, "not set, and it has no default")
     if kind == "choice_name":
         return Problem((*path, "type"), details["msg"], context["code"])
-    return Problem(path, _value_problem(kind, context, details))
+    return Problem(path, value_problem(details))
 
 
-def _value_problem(kind: str, context: Mapping[str, Any], details: ErrorDetails) -> str:
+def value_problem(details: ErrorDetails) -> str:
+    """Says what is wrong with a value in the words of a user."""
+    kind, context = details["type"], details.get("ctx", {})
     if kind in _EXPECTED:
         return f"found {_shown(details['input'])}, expected {_EXPECTED[kind]}"
     if kind in _EXPECTED_BOUND:

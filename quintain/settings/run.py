@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.settings.base import Count, PartSettings, Settings
@@ -68,6 +68,15 @@ class ReportSettings(Settings):
 
     every_updates: Count | None = None
     """Updates between two rows; null is every update, or with replay every 1000 environment steps."""
+
+    every_env_steps: Count | None = None
+    """Environment steps between two rows, instead of updates."""
+
+    @model_validator(mode="after")
+    def _has_one_interval(self) -> ReportSettings:
+        if self.every_updates is not None and self.every_env_steps is not None:
+            raise PydanticCustomError("interval", "set one of every_env_steps and every_updates")
+        return self
 
 
 class EnvWorkerSettings(Settings):

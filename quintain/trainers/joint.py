@@ -105,6 +105,7 @@ class JointTrainer(Trainer):
         self.trainers = dict(trainers)
         self.own_budgets = dict(own_budgets)
         self.policy = PolicyGroup({name: trainer.policy for name, trainer in trainers.items()})  # type: ignore[assignment]  # what a run asks of a policy, for all of them
+        self.agents = world
         self.source = world  # type: ignore[assignment]  # what a run asks of a source, for all behaviours
         self.learners = Learners(trainers, "training")
         self.learner_records = Learners(trainers, "records")

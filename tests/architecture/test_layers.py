@@ -36,6 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "embodichain_names",
             "env_limits",
             "follow",
+            "infer",
             "kernel_notes",
             "launch",
             "rank_losses",

@@ -32,7 +32,26 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
                 f"ML-Agents' BaseEnv",
                 code="E0506",
             )
+        _set_parameters(copy, settings)
     return AgentEnv(copies)
+
+
+def _set_parameters(copy: Any, settings: AgentsSettings) -> None:
+    """Gives a copy the numbers of its task, by our name for it or by that of ML-Agents' side channel."""
+    if not settings.parameters:
+        return
+    with named_failure(f"{settings.id} refused its parameters", EnvError, "E0521"):
+        if hasattr(copy, "set_parameters"):
+            copy.set_parameters(dict(settings.parameters))
+        elif hasattr(copy, "set_float_parameter"):
+            for name, value in settings.parameters.items():
+                copy.set_float_parameter(name, value)
+        else:
+            raise EnvError(
+                f"{settings.id} takes no parameters, and {', '.join(settings.parameters)} was set; give it a method "
+                f"set_parameters(values)",
+                code="E0521",
+            )
 
 
 def _accepted(make: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

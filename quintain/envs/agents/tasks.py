@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class Population(KeepsState, ABC):
     """All agents of one behaviour; an agent that ends is replaced by another with a new id."""
 
     spec: BehaviorSpec
+    tunable: ClassVar[frozenset[str]] = frozenset()
+    """Numbers of the task that can be set from outside."""
 
     def __init__(self, num_agents: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -95,10 +97,12 @@ class BallPopulation(Population):
     """Each agent tilts a dome in two directions so that the ball on it stays: 0.1 a step, -1 for losing it."""
 
     spec = BehaviorSpec([ObservationSpec((6,), name="tilt, place, speed")], ActionSpec.create_continuous(2))
+    tunable = frozenset({"push"})
 
     def __init__(self, num_agents: int, seed: int, max_steps: int = 200) -> None:
         super().__init__(num_agents, seed)
         self.max_steps = max_steps
+        self.push = 1.0
         self.state: Array = np.zeros((num_agents, 3, 2), np.float32)
         """[agents, (tilt, place, speed), direction]"""
         self.age: Array = np.zeros(num_agents, np.int64)
@@ -114,7 +118,7 @@ class BallPopulation(Population):
     def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
         tilt, place, speed = self.state[:, 0], self.state[:, 1], self.state[:, 2]
         np.clip(tilt + 0.1 * np.clip(numbers, -1.0, 1.0), -0.35, 0.35, out=tilt)
-        speed += 0.05 * (6.0 * tilt + place)
+        speed += 0.05 * (6.0 * tilt + self.push * place)
         place += 0.05 * speed
         self.age += 1
         lost = np.abs(place).max(axis=1) > 1.0
@@ -203,6 +207,16 @@ class TaskEnv(KeepsState):
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
         return self.populations[behavior_name].steps()
+
+    def set_parameters(self, values: Mapping[str, float]) -> None:
+        """Changes numbers of the task, such as `push`, by which a ball is driven off the middle of its dome."""
+        for name, value in values.items():
+            tuned = [each for each in self.populations.values() if name in each.tunable]
+            if not tuned:
+                known = sorted({key for each in self.populations.values() for key in each.tunable})
+                raise ValueError(f"there is no parameter {name}; there are {', '.join(known) or 'none'}")
+            for population in tuned:
+                setattr(population, name, float(value))
 
     def close(self) -> None:
         """Holds nothing outside of memory."""

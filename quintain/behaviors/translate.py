@@ -1,0 +1,257 @@
+"""What a trainer configuration of ML-Agents means here: the same run as settings of ours.
+
+Keys of what is not built yet are refused by name. Keys that have no effect without a Unity build are named once.
+docs/migrating/mlagents.md says where the meaning differs.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from quintain.behaviors.run_options import RunOptions
+from quintain.behaviors.trainer_settings import OnPolicyHyperparameterSettings, PPOSettings, TrainerSettings
+from quintain.behaviors.yaml_import import Configuration
+from quintain.errors import SettingsError
+from quintain.settings.tree import RunFile
+
+CODE = "E0228"
+FALLBACK = "default"
+"""The behaviour whose settings those have that are not named."""
+MAX_DRAWN_SEED = 10_000
+KEEP_ALL = 1_000_000
+SMALLEST = {"learning_rate": 1e-10, "beta": 1e-5, "epsilon": 0.1}
+"""Where ML-Agents' linear schedules end."""
+
+_WITHOUT_UNITY = frozenset({"base_port", "num_areas", "timeout_wait", "max_lifetime_restarts", "restarts_rate_limit_n",
+                            "restarts_rate_limit_period_s"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was typed beside the file; None and False where it was not."""
+
+    env: str | None = None
+    num_envs: int | None = None
+    seed: int | None = None
+    run_id: str | None = None
+    initialize_from: str | None = None
+    is_resume: bool = False
+    is_forced: bool = False
+    is_inference: bool = False
+    is_deterministic: bool = False
+    results_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run as it was asked for."""
+
+    run_file: RunFile
+    run_id: str | None
+    results_dir: str | None
+    initialize_from: str | None
+    is_resume: bool
+    is_forced: bool
+    is_inference: bool
+    is_deterministic: bool
+    notes: tuple[str, ...]
+
+
+def translate(configuration: Configuration, typed: CommandLine) -> Request:
+    """Turns a configuration and what was typed into a run; what was typed wins."""
+    options = configuration.options
+    refusals = list(_unbuilt(options))
+    if refusals:
+        path, why = refusals[0]
+        more = [f"{where}: {reason}" for where, reason in refusals[1:20]]
+        raise SettingsError(f"{configuration.source}: {path}: {why}", code=CODE, notes=more)
+    kept = options.checkpoint_settings
+    resumes = typed.is_resume or ((kept.resume or kept.load_model) and typed.initialize_from is None)
+    initialize_from = typed.initialize_from or kept.initialize_from
+    notes = list(_notes(configuration))
+    if resumes and initialize_from is not None:
+        notes.append("note: the run is resumed, so initialize_from has no effect")
+        initialize_from = None
+    return Request(
+        run_file=_run_file(configuration, typed),
+        run_id=typed.run_id or kept.run_id,
+        results_dir=typed.results_dir or kept.results_dir,
+        initialize_from=initialize_from,
+        is_resume=resumes,
+        is_forced=typed.is_forced or (kept.force and not resumes),
+        is_inference=typed.is_inference or kept.inference,
+        is_deterministic=typed.is_deterministic or _all_deterministic(options),
+        notes=tuple(notes),
+    )
+
+
+def _all_deterministic(options: RunOptions) -> bool:
+    blocks = [*options.behaviors.values(), *([options.default_settings] if options.default_settings else [])]
+    return bool(blocks) and all(each.network_settings.deterministic for each in blocks)
+
+
+def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
+    options = configuration.options
+    named, fallback = options.behaviors, options.default_settings
+    blocks = dict(named) if fallback is None else {FALLBACK: fallback, **named}
+    longest = max(each.max_steps for each in (named or blocks).values())
+    experiment = {
+        "seed": _seed(options, typed),
+        "budget": {"env_steps": longest},
+        "env": _env(configuration, typed),
+        "behaviors": {name: _behavior(each, longest) for name, each in blocks.items()},
+    }
+    return RunFile.from_mapping({"experiment": experiment, "run": _run(options, list((named or blocks).values()))})
+
+
+def _seed(options: RunOptions, typed: CommandLine) -> int:
+    chosen = options.env_settings.seed if typed.seed is None else typed.seed
+    # Drawn once: the run's own file has the number, so that it can be repeated.
+    return secrets.randbelow(MAX_DRAWN_SEED) if chosen < 0 else chosen
+
+
+def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
+    settings = configuration.options.env_settings
+    chosen = typed.env or settings.env_path
+    if chosen is None:
+        raise SettingsError(
+            f"{configuration.source}: no environment: the Unity editor cannot be connected to yet. Name one with --env "
+            f"module:Name",
+            code=CODE,
+        )
+    if ":" not in chosen or "/" in chosen or "\\" in chosen:
+        raise SettingsError(
+            f"env_path {chosen}: Unity builds cannot be run yet. Name an environment with --env module:Name", code=CODE
+        )
+    parameters = configuration.options.environment_parameters
+    return {
+        "type": "agents",
+        "id": chosen,
+        "num_lanes": settings.num_envs if typed.num_envs is None else typed.num_envs,
+        "parameters": {name: value for name, value in parameters.items() if isinstance(value, float)},
+    }
+
+
+def _run(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
+    keep = min(each.keep_checkpoints for each in blocks)
+    intervals = [
+        each.max_steps // each.keep_checkpoints
+        if each.even_checkpoints and each.keep_checkpoints > 0
+        else each.checkpoint_interval
+        for each in blocks
+    ]
+    return {
+        "device": options.torch_settings.device or "cpu",
+        "checkpoint": {
+            "every_env_steps": max(1, min(intervals)),
+            # One is kept beside the newest in any case: a checkpoint that is being written may not be the only one.
+            "keep": KEEP_ALL if keep <= 0 else max(2, keep),
+        },
+        "report": {"every_env_steps": min(each.summary_freq for each in blocks)},
+    }
+
+
+def _behavior(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
+    numbers, network = settings.hyperparameters, settings.network_settings
+    assert isinstance(numbers, PPOSettings), "the others are refused before"
+    extrinsic = settings.reward_signals.extrinsic
+    assert extrinsic is not None, "a behaviour without it is refused before"
+    return {
+        "algorithm": {
+            "type": "ppo",
+            "batch_size": numbers.batch_size,
+            "num_epochs": numbers.num_epoch,
+            "gae_lambda": numbers.lambd,
+            "learning_rate": _schedule(numbers, "learning_rate"),
+            "clip_coef": _schedule(numbers, "epsilon"),
+            "entropy_coef": _schedule(numbers, "beta"),
+            "value_coef": 0.5,
+            "max_grad_norm": None,
+            "adam_eps": 1e-8,
+        },
+        "policy": {
+            "type": "actor_critic",
+            "hidden_sizes": [network.hidden_units] * network.num_layers,
+            "activation": "silu",
+            "normalize_obs": network.normalize,
+            "obs_clip": 5.0,
+            # There an action is drawn with deviation 1, cut to +-3 and divided by 3; here it is drawn as it is used.
+            "initial_log_std": round(-math.log(3.0), 6),
+            "image_encoder": "flatten" if network.vis_encode_type == "fully_connected" else "convolution",
+            "image_features": network.hidden_units,
+        },
+        "rollout": {
+            "type": "trajectories",
+            "time_horizon": settings.time_horizon,
+            "buffer_size": numbers.buffer_size,
+            "budget_env_steps": None if settings.max_steps == run_budget else settings.max_steps,
+        },
+        "reward_signals": {"extrinsic": {"gamma": extrinsic.gamma, "strength": extrinsic.strength}},
+        "events": [],
+    }
+
+
+def _schedule(numbers: OnPolicyHyperparameterSettings, name: str) -> Any:
+    start = getattr(numbers, name)
+    if getattr(numbers, f"{name}_schedule") == "constant":
+        return start
+    return {"start": start, "end": SMALLEST[name], "shape": "linear"}
+
+
+def _unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
+    """Yields the keys that are known and cannot be followed yet, and why."""
+    blocks = {f"behaviors.{name}": each for name, each in options.behaviors.items()}
+    if options.default_settings is not None:
+        blocks["default_settings"] = options.default_settings
+    for path, settings in blocks.items():
+        yield from ((f"{path}.{key}", why) for key, why in _unbuilt_of_behavior(settings))
+    for name, value in options.environment_parameters.items():
+        if not isinstance(value, float):
+            what = "curricula" if hasattr(value, "curriculum") else "samplers"
+            yield f"environment_parameters.{name}", f"{what} are not built yet; give a number"
+    if options.env_settings.env_args:
+        yield "env_settings.env_args", "Unity builds cannot be run yet"
+
+
+def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
+    if settings.trainer_type != "ppo":
+        yield "trainer_type", f"{settings.trainer_type} is not built for agents yet; use ppo"
+        return
+    for name in ("curiosity", "gail", "rnd"):
+        if getattr(settings.reward_signals, name) is not None:
+            yield f"reward_signals.{name}", "this reward signal is not built yet; leave it out"
+    extrinsic = settings.reward_signals.extrinsic
+    if extrinsic is None:
+        yield "reward_signals", "nothing is left to learn from without extrinsic"
+    elif extrinsic.network_settings is not None:
+        yield "reward_signals.extrinsic.network_settings", "the environment's own reward has no network; leave it out"
+    for name in ("self_play", "behavioral_cloning", "init_path"):
+        if getattr(settings, name) is not None:
+            yield name, "this is not built yet; leave it out"
+    if settings.threaded:
+        yield "threaded", "learning while agents act on is not built yet; set it to false"
+    network = settings.network_settings
+    if network.memory is not None:
+        yield "network_settings.memory", "memory is not built for agents yet; leave it out"
+    if network.vis_encode_type not in ("simple", "fully_connected"):
+        yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
+    if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:
+        yield "hyperparameters.shared_critic", "actor and critic have layers of their own; set it to false"
+
+
+def _notes(configuration: Configuration) -> Iterator[str]:
+    """Yields what a user should be told of keys that were understood and have no effect."""
+    idle = [
+        ".".join(map(str, path))
+        for path in sorted(configuration.given, key=str)
+        if (path[0] == "env_settings" and path[-1] in _WITHOUT_UNITY)
+        or (path[0] == "engine_settings" and len(path) == 2)
+        or path in {("debug",), ("checkpoint_settings", "train_model")}
+        or path[-1] == "framework"
+    ]
+    if idle:
+        yield f"note: without a Unity build these have no effect: {', '.join(idle)}"
