@@ -82,17 +82,29 @@ class Boundary:
         self.behavior = behavior
         self.leaves = leaves(spec.obs, f.OBS)
         self.branches = choice_sizes(spec.action)
+        self.last_ids: Array = np.zeros(0, np.int64)
+        self.nobody = Reports(
+            ids=np.zeros(0, np.int64),
+            obs={name: np.zeros((0, *leaf.shape), np.float32) for name, leaf in self.leaves.items()},
+            reward=np.zeros(0, np.float32),
+            group_id=np.zeros(0, np.int64),
+            group_reward=np.zeros(0, np.float32),
+            mask=np.ones((0, spec.mask_size), np.bool_) if spec.mask_size else None,
+            interrupted=np.zeros(0, np.bool_),
+        )
 
     def decisions(self, steps: Any) -> Reports:
         """Returns the agents that want a decision."""
         reports = self._reports(steps, "decision")
-        if not self.branches:
+        if not self.branches or reports is self.nobody:
             return reports
         return replace(reports, mask=self._mask(getattr(steps, "action_mask", None), len(reports)))
 
     def ends(self, steps: Any) -> Reports:
         """Returns the agents whose episode ended."""
         reports = self._reports(steps, "terminal")
+        if reports is self.nobody:
+            return reports
         return replace(reports, interrupted=self._column(steps, "interrupted", len(reports), np.bool_))
 
     def _reports(self, steps: Any, which: str) -> Reports:
@@ -101,8 +113,9 @@ class Boundary:
         except (AttributeError, TypeError, ValueError) as error:
             raise self._refusal(f"{which} steps without whole numbers in agent_id ({error})") from error
         num_agents = len(ids)
-        if num_agents > 1 and len(np.unique(ids)) != num_agents:
-            raise self._refusal(f"{which} steps that name an agent twice: {_first_double(ids)}")
+        if num_agents == 0:
+            return self.nobody
+        self._refuse_doubles(ids, which)
         return Reports(
             ids=ids,
             obs=self._obs(getattr(steps, "obs", None), num_agents, which),
@@ -111,9 +124,16 @@ class Boundary:
             group_reward=self._column(steps, "group_reward", num_agents, np.float32, is_optional=True),
         )
 
+    def _refuse_doubles(self, ids: Array, which: str) -> None:
+        # Most often the same agents ask again, who were looked at before.
+        if np.array_equal(ids, self.last_ids):
+            return
+        if len(np.unique(ids)) != len(ids):
+            values, counts = np.unique(ids, return_counts=True)
+            raise self._refusal(f"{which} steps that name an agent twice: {values[counts > 1][0]}")
+        self.last_ids = ids.copy()
+
     def _obs(self, given: Any, num_agents: int, which: str) -> dict[str, Array]:
-        if num_agents == 0 and (given is None or len(given) == 0):
-            return {name: np.zeros((0, *leaf.shape), np.float32) for name, leaf in self.leaves.items()}
         shapes = [(num_agents, *leaf.shape) for leaf in self.leaves.values()]
         # One array in place of a list of one array.
         if isinstance(given, np.ndarray) and [given.shape] == shapes:
@@ -125,16 +145,14 @@ class Boundary:
         for (name, leaf), rows in zip(self.leaves.items(), given, strict=True):
             array = self._numbers(rows, np.float32, name)
             if array.shape != (num_agents, *leaf.shape):
-                if array.size or num_agents:
-                    raise self._refusal(f"{name} of shape {array.shape}, expected {(num_agents, *leaf.shape)}")
-                array = array.reshape(0, *leaf.shape)
+                raise self._refusal(f"{name} of shape {array.shape}, expected {(num_agents, *leaf.shape)}")
             self._require_finite(array, name)
             obs[name] = array
         return obs
 
     def _column(self, steps: Any, name: str, num_agents: int, dtype: Any, *, is_optional: bool = False) -> Array:
         given = getattr(steps, name, None)
-        if given is None and (is_optional or num_agents == 0):
+        if given is None and is_optional:
             return np.zeros(num_agents, dtype)
         if given is None:
             raise self._refusal(f"steps without {name}")
@@ -148,7 +166,7 @@ class Boundary:
     def _mask(self, given: Any, num_agents: int) -> Array:
         """Returns which choices are allowed; the environment says which are forbidden."""
         width = sum(self.branches)
-        if given is None or num_agents == 0:
+        if given is None:
             return np.ones((num_agents, width), np.bool_)
         parts: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
         arrays = [self._numbers(part, np.bool_, "action_mask").reshape(num_agents, -1) for part in parts]
@@ -207,8 +225,3 @@ def joined(parts: Sequence[Reports]) -> Reports:
             else np.concatenate([part.interrupted for part in parts if part.interrupted is not None])
         ),
     )
-
-
-def _first_double(ids: Array) -> int:
-    values, counts = np.unique(ids, return_counts=True)
-    return int(values[counts > 1][0])
