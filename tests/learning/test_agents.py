@@ -51,3 +51,20 @@ def test_reaches_its_score(task: str, seed: int) -> None:
     wanted = {"Ball": 18.0, "Gate": 0.95}
     for name in TASKS[task]:
         assert score(trainer, name) >= wanted[name], name
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
+    env = {"type": "agents", "id": "tests.envs.agents.games:Meeting", "kwargs": {"length": 20}, "num_lanes": 8}
+    learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.9}}}
+    learned["rollout"] = {"buffer_size": 1024, "time_horizon": 32}
+    experiment = {"seed": seed, "budget": {"env_steps": 30_000}, "env": env, "behaviors": {"default": learned}}
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    # Untrained walkers lose more than 20 in 20 steps, most of it by leaving the line.
+    assert trainer.trainers["walker"].episodes.mean_return >= -5.0
+    # The judge is to say yes at each of 20 steps.
+    assert trainer.trainers["judge"].episodes.mean_return >= 19.0

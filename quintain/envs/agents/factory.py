@@ -8,6 +8,7 @@ from typing import Any
 
 from quintain import registry
 from quintain.envs.agents.env import AgentEnv
+from quintain.envs.agents.pettingzoo import adapted
 from quintain.envs.settings import AgentsSettings
 from quintain.errors import EnvError
 from quintain.rng import Rng
@@ -23,13 +24,14 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
     for number in range(settings.num_lanes):
         given = {"seed": rng.seed_for("copy", number), "worker_id": number, "side_channels": []}
         with named_failure(f"{settings.id} cannot be made", EnvError, "E0505"):
-            copies.append(make(**{**_accepted(make, given), **settings.kwargs}))
+            made = make(**{**_accepted(make, given), **settings.kwargs})
+            copies.append(adapted(made, rng.seed_for("copy", number)))
     for copy in copies:
         missing = [name for name in _NEEDED if not hasattr(copy, name)]
         if missing:
             raise EnvError(
                 f"{settings.id} made a {type(copy).__name__} without {', '.join(missing)}; expected something like "
-                f"ML-Agents' BaseEnv",
+                f"ML-Agents' BaseEnv, or an environment of PettingZoo",
                 code="E0506",
             )
         _set_parameters(copy, settings)

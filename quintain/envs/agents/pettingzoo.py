@@ -1,0 +1,211 @@
+"""PettingZoo's parallel and agent-environment-cycle environments as environments of agents.
+
+They are recognised by what they have, so that PettingZoo itself need not be installed here. Agents whose names differ
+in a number at the end only, and whose spaces are equal, are of one behaviour: `player_0` and `player_1` are players.
+A new game begins by itself where the last one ended, with a seed of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.envs.agents.game_spaces import Actions, Observations
+from quintain.envs.agents.specs import BehaviorSpec
+from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
+from quintain.errors import EnvError
+from quintain.rng import Rng
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+_NUMBER_AT_END = re.compile(r"_?\d+$")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def adapted(env: Any, seed: int) -> Any:
+    """Returns an environment of agents for one of PettingZoo's; anything else as it is."""
+    if hasattr(env, "behavior_specs") or not hasattr(env, "possible_agents"):
+        return env
+    return AecAgents(env, seed) if hasattr(env, "agent_iter") and hasattr(env, "last") else ParallelAgents(env, seed)
+
+
+class _Said:
+    """What the agents of one behaviour report at a step, gathered one by one."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.obs: list[list[Array]] = []
+        self.reward: list[float] = []
+        self.masks: list[Array | None] = []
+        self.interrupted: list[bool] = []
+
+    def add(self, number: int, obs: list[Array], reward: float) -> None:
+        self.ids.append(number)
+        self.obs.append(obs)
+        self.reward.append(float(reward))
+
+    def stacked(self, spec: BehaviorSpec) -> list[Array]:
+        parts = [np.zeros((len(self.ids), *each.shape), np.float32) for each in spec.observation_specs]
+        for row, obs in enumerate(self.obs):
+            for part, value in zip(parts, obs, strict=True):
+                part[row] = value
+        return parts
+
+
+class PettingZooAgents(ABC):
+    """What both kinds share: behaviours, spaces and seeds."""
+
+    def __init__(self, env: Any, seed: int = 0) -> None:
+        self.env = env
+        self.rng = Rng(seed).child("games")
+        self.num_games = 0
+        self.numbers = {name: number for number, name in enumerate(env.possible_agents)}
+        self.observed = {name: Observations(name, env.observation_space(name)) for name in self.numbers}
+        self.acted = {name: Actions(name, env.action_space(name)) for name in self.numbers}
+        self.behavior_of = self._behaviors()
+        self.behavior_specs = {
+            self.behavior_of[name]: BehaviorSpec(self.observed[name].specs, self.acted[name].spec)
+            for name in self.numbers
+        }
+        self.decisions: dict[str, _Said] = {}
+        self.ends: dict[str, _Said] = {}
+        self.asking: dict[str, list[str]] = {}
+        self.chosen: dict[str, Any] = {}
+        self._forget()
+
+    def _behaviors(self) -> dict[str, str]:
+        shared: dict[str, list[str]] = {}
+        for name in self.numbers:
+            shared.setdefault(_NUMBER_AT_END.sub("", name) or name, []).append(name)
+        chosen = {}
+        for prefix, names in shared.items():
+            spaces = {(str(self.observed[name].space), str(self.acted[name].space)) for name in names}
+            for name in names:
+                chosen[name] = _NOT_IN_NAMES.sub("_", prefix if len(spaces) == 1 else name)
+        return chosen
+
+    def _forget(self) -> None:
+        self.decisions = {name: _Said() for name in self.behavior_specs}
+        self.ends = {name: _Said() for name in self.behavior_specs}
+        self.asking = {name: [] for name in self.behavior_specs}
+
+    def _ask(self, name: str, seen: Any, reward: float, info: Any) -> None:
+        """Takes note that an agent wants a decision."""
+        behavior = self.behavior_of[name]
+        said = self.decisions[behavior]
+        said.add(self.numbers[name], self.observed[name].read(seen), reward)
+        said.masks.append(self.acted[name].forbidden(self.observed[name].mask_in(seen, info)))
+        self.asking[behavior].append(name)
+
+    def _end(self, name: str, seen: Any, reward: float, *, interrupted: bool) -> None:
+        """Takes note that an agent's part in a game ended."""
+        said = self.ends[self.behavior_of[name]]
+        said.add(self.numbers[name], self.observed[name].read(seen), reward)
+        said.interrupted.append(interrupted)
+
+    def next_seed(self) -> int:
+        self.num_games += 1
+        return self.rng.seed_for("game", self.num_games)
+
+    def set_actions(self, behavior_name: str, action: Any) -> None:
+        for row, name in enumerate(self.asking[behavior_name]):
+            self.chosen[name] = self.acted[name].native(action.continuous[row], action.discrete[row])
+
+    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
+        spec, asked, ended = self.behavior_specs[behavior_name], self.decisions[behavior_name], self.ends[behavior_name]
+        masks = None
+        if any(mask is not None for mask in asked.masks):
+            width = sum(spec.action_spec.discrete_branches)
+            masks = [np.stack([np.zeros(width, np.bool_) if each is None else each for each in asked.masks])]
+        return (
+            DecisionSteps(
+                asked.stacked(spec), np.array(asked.reward, np.float32), np.array(asked.ids, np.int32), masks
+            ),
+            TerminalSteps(
+                ended.stacked(spec),
+                np.array(ended.reward, np.float32),
+                np.array(ended.interrupted, np.bool_),
+                np.array(ended.ids, np.int32),
+            ),
+        )
+
+    @abstractmethod
+    def reset(self) -> None: ...
+
+    @abstractmethod
+    def step(self) -> None: ...
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class ParallelAgents(PettingZooAgents):
+    """All agents of a game act at once."""
+
+    def __init__(self, env: Any, seed: int = 0) -> None:
+        super().__init__(env, seed)
+        self.last_seen: dict[str, Any] = {}
+
+    def reset(self) -> None:
+        self._forget()
+        self._begin()
+
+    def step(self) -> None:
+        actions = {name: self.chosen.get(name, self.acted[name].nothing()) for name in self.env.agents}
+        seen, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._forget()
+        self.chosen = {}
+        for name in actions:
+            if terminated.get(name) or truncated.get(name):
+                last = seen.get(name, self.last_seen.get(name))
+                is_cut = bool(truncated.get(name)) and not terminated.get(name)
+                self._end(name, last, rewards.get(name, 0.0), interrupted=is_cut)
+            elif name in seen:
+                self._ask(name, seen[name], rewards.get(name, 0.0), infos.get(name, {}))
+        for name in seen:
+            if name not in actions and name in self.env.agents:
+                self._ask(name, seen[name], rewards.get(name, 0.0), infos.get(name, {}))
+        self.last_seen.update(seen)
+        if not self.env.agents:
+            self._begin()
+
+    def _begin(self) -> None:
+        result = self.env.reset(seed=self.next_seed())
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise EnvError("reset() of a parallel environment returns (observations, infos)", code="E0511")
+        seen, infos = result
+        self.last_seen = dict(seen)
+        for name in self.env.agents:
+            self._ask(name, seen[name], 0.0, infos.get(name, {}))
+
+
+class AecAgents(PettingZooAgents):
+    """The agents of a game act one after another; each is asked when it is its turn."""
+
+    def reset(self) -> None:
+        self._forget()
+        self.env.reset(seed=self.next_seed())
+        self._find_turn()
+
+    def step(self) -> None:
+        name = self.env.agent_selection
+        self.env.step(self.chosen.pop(name, self.acted[name].nothing()))
+        self._forget()
+        self._find_turn()
+
+    def _find_turn(self) -> None:
+        """Lets agents that ended leave, begins a new game when all have, and asks whose turn it is."""
+        while True:
+            if not self.env.agents:
+                self.env.reset(seed=self.next_seed())
+            name = self.env.agent_selection
+            seen, reward, terminated, truncated, info = self.env.last()
+            if not terminated and not truncated:
+                self._ask(name, seen, reward, info)
+                return
+            self._end(name, seen, reward, interrupted=bool(truncated) and not terminated)
+            self.env.step(None)

@@ -1,0 +1,58 @@
+"""A run of two behaviours that is killed on the spot ends with the numbers of one that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quintain.launch import checkpoint_of
+from quintain.services.checkpoint_catalog import load
+from tests.behaviors.runs import run_file
+
+ROOT = Path(__file__).parents[2]
+ALLOW = ("--allow", "quintain.envs.agents.tasks:ball_and_gates")
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "quintain", *words, "--quiet"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+
+
+def digest(folder: Path, run_id: str) -> str:
+    return load(checkpoint_of(folder / "runs", run_id)).manifest.digest
+
+
+@pytest.mark.slow
+def test_killed_twice_it_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    settings = run_file("ball_and_gates", 3000).replace("run.checkpoint.every_updates", 1)
+    settings.save(tmp_path / "run.yaml")
+    assert start(tmp_path, "train", "run.yaml", "--run-id", "whole").wait(timeout=120) == 0
+    process = start(tmp_path, "train", "run.yaml", "--run-id", "struck")
+    for _ in range(2):
+        kill_after_checkpoint(process, tmp_path / "runs" / "struck" / "checkpoints")
+        process = start(tmp_path, "resume", "struck", *ALLOW)
+    assert process.wait(timeout=120) == 0
+    assert digest(tmp_path, "struck") == digest(tmp_path, "whole")
+
+
+def kill_after_checkpoint(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kills the process a moment after it has committed some checkpoints of its own."""
+    begun = newest(folder)
+    deadline = time.monotonic() + 60.0
+    while newest(folder) < begun + 3 and process.poll() is None:
+        assert time.monotonic() < deadline, "no checkpoint was committed"
+        time.sleep(0.01)
+    assert process.poll() is None, "it finished before it was struck"
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def newest(folder: Path) -> int:
+    return max((int(path.name[:6]) for path in folder.glob("0*")), default=0)
