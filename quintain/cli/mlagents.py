@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quintain.cli.train import TrainRequest
 
 DEFAULT_RUNS_DIR = Path("runs")
+SEED = "experiment.seed="
+"""What --seed is written out as."""
 
 
 def is_mlagents_source(path: Path) -> bool:
@@ -31,7 +33,7 @@ def run_configuration(request: TrainRequest, path: Path) -> None:
     typed = CommandLine(
         env=request.agents.env,
         num_envs=request.agents.num_envs,
-        seed=request.agents.seed,
+        seed=_typed_seed(request),
         run_id=request.run_id,
         initialize_from=request.initialize_from,
         is_resume=request.is_resume,
@@ -113,8 +115,16 @@ def _budgets(asked: Request) -> list[str]:
     return [f"experiment.budget.env_steps={experiment.budget.env_steps}", *own]
 
 
+def _typed_seed(request: TrainRequest) -> int | None:
+    return next((int(text.removeprefix(SEED)) for text in request.overrides if _is_seed(text)), None)
+
+
+def _is_seed(text: str) -> bool:
+    return text.startswith(SEED) and text.removeprefix(SEED).isdigit()
+
+
 def _refuse_overrides(request: TrainRequest) -> None:
-    typed = [text for text in request.overrides if not text.startswith("experiment.seed=")]
+    typed = [text for text in request.overrides if not _is_seed(text)]
     if typed:
         raise usage_error(f"{typed[0]}: a configuration of ML-Agents is changed in its file, or by options")
 

@@ -35,7 +35,6 @@ class AgentOptions:
 
     env: str | None = None
     num_envs: int | None = None
-    seed: int | None = None
     is_inference: bool = False
     is_deterministic: bool = False
 
@@ -63,9 +62,9 @@ class TrainRequest:
     is_forced: bool
     initialize_from: str | None
     allow: tuple[str, ...]
-    agents: AgentOptions
     is_json: bool
     is_quiet: bool
+    agents: AgentOptions = AgentOptions()
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def train(
         raise usage_error("--resume and --force exclude each other. Leave one out")
     if resume and run_id is None:
         raise usage_error("--resume needs --run-id. Or write: quintain resume RUN")
-    agents = AgentOptions(env, num_envs, seed, inference, deterministic)
+    agents = AgentOptions(env, num_envs, inference, deterministic)
     if seed is not None:
         overrides = _with_seed(overrides, seed)
     has_earlier_run = resume or initialize_from is not None

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from quintain.behaviors.yaml_import import check_configuration, is_mlagents_file
 from quintain.errors import QuintainError, SettingsError
 from quintain.services.printable import escape_control_characters
 from quintain.settings.tree import RunFile
+from quintain.settings.yaml_text import read_file
 
 
 def validate(
@@ -57,7 +59,11 @@ def _rows(paths: list[Path], allow: Collection[str]) -> Iterator[dict[str, Any]]
 
 def _row(path: Path, *, trusted: bool, allow: Collection[str]) -> dict[str, Any]:
     try:
-        RunFile.load(path, trusted=trusted, allow=allow)
+        document = read_file(path)
+        if is_mlagents_file(document):
+            check_configuration(document)
+        else:
+            RunFile.load(path, trusted=trusted, allow=allow)
     except QuintainError as error:
         return {"file": str(path), "ok": False, "errors": error.lines()}
     return {"file": str(path), "ok": True, "errors": []}

@@ -14,6 +14,7 @@ from quintain.launch import resume, start
 from quintain.rollouts import agent_source
 from quintain.settings.tree import RunFile
 from tests.behaviors.runs import make, run_file
+from tests.trainers.test_guard import nan_loss, spoil
 
 TOY = "tests.envs.agents.toy:Toy"
 
@@ -163,3 +164,24 @@ def test_trajectories_need_agents() -> None:
 def test_two_names_are_enough() -> None:
     settings = RunFile.from_names("ppo", "agents/quintain.envs.agents.tasks:gates")
     assert next(iter(settings.experiment.behaviors.values())).rollout.type == "trajectories"
+
+
+@pytest.mark.parametrize("how", ["skip", "rollback"])
+def test_an_update_that_is_not_finite_concerns_the_behaviour_alone_or_sends_all_back(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run_file("ball_and_gates", 700).replace("run.on_nonfinite_update", how)
+    launched = start(settings.replace("run.checkpoint.every_updates", 1), runs_dir=tmp_path, run_id="a", quiet=True)
+    notes: list[str] = []
+    launched.run.writer.note = notes.append  # type: ignore[method-assign]
+    spoil(monkeypatch, lambda number: number == 5, nan_loss)
+    launched.trainer.train()
+    launched.run.close()
+    [warning] = [note for note in notes if "W0604" in note]
+    assert warning.startswith(("warning[W0604]: Ball: ", "warning[W0604]: Gate: "))
+    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    scales = sorted(trainer.algorithm.learning_rate_scale for trainer in trainers.values())
+    assert scales == ([1.0, 1.0] if how == "skip" else [0.5, 1.0])
+    assert all(trainer.progress.env_steps >= 700 for trainer in trainers.values())
+    finite = [bool(weight.isfinite().all()) for each in trainers.values() for weight in each.policy.parameters()]
+    assert all(finite)

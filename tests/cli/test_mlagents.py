@@ -116,3 +116,11 @@ def test_a_parameter_that_the_environment_does_not_have_is_refused(
     assert answer.exit_code == 5
     assert "there is no parameter gravity; there are push" in answer.error
     assert not (tmp_path / "runs" / "X").exists()
+
+
+def test_validate_knows_such_files(quintain: Command, file: str, tmp_path: Path) -> None:
+    assert quintain("validate", file).exit_code == 0
+    (tmp_path / "config.yaml").write_text(FILE.replace("time_horizon", "time_horizn"))
+    answer = quintain("validate", file)
+    assert answer.exit_code == 2
+    assert 'config.yaml:4:3: default_settings.time_horizn: unknown setting; did you mean "time_horizon"?' in answer.out
