@@ -1,1 +1,32 @@
 """ML-Agents' trainers on the core: its settings files, its names, and what they mean here."""
+
+from __future__ import annotations
+
+from quintain.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "AgentBuffer": "quintain.behaviors.buffer",
+        "AgentBufferField": "quintain.behaviors.buffer",
+        "AgentExperience": "quintain.behaviors.trajectory",
+        "AgentManagerQueue": "quintain.behaviors.queues",
+        "BaseModelSaver": "quintain.behaviors.savers",
+        "BufferKey": "quintain.behaviors.buffer",
+        "EnvManager": "quintain.behaviors.controller",
+        "ObservationKeyPrefix": "quintain.behaviors.buffer",
+        "PPOTrainer": "quintain.behaviors.ppo",
+        "Policy": "quintain.behaviors.policy",
+        "RLTrainer": "quintain.behaviors.trainer",
+        "SimpleEnvManager": "quintain.behaviors.controller",
+        "StatsAggregationMethod": "quintain.behaviors.stats",
+        "StatsReporter": "quintain.behaviors.stats",
+        "StatsSummary": "quintain.behaviors.stats",
+        "StatsWriter": "quintain.behaviors.stats",
+        "Trainer": "quintain.behaviors.trainer",
+        "TrainerController": "quintain.behaviors.controller",
+        "TrainerFactory": "quintain.behaviors.controller",
+        "TrainerSettings": "quintain.behaviors.trainer_settings",
+        "Trajectory": "quintain.behaviors.trajectory",
+    },
+)

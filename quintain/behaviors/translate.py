@@ -103,7 +103,7 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
         "seed": _seed(options, typed),
         "budget": {"env_steps": longest},
         "env": _env(configuration, typed),
-        "behaviors": {name: _behavior(each, longest) for name, each in blocks.items()},
+        "behaviors": {name: behavior_settings(each, longest) for name, each in blocks.items()},
     }
     return RunFile.from_mapping({"experiment": experiment, "run": _run(options, list((named or blocks).values()))})
 
@@ -155,7 +155,8 @@ def _run(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
     }
 
 
-def _behavior(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
+def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
+    """Returns the blocks of one behaviour; its own budget is named where it is not the run's."""
     numbers, network = settings.hyperparameters, settings.network_settings
     assert isinstance(numbers, PPOSettings), "the others are refused before"
     extrinsic = settings.reward_signals.extrinsic

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout, Slot
 from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves
-from quintain.data.trajectory import TrajectoryBlock
+from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import Reports
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 NOISE_STEPS = 32
 """Steps for which random numbers are drawn at once."""
+
+
+class TakesTrajectories(Protocol):
+    """Where trajectories go when they end."""
+
+    def append(self, closed: Closed, steps: Mapping[str, Array]) -> None: ...
 
 
 class AgentCollector(KeepsState):
@@ -73,7 +79,7 @@ class AgentCollector(KeepsState):
         self.noise_from = -1
         self.seconds = 0.0
 
-    def take_in(self, ends: Reports, decisions: Reports, block: TrajectoryBlock | None) -> None:
+    def take_in(self, ends: Reports, decisions: Reports, block: TakesTrajectories | None) -> None:
         """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
         if len(ends):
             closed, returns, lengths = self.assembler.end(ends)
@@ -102,13 +108,8 @@ class AgentCollector(KeepsState):
         return self._of_kind(chosen, num_agents, is_number=True), self._of_kind(chosen, num_agents, is_number=False)
 
     def finish(self, block: TrajectoryBlock) -> None:
-        """Closes a block and values what was seen after its trajectories that would have gone on."""
-        block.seal()
-        open_ends = block.storage[f.FINAL_INDEX][:-1] >= 0
-        if open_ends.any():
-            rows = block.final.take(block.storage[f.FINAL_INDEX][:-1][open_ends].long())
-            obs = build(self.spec.obs, rows, f.OBS)
-            block.storage[f.FINAL_VALUE][:-1][open_ends] = self.policy.value_of(obs)
+        """Closes a block that is to be learned from."""
+        close_block(block, self.policy)
 
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""
@@ -146,6 +147,16 @@ class AgentCollector(KeepsState):
             if isinstance(leaf, BoxSpec) == is_number:
                 return chosen[name].numpy()[:num_agents]
         return np.zeros((num_agents, 0), np.float32 if is_number else np.int32)
+
+
+def close_block(block: TrajectoryBlock, policy: Policy) -> None:
+    """Lets a block end, and values what was seen after its trajectories that would have gone on."""
+    block.seal()
+    open_ends = block.storage[f.FINAL_INDEX][:-1] >= 0
+    if open_ends.any():
+        rows = block.final.take(block.storage[f.FINAL_INDEX][:-1][open_ends].long())
+        with torch.no_grad():
+            block.storage[f.FINAL_VALUE][:-1][open_ends] = policy.value_of(build(policy.spec.obs, rows, f.OBS))
 
 
 def _is_seen(name: str) -> bool:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.errors import EnvError, SettingsError
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.trajectory_store import TrajectoryStore
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class AgentWorld(KeepsState):
     not_state: ClassVar[frozenset[str]] = frozenset({"stores", "seconds", "num_idle_steps"})
 
     def __init__(
-        self, env: AgentEnv, collectors: Mapping[str, AgentCollector], stores: Mapping[str, TrajectoryBuffer]
+        self, env: AgentEnv, collectors: Mapping[str, AgentCollector], stores: Mapping[str, TrajectoryStore]
     ) -> None:
         self.env = env
         self.collectors = dict(collectors)
@@ -94,13 +93,16 @@ class AgentWorld(KeepsState):
                 self.collectors[name].finish(block)
                 store.commit(block)
 
-    def _read(self, blocks: Mapping[str, TrajectoryBlock | None]) -> None:
+    def _read(self, blocks: Mapping[str, Any]) -> None:
         for name, collector in self.collectors.items():
             ends, decisions = self.env.read(name)
             collector.take_in(ends, decisions, blocks.get(name))
 
-    def _block(self, name: str) -> TrajectoryBlock | None:
+    def _block(self, name: str) -> Any:
         store = self.stores[name]
+        if store.is_spent:
+            # Its trainer frees it when it collects again, which may be long after others made agents go on.
+            store.release()
         if not store.is_lent and store.reserve() is None:
             return None
         return store.trajectories

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
 from quintain.rollouts.settings import TrajectorySettings
-from quintain.rollouts.store import RolloutBuffer
+from quintain.rollouts.store import RolloutBuffer, RolloutStore
 
 if TYPE_CHECKING:
     from quintain.typing import State
+
+
+class TrajectoryStore(RolloutStore, Protocol):
+    """A store that trajectories can be put into as they end."""
+
+    is_lent: bool
+    is_taken: bool
+    is_spent: bool
+
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def utilisation(self) -> float: ...
+    @property
+    def trajectories(self) -> Any: ...
 
 
 class TrajectoryBuffer(RolloutBuffer):
@@ -18,8 +33,13 @@ class TrajectoryBuffer(RolloutBuffer):
 
     def __init__(self, block: TrajectoryBlock, settings: TrajectorySettings) -> None:
         super().__init__(block)
-        self.trajectories = block
+        self._trajectories = block
         self.buffer_size = settings.buffer_size
+
+    @property
+    def trajectories(self) -> TrajectoryBlock:
+        """The block that trajectories go into."""
+        return self._trajectories
 
     @property
     def is_full(self) -> bool:

@@ -65,6 +65,7 @@ APART = (
 
 SANCTIONED = {
     ("quintain.trainers.base", "quintain.slots"): "Trainer('ppo', 'CartPole-v1') builds its own parts",
+    ("quintain.behaviors.controller", "quintain.run"): "start_learning surrounds its trainers with a run",
     ("quintain.rewards", "quintain.policies.networks"): "a signal with a network uses the policies' networks",
 }
 """(importer or its package, imported) -> why this import against the rules is right."""
