@@ -107,7 +107,8 @@ class AgentBufferField:
                 raise ValueError(f"{batch_size} sequences were asked for, and there are {len(starts)}")
             starts = starts[len(starts) - batch_size :]
         places = (starts[:, None] + np.arange(training_length)[None, :]).reshape(-1)
-        return rows[places]
+        chosen: Array = rows[places]
+        return chosen
 
 
 class AgentBuffer(MutableMapping[Key, AgentBufferField]):
