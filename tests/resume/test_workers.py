@@ -79,6 +79,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def wait_until_gone(pids: list[int], seconds: float = 60.0) -> None:
+    """Returns as soon as none of some processes lives; fails if one stays."""
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def newest_checkpoint(directory: Path) -> str:
     return max((path.name for path in directory.glob("checkpoints/0*")), default="")
 
@@ -120,11 +128,13 @@ def test_deaths_on_a_schedule_give_the_same_numbers_twice(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_path: Path) -> None:
-    expected = outcome(train(tmp_path, "alone", None, "raise"))
+    # Long enough that a fast machine does not end the run before it was killed three times.
+    budget = "budget.env_steps=6k"
+    expected = outcome(train(tmp_path, "alone", None, "raise", budget))
     chance = random.Random(4)
     kwargs = json.dumps({"how": "raise", "chance": 0.02})
     words: tuple[str, ...] = ("train", "ppo", ENV, f"env.kwargs={kwargs}", "env_workers.num_workers=2", *SETTINGS)
-    words = (*words, "--run-id", "killed")
+    words = (*words, budget, "--run-id", "killed")
     directory = tmp_path / "runs" / "killed"
     num_kills = 0
     for _ in range(5):
@@ -132,15 +142,14 @@ def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_pa
         process = command(tmp_path, *words)
         while process.poll() is None and newest_checkpoint(directory) == latest:
             time.sleep(0.01)
-        time.sleep(chance.uniform(0.0, 0.3))
+        time.sleep(chance.uniform(0.0, 0.2))
         if process.poll() is None:
             children = descendants(process.pid)
-            assert children
             process.kill()
             process.wait(timeout=10)
-            num_kills += 1
-            time.sleep(2.0)
-            assert not any(map(is_alive, children))
+            # A run that has just ended its workers and is about to exit can be struck too: that kill does not count.
+            num_kills += bool(children)
+            wait_until_gone(children)
         assert process.stderr is not None
         process.stderr.close()
         assert_every_checkpoint_is_sound(directory)
