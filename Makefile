@@ -46,8 +46,12 @@ fast: install       ## the tests that take seconds
 learning: install   ## train to a score over several seeds; writes docs/results/
 	@$(BIN)/python -m pytest -m learning
 
-bench: install      ## speed against Stable-Baselines3; writes docs/results/
+bench: install      ## speed beside other libraries, for hours; writes docs/results/
 	@$(BIN)/python bench/run.py
+
+.PHONY: bench-learning
+bench-learning: install    ## learning beside Stable-Baselines3 at equal steps, for hours; writes docs/results/
+	@$(BIN)/python bench/learning.py --jobs 2
 
 clean:              ## remove what make made
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

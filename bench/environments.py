@@ -1,53 +1,190 @@
-"""An environment of its own for every peer that needs one, made once under .cache/bench and reused."""
+"""An environment of its own for every kit of packages, made once under a cache folder and reused.
+
+The folder is $QUINTAIN_BENCH_CACHE, else quintain-bench in $XDG_CACHE_HOME or ~/.cache. `python bench/environments.py`
+makes them all (or those named) and says which could not be made; a failure is remembered until `--again`.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import argparse
+import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CACHE = ROOT / ".cache" / "bench"
-CONSTRAINTS = ROOT / "constraints.txt"
+TORCH = "torch==2.13.0"
+PIP_MINUTES = 30
 
 
 class CannotInstall(Exception):
-    """A peer's packages could not be installed; the message is for the report."""
+    """A kit could not be installed; the message is for the report."""
 
 
-def interpreter(name: str, requirements: Sequence[str]) -> Path:
-    """Returns the Python that runs a peer: ours, or that of an environment with its requirements."""
-    if not requirements:
-        return Path(sys.executable)
-    wanted = "\n".join([*requirements, CONSTRAINTS.read_text()])
-    place = CACHE / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
-    python = place / "bin" / "python"
-    done = place / "installed"
-    if not done.exists():
-        print(f"installing {name} into {place.relative_to(ROOT)} ...", flush=True)
-        venv.create(place, with_pip=True, clear=True)
-        # torch first and pinned: resolved together with a peer, pip may choose a build with gigabytes of CUDA.
-        _pip(python, ["torch"])
-        _pip(python, requirements)
-        done.touch()
+@dataclass(frozen=True)
+class Kit:
+    """What pip installs beside torch, and what to do where pip alone is not enough."""
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = (TORCH,)
+    optional: tuple[str, ...] = ()
+    """What some workloads need; the kit is good without it."""
+    finish: str | None = None
+    """`module:function` that gets the kit's Python and folder after pip is done."""
+
+
+def _own_dependencies() -> tuple[str, ...]:
+    """Returns what this checkout needs; its own code is found by PYTHONPATH."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(project["dependencies"])
+
+
+def _own_versions() -> tuple[str, ...]:
+    """Returns the versions that this checkout is tested with."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+_MUJOCO = "gymnasium[mujoco]==1.4.0"
+_ENVPOOL = "envpool==1.2.5"
+_ATARI = ("ale-py", "opencv-python-headless")
+
+KITS: dict[str, Kit] = {
+    "quintain": Kit((*_own_dependencies(), _MUJOCO, _ENVPOOL), constraints=_own_versions(), optional=_ATARI),
+    "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _ENVPOOL), optional=_ATARI),
+    "skrl": Kit(("skrl==2.1.1", _MUJOCO, "tensorboard")),
+    "rsl_rl": Kit(("rsl-rl-lib==5.5.1", _MUJOCO, _ENVPOOL, "tensorboard")),
+    "tianshou": Kit(("tianshou==2.0.1", "gymnasium[mujoco]", _ENVPOOL)),
+    "torchrl": Kit(("torchrl==0.14.1", _MUJOCO)),
+    "sbx": Kit(("sbx-rl==0.28.0", "gymnasium[mujoco]", "gymnax")),
+    "rlox": Kit(("rlox==1.2.0", "gymnasium[mujoco]")),
+    "sample_factory": Kit(("sample-factory==2.1.1", "gymnasium[mujoco]")),
+    "rllib": Kit(("ray[rllib]==2.60.0", "gymnasium[mujoco]")),
+    "pufferlib": Kit(
+        (
+            "numpy<2",
+            "setuptools<80",
+            "ninja",
+            "cython<3.1",
+            "gymnasium[mujoco]==0.29.1",
+            "gym==0.23",
+            "pettingzoo==1.24.1",
+            "shimmy[gym-v21]",
+            "psutil",
+            "nvidia-ml-py",
+            "rich",
+            "rich_argparse",
+            "imageio",
+            "pyro-ppl",
+            "heavyball",
+        ),
+        finish="pufferlib_source:build",
+    ),
+}
+
+UNAVAILABLE = {
+    "cleanrl": "its releases with PPO and SAC (1.x) need a Python older than 3.11",
+}
+"""Peers that there is no kit for, and why."""
+
+
+def cache() -> Path:
+    """Returns the folder that holds the environments."""
+    if own := os.environ.get("QUINTAIN_BENCH_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quintain-bench"
+
+
+def interpreter(name: str, *, again: bool = False) -> Path:
+    """Returns the Python of a kit's environment, which is made if it is not there or not as the table says."""
+    kit, place = KITS[name], cache() / name
+    python, record = place / "bin" / "python", place / "kit.json"
+    wanted = [*kit.constraints, *kit.requirements]
+    known = json.loads(record.read_text()) if record.is_file() else {}
+    if known.get("requirements") == wanted and (known["failure"] is None or not again):
+        if known["failure"] is not None:
+            raise CannotInstall(known["failure"])
+        return python
+    print(f"installing {name} into {place} ...", flush=True)
+    venv.create(place, with_pip=True, clear=True)
+    try:
+        _install(python, place, kit)
+        failure = None
+    except CannotInstall as reason:
+        failure = str(reason)
+    record.write_text(json.dumps({"requirements": wanted, "failure": failure}, indent=1) + "\n")
+    if failure is not None:
+        raise CannotInstall(failure)
     return python
 
 
-def _pip(python: Path, requirements: Sequence[str]) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    result = subprocess.run(
-        [*command, "--constraint", str(CONSTRAINTS), *requirements], capture_output=True, text=True, check=False
-    )
-    if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-        raise CannotInstall((lines or [f"pip exited with code {result.returncode}"])[-1])
+def _install(python: Path, place: Path, kit: Kit) -> None:
+    constraints = place / "constraints.txt"
+    constraints.write_text("\n".join([*kit.constraints, ""]))
+    # torch first and pinned: resolved together with a peer, pip may choose a build with gigabytes of CUDA.
+    pip(python, f"--constraint={constraints}", TORCH, "numpy<2" if "numpy<2" in kit.requirements else "numpy")
+    pip(python, f"--constraint={constraints}", *kit.requirements)
+    if kit.optional:
+        with suppress(CannotInstall):
+            pip(python, f"--constraint={constraints}", *kit.optional)
+    if kit.finish is not None:
+        module, _, function = kit.finish.partition(":")
+        finish: Callable[[Path, Path], None] = getattr(import_module(module), function)
+        finish(python, place)
 
 
-def one_thread() -> dict[str, str]:
-    """Returns the process environment for a measurement: one thread, our package importable, no GPU."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**os.environ, **threads, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+def pip(python: Path, *arguments: str, verb: str = "install") -> None:
+    """Runs pip in a kit's environment; raises CannotInstall with its last error."""
+    command = [str(python), "-m", "pip", verb, "--quiet", "--disable-pip-version-check", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60 * PIP_MINUTES)
+    except subprocess.TimeoutExpired:
+        raise CannotInstall(f"pip was not done after {PIP_MINUTES} minutes") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+        raise CannotInstall((lines or [f"pip exited with code {done.returncode}"])[-1])
+
+
+def failures() -> dict[str, str]:
+    """Returns why kits could not be installed here."""
+    records = {name: cache() / name / "kit.json" for name in KITS}
+    known = {name: json.loads(path.read_text())["failure"] for name, path in records.items() if path.is_file()}
+    return {**UNAVAILABLE, **{name: reason for name, reason in known.items() if reason is not None}}
+
+
+def process_environment(threads: int) -> dict[str, str]:
+    """Returns the environment variables of a measured process: its threads, our package importable, no GPU."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+    xla = f"--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads={threads}" if threads == 1 else ""
+    return {
+        **os.environ,
+        **dict.fromkeys(names, str(threads)),
+        "XLA_FLAGS": xla,
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kits", nargs="*", metavar="KIT", help=f"of {', '.join(KITS)}; default: all")
+    parser.add_argument("--again", action="store_true", help="try those that failed before once more")
+    options = parser.parse_args()
+    for name in options.kits or KITS:
+        try:
+            print(f"{name}: {interpreter(name, again=options.again)}", flush=True)
+        except CannotInstall as reason:
+            print(f"{name}: cannot be installed: {reason}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    # By its name: a kit's last step imports this module to say why it failed.
+    import_module("environments").main()

@@ -1,27 +1,42 @@
-"""Runs in a peer's own interpreter: one training run of one workload, one line of JSON.
+"""Runs in a peer's own interpreter: one training run of one workload, one line of JSON after RESULT.
 
-python measure.py PEER WORKLOAD SEED SECONDS
+python measure.py PEER ENTRY WORKLOAD SEED SECONDS THREADS
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
 
-import workloads
-from meter import Meter
+RESULT = "RESULT "
 
 
-def main(peer_name: str, workload_name: str, seed: str, seconds: str) -> None:
-    import torch
+def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, threads: str) -> NoReturn:
+    import meter
+    import processes
+    from workloads import WORKLOADS
 
-    torch.set_num_threads(1)
+    work = WORKLOADS[workload]
     peer = import_module(f"peers.{peer_name}")
-    meter = Meter(seconds=float(seconds))
-    peer.train(workloads.find(workload_name), int(seed), meter.tick)
-    print(json.dumps({**meter.result(), "versions": {name: _version(name) for name in peer.PACKAGES}}))
+    gauge = meter.meter_of(work, float(seconds))
+    about: dict[str, Any] = {"versions": {name: _version(name) for name in peer.PACKAGES}}
+
+    def tick(env_steps: int, recent_return: float | None = None) -> bool:
+        is_over = gauge.tick(env_steps, recent_return)
+        if is_over:
+            # Now, while worker processes are alive.
+            about["peak_megabytes"] = processes.peak_megabytes(processes.tree(os.getpid()))
+        return is_over
+
+    getattr(peer, work.kind)(work, entry, int(seed), int(threads), tick)
+    print(RESULT + json.dumps({**gauge.result(), **about}), flush=True)
+    # Some libraries leave threads or processes behind that would never let the interpreter end, or outlive it.
+    processes.end(processes.tree(os.getpid())[1:])
+    os._exit(0)
 
 
 def _version(package: str) -> str:

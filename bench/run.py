@@ -1,72 +1,171 @@
-"""Measures quintain and its peers side by side and writes docs/results/bench.md and bench.json.
+"""Measures quintain and its peers side by side and writes docs/results/bench.md, with a chart.
 
-Repetitions are the outer loop, so that a slow minute of the machine meets every peer alike, and results are compared
-within a repetition. `python bench/run.py --help` lists the options; without any it runs everything there is.
+Repetitions are the outer loop, so that a slow minute of the machine meets every peer alike. Every run is one line of
+docs/results/bench.jsonl; a run that is there is not repeated, so that the benchmark can be stopped and started again
+(--fresh puts the file aside first). A run beside which others used the machine is measured again at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
-from importlib import import_module
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import peers
+import processes
 import report
-from environments import CannotInstall, interpreter, one_thread
+from contestants import Contestant, contestants_of, module_of
+from environments import CannotInstall, interpreter, process_environment
+from results import QUIET_CORES, Results
+from workloads import WORKLOADS, Workload
 
 HERE = Path(__file__).resolve().parent
-OURS = "quintain"
+RESULT = "RESULT "
 
 
 def main() -> None:
+    options = _options()
+    names = [name for name in peers.NAMES if name in {peers.OURS, *options.peers}]
+    works = [work for work in WORKLOADS.values() if any(text in work.name for text in options.only)]
+    if options.fresh and options.out.is_file():
+        options.out.rename(options.out.with_suffix(f".{int(time.time())}.jsonl"))
+    results = Results(options.out)
+    if not options.report:
+        pythons = _prepare(names, works)
+        for work, contestant, repetition in _schedule(works, list(pythons), results, options.reps):
+            seconds = options.seconds * work.effort
+            processes.wait_until_quiet(QUIET_CORES, options.patience)
+            row = measure(pythons[contestant.peer], work, contestant, repetition, seconds)
+            results.add(row)
+            _show(row, contestant)
+    print(f"wrote {report.write(results, options.results_dir)}")
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", nargs="+", default=_modules("peers"), help="default: all")
-    parser.add_argument("--workloads", nargs="+", default=_modules("workloads"), help="default: all")
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement")
-    options = parser.parse_args()
-
-    pythons, absent = _prepare(sorted({OURS, *options.peers}))
-    runs = [
-        {"workload": workload, "peer": peer, "repetition": repetition, **result}
-        for workload in options.workloads
-        for repetition in range(options.repetitions)
-        for peer, python in pythons.items()
-        for result in [_measure(python, peer, workload, repetition, options.seconds)]
-    ]
-    print(f"wrote {report.write(runs, absent, ours=OURS)}")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="workloads whose name contains this")
+    parser.add_argument("--peers", nargs="+", default=peers.NAMES, choices=peers.NAMES, help="default: all")
+    parser.add_argument("--reps", type=int, default=5, help="runs of each; twice as many where it is a close call")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a run; twice as long for a close call")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine")
+    parser.add_argument("--out", type=Path, default=report.RESULTS / "bench.jsonl", help="file of all runs")
+    parser.add_argument("--results-dir", type=Path, default=report.RESULTS, help="where the page and the chart go")
+    parser.add_argument("--fresh", action="store_true", help="put earlier runs aside and begin again")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write the page again")
+    return parser.parse_args()
 
 
-def _modules(folder: str) -> list[str]:
-    return sorted(path.stem for path in (HERE / folder).glob("*.py") if path.stem != "__init__")
-
-
-def _prepare(names: list[str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Returns the interpreter of every peer that can run here, and why the others cannot."""
+def _prepare(names: list[str], works: list[Workload]) -> dict[str, Path]:
+    """Returns the interpreter of every peer that is needed and can run here."""
     pythons: dict[str, Path] = {}
-    absent: dict[str, str] = {}
     for name in names:
+        if not any(contestants_of(work, [name]) for work in works):
+            continue
         try:
-            pythons[name] = interpreter(name, import_module(f"peers.{name}").REQUIREMENTS)
+            pythons[name] = interpreter(module_of(name).KIT)
         except CannotInstall as reason:
-            absent[name] = str(reason)
-            print(f"{name} is left out: {reason}")
-    return pythons, absent
+            print(f"{name} is left out: {reason}", flush=True)
+    return pythons
 
 
-def _measure(python: Path, peer: str, workload: str, seed: int, seconds: float) -> dict[str, object]:
-    command = [str(python), str(HERE / "measure.py"), peer, workload, str(seed), str(seconds)]
-    # The first iterations and imports come on top of the measured time.
+def _schedule(
+    works: list[Workload], names: list[str], results: Results, reps: int
+) -> Iterator[tuple[Workload, Contestant, int]]:
+    """Says what to measure next: first what is missing, then what was disturbed, at most as often again."""
+    for repetition in range(2 * max((work.repetitions(reps) for work in works), default=0)):
+        for work in works:
+            wanted = work.repetitions(reps)
+            able = [each for each in contestants_of(work, names) if not results.has_failed(work.name, each)]
+            is_extra = repetition >= wanted
+            if repetition >= 2 * wanted or (
+                is_extra and all(results.num_quiet(work.name, each) >= wanted for each in able)
+            ):
+                continue
+            for contestant in able:
+                # Asked again: a contestant may have failed for good within this repetition.
+                if not results.has(work.name, contestant, repetition) and not results.has_failed(work.name, contestant):
+                    yield work, contestant, repetition
+
+
+def measure(python: Path, work: Workload, contestant: Contestant, repetition: int, seconds: float) -> dict[str, object]:
+    """Runs one contestant once, in a process that cannot outlive its time, and returns its row."""
+    about: dict[str, object] = {
+        "workload": work.name,
+        "peer": contestant.peer,
+        "entry": contestant.entry,
+        "threads": contestant.threads,
+        "repetition": repetition,
+        "commit": _commit(),
+    }
+    words = [contestant.peer, contestant.entry, work.name, repetition, seconds, contestant.threads]
+    command = [str(python), str(HERE / "measure.py"), *map(str, words)]
+    out, err, code = _run(command, process_environment(contestant.threads), _time_limit(work, seconds))
+    lines = [line for line in out.splitlines() if line.startswith(RESULT)]
+    if lines:
+        return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
+    return {**about, "error": (err.strip().splitlines() or [f"exited with code {code}"])[-1][:300]}
+
+
+def _run(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[str, str, int]:
+    """Runs a command in a folder of its own, where libraries may leave what they like, for at most so long."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
+            out, err = "", f"no result after {limit_seconds:.0f} s"
+        finally:
+            processes.end(processes.tree(child.pid)[1:])
+            _end_session(child)
+    return out, err, child.returncode
+
+
+def _time_limit(work: Workload, seconds: float) -> float:
+    # Imports, compilation and the warm-up come on top; a goal or a long run is given in steps, not in seconds.
+    return 300.0 + 20.0 * seconds if work.meter == "rate" else 3600.0
+
+
+def _end_session(child: subprocess.Popen[str]) -> None:
+    """Ends the measured process and all it started; they are a session of their own."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    child.communicate()
+
+
+def _commit() -> str:
+    """Returns which version of this project is measured."""
     done = subprocess.run(
-        command, cwd=HERE, env=one_thread(), capture_output=True, text=True, check=False, timeout=120 + 20 * seconds
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise SystemExit(f"{peer} failed on {workload}:\n{done.stderr.strip()}")
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    rate, foreign = result["steps_per_second"], result["foreign_cores"]
-    print(f"{workload} #{seed} {peer:10s} {rate:8.0f} steps/s, others used {foreign:.2f} cores", flush=True)
-    return result
+    return done.stdout.strip() or "unknown"
+
+
+def _show(row: dict[str, object], contestant: Contestant) -> None:
+    head = f"{row['workload']} #{row['repetition']} {contestant.label}"
+    if "error" in row:
+        print(f"{head}: failed: {row['error']}", flush=True)
+        return
+    mark = "" if float(str(row["foreign_cores"])) <= QUIET_CORES else " (does not count)"
+    print(
+        f"{head}: {row['steps_per_second']:,.0f} steps/s, others used {row['foreign_cores']:.2f} cores{mark}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

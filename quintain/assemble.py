@@ -13,6 +13,7 @@ import torch
 from quintain import registry
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
+from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
@@ -20,9 +21,13 @@ from quintain.envs.gymnasium import env_from_object, gym_env
 from quintain.envs.hosting import Hosting
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError, SpecMismatch
+from quintain.kernel_notes import kernel_notes
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
+from quintain.rollouts.replay_place import ReplayPlace
+from quintain.rollouts.settings import ReplaySettings
+from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
 from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
@@ -89,6 +94,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
     algorithm.join(world)
     policy.join(world)
+    for note in kernel_notes(policy, algorithm):
+        writer.note(note)
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
@@ -100,20 +107,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         starts_fresh=algorithm.starts_fresh,
         on_nonfinite=env_settings.on_nonfinite,
     )
-    block = Rollout(
-        env.spec,
-        num_lanes=env.num_lanes,
-        num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
-        noise_size=policy.noise.size,
-        state_size=policy.state_size,
-        group_size=env.group_size,
-        device=policy.device,
-    )
     return Parts(
         policy=policy,
         algorithm=algorithm,
         source=_load("placement", run_file.run.placement)(run_file.run.placement, collector),
-        store=_load("rollout", behavior.rollout)(block),
+        store=_make_store(run_file, _make_block(behavior, env, policy), session, writer, world),
         progress=Progress(experiment.budget.env_steps),
         events=_make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
@@ -124,6 +122,36 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer=writer if slots.writer is None else slots.writer,
         world=world,
     )
+
+
+def _make_block(behavior: Behavior, env: Env, policy: Policy) -> Rollout:
+    return Rollout(
+        env.spec,
+        num_lanes=env.num_lanes,
+        num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
+        noise_size=policy.noise.size,
+        state_size=policy.state_size,
+        group_size=env.group_size,
+        device=policy.device,
+    )
+
+
+def _make_store(run_file: RunFile, block: Rollout, session: Session, writer: Writer, world: World) -> RolloutStore:
+    settings = _behavior(run_file).rollout
+    store_class: Any = _load("rollout", settings)
+    store: RolloutStore
+    if isinstance(settings, ReplaySettings):
+        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+        row_bytes = RowLayout(block.spec).row_bytes
+        # On all ranks together there are as many transitions as on one.
+        buffer_size = settings.buffer_size // world.size
+        allocate, note = place.allocator(buffer_size * row_bytes, row_bytes)
+        if note:
+            writer.note(note)
+        store = store_class(block, settings.model_copy(update={"buffer_size": buffer_size}), allocate)
+    else:
+        store = store_class(block)
+    return store
 
 
 def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> EventContext:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 class Follower:
     """Surrounds training on a rank that follows: it does its part of what the run on rank 0 decides."""
 
+    runs_dir = Path("runs")
+    keeps_checkpoints = False
+
     def __init__(self, run_file: RunFile) -> None:
         self.run_file = run_file
 
@@ -97,7 +100,12 @@ class Follower:
 
 def is_report_due(run_file: RunFile, trainer: Trainer) -> bool:
     """Says whether a row is written after this cycle."""
-    return trainer.progress.updates % run_file.run.report.every_updates == 0 or trainer.is_finished
+    progress, every_updates = trainer.progress, run_file.run.report.every_updates
+    if every_updates is not None:
+        return progress.updates % every_updates == 0 or trainer.is_finished
+    rollout = next(iter(run_file.experiment.behaviors.values())).rollout
+    every_env_steps = getattr(type(rollout), "report_every_env_steps", 1)
+    return every_env_steps == 1 or progress.crossed(every_env_steps) or trainer.is_finished
 
 
 def decide(world: World, wanted: bool) -> bool:

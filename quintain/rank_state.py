@@ -74,7 +74,7 @@ def broadcast_state(world: World, state: State | None) -> State:
 
 def pack(state: State) -> bytes:
     """Turns a state into bytes; what is not finite is refused later, by the checkpoint."""
-    encoded = state_files.encode(state, allow_nonfinite=SUBTREES)
+    encoded = state_files.encode(state_files.with_bulk_inside(state), allow_nonfinite=SUBTREES)
     document = encoded.document_bytes()
     return len(document).to_bytes(_LENGTH_BYTES, "little") + document + encoded.tensor_bytes()
 

@@ -116,6 +116,21 @@ def get(kind: str, name: str) -> Registration:
     raise SettingsError(f'unknown {kind} "{name}"; {hint}', code="E0204")
 
 
+def env_named(name: str) -> dict[str, str]:
+    """Returns the settings that one word for an environment stands for.
+
+    Example:
+        >>> env_named("CartPole-v1"), env_named("native/CartPole-v1")
+        ({'type': 'gym', 'id': 'CartPole-v1'}, {'type': 'native', 'id': 'CartPole-v1'})
+    """
+    known = _known("env")
+    kind, _, inner = name.partition("/")
+    if inner and kind in known and "id" in known[kind].settings_class.model_fields:
+        return {"type": kind, "id": inner}
+    is_registered = name != "gym" and ":" not in name and name in names("env")
+    return {"type": name} if is_registered else {"type": "gym", "id": name}
+
+
 def names(kind: str) -> list[str]:
     """Lists the registered names of a kind in alphabetical order; imports no plugin."""
     return sorted({*_known(kind), *_plugins(kind)})

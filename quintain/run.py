@@ -53,7 +53,8 @@ class Run:
         A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
         """
         self.run_file = run_file
-        self.runs_dir, self.shown_runs_dir = runs_dir.absolute(), runs_dir
+        self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
+        self.shown_runs_dir = runs_dir
         self.is_kept = is_kept
         self.writer = WriterGroup(writers)
         self.signals = StopSignals(run_file.run.grace_seconds)
@@ -71,6 +72,11 @@ class Run:
         self.ranks = ranks or Ranks(run_file, starts_processes=False)
         self.resources.callback(self.ranks.close)
         self.is_header_shown = False
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether there is a directory for checkpoints from the start."""
+        return self.directory is not None or self.is_kept
 
     # -- before training ------------------------------------------------------------------------------------------
 

@@ -107,15 +107,19 @@ def checkpoint_facts(run_file: RunFile, trainer: Any, exactness: str) -> dict[st
         "spec": trainer.policy.spec.to_dict(),
         "exactness": exactness,
         "device": str(trainer.policy.device),
+        "paths": trainer.paths,
         "world_size": trainer.world.size,
         **facts(run_file.run.threads),
     }
 
 
 def env_name(run_file: RunFile) -> str:
-    """Returns what to call the environment: its Gymnasium id, or its registered name."""
+    """Returns what to call the environment: the one word that `train` takes for it."""
     settings = run_file.experiment.env
-    return str(getattr(settings, "id", settings.type))
+    name = getattr(settings, "id", None)
+    if name is None:
+        return settings.type
+    return str(name) if settings.type == "gym" else f"{settings.type}/{name}"
 
 
 def code_names(value: Any) -> list[str]:

@@ -47,7 +47,7 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
         behavior["policy"] = _settings("policy", policy)
     elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
         behavior["policy"] = made_from
-    if _is_instance(env):
+    if _is_instance(env) and not getattr(_settings_class(behavior["algorithm"]), "needs_replay", False):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
         behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
     world = _join_torchrun()
@@ -102,12 +102,16 @@ def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
 def _without_idle(algorithm: Any, translation: embodichain_names.Translation) -> dict[str, Any]:
     """Returns the settings without a minibatch size for an algorithm that has no minibatches."""
     settings = dict(translation.settings)
-    name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
-    chosen = registry.get("algorithm", name).settings_class if name else type(algorithm)
-    if "batch_size" in settings and "batch_size" not in chosen.model_fields:
+    if "batch_size" in settings and "batch_size" not in _settings_class(algorithm).model_fields:
         del settings["batch_size"]
         translation.notes.append("note: batch_size has no effect; this algorithm learns from each batch as a whole")
     return settings
+
+
+def _settings_class(algorithm: Any) -> type[PartSettings]:
+    """Returns the class of an algorithm's settings, given as they are or as a mapping with a type."""
+    name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
+    return registry.get("algorithm", name).settings_class if name else type(algorithm)
 
 
 def _evaluation_env(env: Any, eval_env: Any) -> Any:
@@ -180,8 +184,7 @@ def _env_settings(slot: Any, num_ranks: int) -> Any:
     if isinstance(slot, PartSettings):
         return slot
     if isinstance(slot, str):
-        is_registered = slot != "gym" and slot in registry.names("env")
-        return {"type": slot} if is_registered else {"type": "gym", "id": slot}
+        return registry.env_named(slot)
     if _is_instance(slot):
         spec = _gym_spec(slot)
         return {

@@ -8,6 +8,7 @@ error at the first save, so that state cannot be forgotten: name it in `not_stat
 from __future__ import annotations
 
 import enum
+import hashlib
 import pathlib
 import types
 from collections.abc import Mapping
@@ -142,3 +143,30 @@ def _unplain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _unplain(item) for key, item in value.items()}
     return int(value, 16) if isinstance(value, str) and value.startswith(("0x", "-0x")) else value
+
+
+class BulkArray:
+    """A large array in a state tree, which a checkpoint keeps in a file of its own under the hash of its contents.
+
+    It shares the memory it was made from. Equal contents have equal hashes, so that what did not change since the
+    last checkpoint is not written again; whoever knows that nothing changed may give the hash.
+    """
+
+    def __init__(self, array: np.ndarray[Any, np.dtype[Any]], sha256: str | None = None) -> None:
+        self.array = np.ascontiguousarray(array)
+        self.sha256 = sha256 or hashlib.sha256(self.bytes.data).hexdigest()
+
+    @property
+    def bytes(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Returns the contents as bytes in a row, without a copy."""
+        return self.array.reshape(-1).view(np.uint8)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BulkArray):
+            return NotImplemented
+        return (self.array.dtype, self.array.shape, self.sha256) == (other.array.dtype, other.array.shape, other.sha256)
+
+    __hash__ = None  # type: ignore[assignment]  # its contents change

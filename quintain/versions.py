@@ -28,6 +28,7 @@ def facts(threads: int) -> dict[str, Any]:
             "numpy": np.__version__,
             "torch": torch.__version__,
             "gymnasium": _version_if_imported("gymnasium"),
+            "numba": _version_if_imported("numba"),
         },
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),

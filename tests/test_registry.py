@@ -156,3 +156,19 @@ def test_a_settings_class_may_serve_two_names():
         RunFile.from_names("ppo", "A-v1").replace("policy", Shared())
     chosen = RunFile.from_names("ppo", "A-v1").replace("policy", Shared(type="two", size=3))
     assert chosen.experiment.behaviors["default"].policy.model_dump() == {"type": "two", "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("CartPole-v1", {"type": "gym", "id": "CartPole-v1"}),
+        ("native/CartPole-v1", {"type": "native", "id": "CartPole-v1"}),
+        ("envpool/Pong-v5", {"type": "envpool", "id": "Pong-v5"}),
+        ("ALE/Pong-v5", {"type": "gym", "id": "ALE/Pong-v5"}),
+        ("my.module:Env", {"type": "gym", "id": "my.module:Env"}),
+        ("native", {"type": "native"}),
+        ("gym", {"type": "gym", "id": "gym"}),
+    ],
+)
+def test_one_word_names_an_environment(word: str, expected: dict[str, str]) -> None:
+    assert registry.env_named(word) == expected

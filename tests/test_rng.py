@@ -150,3 +150,10 @@ def test_a_kept_rng_is_a_constant() -> None:
     rng = Rng(1)
     with pytest.raises(AttributeError):
         rng.seed = 2  # type: ignore[misc]
+
+
+def test_many_seeds_at_once_are_those_that_are_asked_for_one_by_one() -> None:
+    rng = Rng(7).child("100% env")
+    counters = [(lane, episode, 0) for lane in range(5) for episode in (0, 1, 10**12)]
+    assert rng.seeds_for("reset", counters) == [rng.seed_for("reset", *each) for each in counters]
+    assert rng.seeds_for("reset", []) == []

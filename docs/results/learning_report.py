@@ -16,6 +16,7 @@ PANELS = {
     "grpo": "CartPole, GRPO",
     "acrobot": "Acrobot",
     "pendulum": "Pendulum",
+    "pendulum-sac": "Pendulum, by soft actor-critic",
     "memory": "Hidden velocities, GRU",
     "memory-lstm": "Hidden velocities, LSTM",
     "memory-none": "Hidden velocities, no memory",

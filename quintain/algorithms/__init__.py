@@ -17,6 +17,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Loss": "quintain.algorithms.base",
         "PPO": "quintain.algorithms.ppo",
         "PPOSettings": "quintain.algorithms.settings",
+        "SAC": "quintain.algorithms.sac",
+        "SACSettings": "quintain.algorithms.settings",
     },
 )
 __all__ += ["register"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
@@ -50,6 +51,9 @@ class Algorithm(KeepsState, ABC):
     needs_groups: ClassVar[bool] = False
     """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
 
+    why_plain: str = "this algorithm has no kernels"
+    """Why it learns by torch's own operations; empty where it learns by compiled kernels."""
+
     def __init__(
         self,
         settings: AlgorithmSettings,
@@ -65,7 +69,7 @@ class Algorithm(KeepsState, ABC):
         _refuse_mixed_discounts(self.signals)
         self.rng = rng or Rng(0)
         self.optimizer = Optimizer(
-            policy.named_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
+            self.trained_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
         )
         self.sampler = MinibatchSampler(self.rng)
         self.world: World = Alone()
@@ -76,6 +80,14 @@ class Algorithm(KeepsState, ABC):
         """Learns together with other ranks: the same steps, each from its own lanes."""
         self.world = self.optimizer.world = world
         self.sampler.join(world)
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yields what the optimizer moves, by name; called once, when the algorithm is made."""
+        yield from self.policy.named_parameters()
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+        self.policy.observe(obs)
 
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""
@@ -108,7 +120,7 @@ class Algorithm(KeepsState, ABC):
 
     def descend(
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Any]:
         """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
         learning_rate *= self.learning_rate_scale
         weight = num_valid(minibatch) if self.world.size > 1 else 1.0
@@ -127,11 +139,12 @@ class Algorithm(KeepsState, ABC):
 
     def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
         """Writes generalised advantages and the returns they imply."""
+        estimate = generalized_advantages if self.why_plain else compiled_advantages()
         for rollout in batch:
             value, final_value, terminated, done, valid = (
                 rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID)
             )
-            advantage = generalized_advantages(
+            advantage = estimate(
                 self.reward(rollout),
                 value,
                 final_value[:-1],
@@ -171,12 +184,12 @@ class Algorithm(KeepsState, ABC):
             mean, spread = (torch.as_tensor(float(x[0])).to(mean) for x in (means, np.sqrt(squares / count)))
         advantage.sub_(mean).div_(spread + 1e-8)
 
-    def report(self, sums: Mapping[str, torch.Tensor], count: int, progress: Progress) -> Metrics:
-        """Turns summed device scalars into means over minibatches and ranks, and refuses what is not finite.
+    def report(self, sums: Mapping[str, Any], count: int, progress: Progress) -> Metrics:
+        """Turns summed scalars into means over minibatches and ranks, and refuses what is not finite.
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
-        means = torch.stack(list(sums.values())).div_(count)
+        means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
         self.world.average(means)
         values: list[Any] = means.tolist()
         metrics = dict(zip(sums, values, strict=True))
@@ -197,6 +210,13 @@ class Algorithm(KeepsState, ABC):
     def judge(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the steps that count, and what the policy now says of their actions."""
         return only_valid(minibatch, self.policy.evaluate_actions(minibatch))
+
+
+def compiled_advantages() -> Callable[..., Array]:
+    """Returns `generalized_advantages` as a kernel, which gives the same bits; here, so that it is loaded late."""
+    from quintain.compiled import recursions
+
+    return recursions.generalized_advantages
 
 
 def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:

@@ -29,10 +29,14 @@ class MinibatchSampler:
 
     def rows(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields all valid steps in a new random order; the last minibatch keeps the remainder."""
-        order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
         fields = {name: batch.rollout.flat(name) for name in _with_leaves(batch, names)}
-        for chosen in self._split(batch.valid_rows[order], batch_size):
+        for chosen in self.row_numbers(batch, batch_size, *counters):
             yield {name: self._gather(name, field, 0, chosen) for name, field in fields.items()}
+
+    def row_numbers(self, batch: Batch, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
+        """Returns which rows of the flat fields each minibatch of `rows` has."""
+        order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
+        return self._split(batch.valid_rows[order], batch_size)
 
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
@@ -101,7 +105,7 @@ def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
 def num_valid(minibatch: Minibatch) -> torch.Tensor:
     """Returns how many steps of a minibatch count, without waiting for a device."""
     valid = minibatch.get(f.VALID)
-    return torch.tensor(len(minibatch[f.LOG_PROB])) if valid is None else valid.sum()
+    return torch.tensor(len(next(iter(minibatch.values())))) if valid is None else valid.sum()
 
 
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from quintain.algorithms.base import Algorithm, Loss
+from quintain.algorithms.kernel_rule import make_kernels, why_plain
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields as f
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
+    not_state = Algorithm.not_state | {"kernels", "why_plain"}
+
     def __init__(
         self,
         settings: PPOSettings,
@@ -34,6 +37,8 @@ class PPO(Algorithm):
         super().__init__(settings, policy, signals, rng)
         self.settings: PPOSettings = settings
         self.adapted_learning_rate = settings.learning_rate.start
+        self.why_plain = why_plain(self, is_changed=type(self) is not PPO)
+        self.kernels = None if self.why_plain else make_kernels(self)
 
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
@@ -41,20 +46,20 @@ class PPO(Algorithm):
             self.normalize_advantages(batch)
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
-        settings, fraction = self.settings, progress.fraction
+        settings = self.settings
         learning_rate = (
-            settings.learning_rate.at(fraction) if settings.adaptive_kl is None else self.adapted_learning_rate
+            settings.learning_rate.at(progress.fraction) if settings.adaptive_kl is None else self.adapted_learning_rate
         )
-        sums: dict[str, torch.Tensor] = {}
+        take_steps = self._steps(batch, progress, learning_rate)
+        sums: dict[str, Any] = {}
         num_minibatches = 0
         for epoch in range(settings.num_epochs):
             kl_before, epoch_start = sums.get("train/approx_kl"), num_minibatches
-            for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
-                parts = self.descend(self.mirrored(minibatch), fraction, learning_rate, settings.micro_batch_size)
+            for parts in take_steps(epoch):
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
             if settings.target_kl is not None:
-                moved = sums["train/approx_kl"] - (0.0 if kl_before is None else kl_before)
+                moved = torch.as_tensor(sums["train/approx_kl"] - (0.0 if kl_before is None else kl_before))
                 self.world.average(moved)  # else ranks would stop after different epochs, and wait for each other
                 if float(moved) / (num_minibatches - epoch_start) > settings.target_kl:
                     break
@@ -66,6 +71,20 @@ class PPO(Algorithm):
             "train/learning_rate": learning_rate,
             "train/num_epochs": epoch + 1,
         }
+
+    def _steps(
+        self, batch: Batch, progress: Progress, learning_rate: float
+    ) -> Callable[[int], Iterator[Mapping[str, Any]]]:
+        """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+        settings, fraction = self.settings, progress.fraction
+        if self.kernels is not None:
+            return self.kernels.prepare(batch, progress, learning_rate * self.learning_rate_scale)
+
+        def take_steps(epoch: int) -> Iterator[Mapping[str, Any]]:
+            for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
+                yield self.descend(self.mirrored(minibatch), fraction, learning_rate, settings.micro_batch_size)
+
+        return take_steps
 
     def _adapt_learning_rate(self, approx_kl: float) -> None:
         """Keeps the policy's movement per update near what was asked for, within bounds (as rsl_rl does)."""

@@ -34,6 +34,7 @@ class AlgorithmSettings(PartSettings):
     """Configures the Adam optimizer that every gradient algorithm shares."""
 
     needs_groups: ClassVar[bool] = False
+    needs_replay: ClassVar[bool] = False
 
     learning_rate: PositiveSchedule = constant(3e-4)
     """Step size of Adam."""
@@ -128,10 +129,48 @@ class GRPOSettings(AlgorithmSettings):
     """Steps in one minibatch."""
 
 
+class SACSettings(AlgorithmSettings):
+    """Improves the policy by soft actor-critic: two critics, replayed experience, and a price on being predictable."""
+
+    needs_replay: ClassVar[bool] = True
+
+    max_grad_norm: Positive | None = None
+    """Bound on the norm of the whole gradient; null leaves it alone."""
+
+    adam_eps: Positive = 1e-8
+    """Term in Adam's denominator that keeps tiny gradients from becoming large steps."""
+
+    batch_size: Count = 256
+    """Transitions in one minibatch."""
+
+    updates_per_step: Positive = 1.0
+    """Gradient steps for each environment step (the updates-to-data ratio); may be below 1."""
+
+    learning_starts: Count = 100
+    """Environment steps before the first gradient step; until then actions are uniformly random."""
+
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """Part of the way that the target critics move towards the critics after each gradient step."""
+
+    entropy_coef: NonNegative | None = None
+    """Weight of the entropy bonus (the temperature); null adapts it until the entropy is the target."""
+
+    initial_entropy_coef: Positive = 1.0
+    """The weight that adapting starts from."""
+
+    target_entropy: float | None = None
+    """Entropy that continuous actions are kept at; null is minus their number."""
+
+    target_entropy_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Entropy that choices are kept at, as a part of the largest possible."""
+
+
 _WITHOUT_CRITIC = {"policy": {"type": "actor_only"}}
+_REPLAYED = {"policy": {"type": "soft_actor"}, "rollout": {"type": "replay"}}
 
 REGISTERED = (
     Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
     Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
     Registration("algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", _WITHOUT_CRITIC),
+    Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sac:SAC", _REPLAYED),
 )

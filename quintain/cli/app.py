@@ -27,6 +27,7 @@ COMMANDS = {
         "Plays episodes with a trained policy and reports the returns.",
     ),
     "check": ("quintain.cli.check:check", "Looks an environment over: spaces, ends, seeds, scale, workers, speed."),
+    "bench": ("quintain.cli.bench:bench", "Measures an environment's limits, and says what to change."),
     "export": ("quintain.cli.export:export_run", "Writes a trained policy as ONNX, compared with the original."),
     "checkpoints": ("quintain.cli.checkpoints:app", "Lists, verifies and digests the checkpoints of a run."),
     "config": ("quintain.cli.config:app", "Shows every setting with its origin, or the JSON schema."),

@@ -28,7 +28,9 @@ _MIN_WIDTH = 60
 
 
 def check(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, module:Name, or a registered name.")],
+    env: Annotated[
+        str, typer.Argument(metavar="ENV", help="A Gymnasium id, module:Name, TYPE/ID, or a registered name.")
+    ],
     words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the environment.")] = None,
     steps: Annotated[int, typer.Option("--steps", min=10, help="How many steps to play.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,

@@ -7,7 +7,7 @@ that steps environments. A step's slot is contiguous, and the first T steps flat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class Slot:
     noise: torch.Tensor
     leaves: dict[str, torch.Tensor]
     """The leaves of obs and action, `first`, and the mask if there is one, by field name, as in a minibatch."""
+    arrays: dict[str, Array] = field(default_factory=dict)
+    """The same memory and that of all other fields as numpy arrays; none off the CPU."""
 
 
 class Rollout:
@@ -81,6 +83,7 @@ class Rollout:
             value=step[f.VALUE],
             noise=step[f.NOISE],
             leaves={name: step[name] for name in seen + ([f.ACTION_MASK] if self.spec.mask_size else [])},
+            arrays={name: array[t] for name, array in self.arrays.items()},
         )
 
     def __getitem__(self, name: str) -> torch.Tensor:

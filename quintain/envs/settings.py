@@ -74,6 +74,26 @@ class GymSettings(EnvSettings):
     """What becomes of Text entries of a Dict observation: left out, or encoded as one choice per character."""
 
 
+class NativeSettings(EnvSettings):
+    """Runs a classic-control task that is compiled for this machine, with the numbers of Gymnasium's own."""
+
+    id: Literal[
+        "Acrobot-v1",
+        "CartPole-v0",
+        "CartPole-v1",
+        "MountainCar-v0",
+        "MountainCarContinuous-v0",
+        "Pendulum-v1",
+    ]
+    """Gymnasium's name of the task."""
+
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the task by Gymnasium's names, such as gravity."""
+
+    max_episode_steps: Count | None = None
+    """Time limit of an episode; null keeps the task's own."""
+
+
 class EnvPoolSettings(EnvSettings):
     """Runs an environment of EnvPool, which steps its lanes in C++ threads; install envpool yourself."""
 
@@ -92,6 +112,7 @@ class EnvPoolSettings(EnvSettings):
 
 REGISTERED = (
     Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),
+    Registration("env", "native", NativeSettings, "quintain.envs.native.env:NativeEnv"),
     Registration("env", "envpool", EnvPoolSettings, "quintain.envs.envpool:envpool_env"),
     Registration(
         "env_event",

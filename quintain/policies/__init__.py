@@ -14,6 +14,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ActorOnlySettings": "quintain.policies.settings",
         "Policy": "quintain.policies.base",
         "PolicySettings": "quintain.policies.settings",
+        "SoftActor": "quintain.policies.soft_actor",
+        "SoftActorSettings": "quintain.policies.settings",
     },
 )
 __all__ += ["register"]

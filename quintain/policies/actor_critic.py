@@ -7,7 +7,8 @@ they share the trunk; with observation groups of their own each has its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
+from quintain.policies.kernel_rule import why_plain
 from quintain.policies.memory import Memory
 from quintain.policies.networks import Mlp, mlp
 from quintain.policies.settings import ActorCriticSettings
@@ -25,6 +27,7 @@ from quintain.policies.spec_rules import observed, refuse_misfits
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
+    from quintain.policies.compiled_acting import CompiledActing
     from quintain.typing import Array
 
 
@@ -63,6 +66,9 @@ class Trunk(nn.Module):
 class ActorCritic(Policy):
     """Actor and critic for any mixture of observations and actions, with or without memory."""
 
+    fits_kernels: ClassVar[bool] = True
+    """Whether its networks and heads are those that compiled kernels know."""
+
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
         refuse_misfits(spec, settings)
@@ -91,7 +97,28 @@ class ActorCritic(Policy):
         self.critic = network(value_trunk, 1, 1.0)
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # What a subclass changes the kernels cannot know.
+        cls.fits_kernels = vars(cls).get("fits_kernels", False)
+
+    @cached_property
+    def why_plain(self) -> str:
+        return why_plain(self)
+
+    @cached_property
+    def kernels(self) -> CompiledActing | None:
+        """What acts in place of the modules, if anything does."""
+        if self.why_plain:
+            return None
+        from quintain.policies.compiled_acting import CompiledActing
+
+        return CompiledActing(self)
+
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        if slot.arrays and self.kernels is not None:
+            self.kernels.act(slot, deterministic=deterministic)
+            return
         slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))
 
     def choose(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> torch.Tensor:
@@ -110,6 +137,8 @@ class ActorCritic(Policy):
         if self.state_size:
             rows = self.obs_rows(obs)
             named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
+        if self.kernels is not None:
+            return self.kernels.values(named)
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value

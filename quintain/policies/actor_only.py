@@ -19,6 +19,8 @@ from quintain.rng import Rng
 class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
+    fits_kernels = True
+
     def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         if settings.critic_obs is not None:
             raise SettingsError("policy.critic_obs is for a critic, which actor_only does not have. Leave it out")
@@ -29,6 +31,9 @@ class ActorOnly(ActorCritic):
         del self.critic
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        if slot.arrays and self.kernels is not None:
+            self.kernels.act(slot, deterministic=deterministic)
+            return
         self.choose(slot, state, deterministic=deterministic)
         slot.value.zero_()
 

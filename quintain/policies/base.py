@@ -35,6 +35,11 @@ class Policy(nn.Module, ABC):
     state_size: int = 0
     """Numbers of memory per lane; 0 for a policy without memory."""
 
+    @property
+    def why_plain(self) -> str:
+        """Why it acts by torch's own operations; empty where it acts by compiled kernels."""
+        return "this policy has no kernels"
+
     @abstractmethod
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         """Reads obs and noise of one step and writes action, log-probability and value into the same slot.

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
-from quintain.policies.networks import linear
+from quintain.policies.networks import BareConv2d, linear
 from quintain.policies.normalizer import ObsNormalizer
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.settings import NetworkSettings
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -26,9 +26,7 @@ class Encoder(nn.Module):
     The normaliser sees the numbers of Box leaves that are not images; choices and images have known scales.
     """
 
-    def __init__(
-        self, specs: Mapping[str, LeafSpec], settings: ActorCriticSettings, generator: torch.Generator
-    ) -> None:
+    def __init__(self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator) -> None:
         super().__init__()
         if settings.image_encoder == "flatten":
             images = {}
@@ -63,6 +61,13 @@ class Encoder(nn.Module):
         if self.normalizer is not None:
             self.normalizer.update(np.concatenate([obs[n].reshape(len(obs[n]), -1) for n in self.numbers], axis=1))
 
+    def share_scale(self, other: Encoder) -> None:
+        """Scales numbers as another does from now on; the scale is no longer part of this module."""
+        if self.normalizer is not None:
+            del self.normalizer
+            # Past the module's own bookkeeping: saved twice, it could come back as two.
+            self.__dict__["normalizer"] = other.normalizer
+
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers if self.normalizer is None else self.normalizer(numbers)
 
@@ -95,7 +100,7 @@ class ImageEncoder(nn.Module):
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:
-    layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, kernel, stride)  # type: ignore[no-untyped-call]  # torch's
+    layer = BareConv2d(inputs, outputs, kernel, stride)
     nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

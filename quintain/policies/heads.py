@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from quintain.data.spec import BoxSpec, DiscreteSpec, MultiDiscreteSpec
-from quintain.policies.settings import ActorCriticSettings
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # Finite, because 0 * -inf is NaN in the entropy; small enough that its probability is exactly zero in float32.
 _FORBIDDEN = -1e9
 _LOG_STD_RANGE = (-5.0, 2.0)
+_LARGEST_TANH = 1.0 - 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,19 @@ class NoiseSpec:
     @property
     def size(self) -> int:
         return self.num_uniform + self.num_normal
+
+
+class HeadSettings(Protocol):
+    """What heads for continuous actions need to know."""
+
+    @property
+    def initial_log_std(self) -> float: ...
+    @property
+    def clip_actions(self) -> bool: ...
+    @property
+    def squash_actions(self) -> bool: ...
+    @property
+    def state_dependent_std(self) -> bool: ...
 
 
 class Head(nn.Module):
@@ -61,6 +75,11 @@ class Head(nn.Module):
         """Turns an action as it was sampled into one that the environment takes."""
         return action
 
+    def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Writes an action drawn evenly from all that are possible and returns its log-probability [B]."""
+        even = noise.new_zeros((len(noise), self.output_size))
+        return self.sample(even, noise, action, mask)
+
 
 class CategoricalHead(Head):
     """Chooses one of n actions with probabilities softmax(output)."""
@@ -69,6 +88,10 @@ class CategoricalHead(Head):
         super().__init__()
         self.output_size = self.num_choices = spec.n
         self.noise = NoiseSpec(num_uniform=1)
+
+    def log_probs(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Returns the log-probabilities of all choices [B, num_choices], with gradients."""
+        return _log_softmax(output, mask)
 
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
@@ -103,6 +126,10 @@ class MultiCategoricalHead(Head):
         self.output_size = self.num_choices = sum(spec.nvec)
         self.noise = NoiseSpec(num_uniform=len(spec.nvec))
         self.choices = nn.ModuleList(CategoricalHead(DiscreteSpec(n)) for n in spec.nvec)
+
+    def log_probs(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Returns the log-probabilities of the choices of all heads, side by side [B, num_choices]."""
+        return torch.cat([head.log_probs(part, allowed) for head, part, allowed in self._parts(output, mask)], dim=1)
 
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
@@ -145,7 +172,7 @@ class GaussianHead(Head):
     inverse of tanh would not be exact.
     """
 
-    def __init__(self, spec: BoxSpec, settings: ActorCriticSettings) -> None:
+    def __init__(self, spec: BoxSpec, settings: HeadSettings) -> None:
         super().__init__()
         self.spec = spec
         self.has_state_std = settings.state_dependent_std
@@ -166,10 +193,23 @@ class GaussianHead(Head):
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
+        drawn, log_prob = self.draw(output, noise)
+        action.copy_(drawn.view_as(action))
+        return log_prob
+
+    def draw(self, output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns an action [B, size] before clipping or squashing and its log-probability, with gradients to both."""
         mean, log_std = self._mean_and_log_std(output)
         drawn = mean + log_std.exp() * noise
-        action.copy_(drawn.view_as(action))
-        return self._log_prob(noise, log_std, drawn)
+        return drawn, self._log_prob(noise, log_std, drawn)
+
+    def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        if not self.is_squashed:
+            return super().explore(noise, action, mask)
+        # erf maps a standard normal over sqrt(2) evenly onto (-1, 1); at the ends the inverse of tanh is infinite.
+        even = torch.erf(noise * math.sqrt(0.5)).clamp(-_LARGEST_TANH, _LARGEST_TANH)
+        action.copy_(torch.atanh(even).view_as(action))
+        return even.new_full((len(even),), -math.log(2.0) * even.shape[1])
 
     def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         mean, log_std = self._mean_and_log_std(output)

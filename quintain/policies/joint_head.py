@@ -6,14 +6,13 @@ import torch
 from torch import nn
 
 from quintain.data.spec import DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
-from quintain.policies.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead, NoiseSpec
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.heads import CategoricalHead, GaussianHead, Head, HeadSettings, MultiCategoricalHead, NoiseSpec
 
 
 class JointHead(nn.Module):
     """Chooses all leaves of an action at once, independently given the network's output."""
 
-    def __init__(self, spec: Spec, settings: ActorCriticSettings) -> None:
+    def __init__(self, spec: Spec, settings: HeadSettings) -> None:
         super().__init__()
         self.names = list(leaves(spec, "action"))
         self.heads = nn.ModuleList(_make_head(leaf, settings) for leaf in leaves(spec, "action").values())
@@ -21,7 +20,7 @@ class JointHead(nn.Module):
         self.parts = parts
         self.output_size = sum(head.output_size for head in parts)
         self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
-        self._columns = self._assign_columns()
+        self.columns = self._assign_columns()
 
     def _assign_columns(self) -> list[tuple[slice, slice, slice]]:
         """Gives each leaf its columns of the output, of the noise and of the mask."""
@@ -47,14 +46,21 @@ class JointHead(nn.Module):
         if len(self.parts) == 1:
             return self.parts[0].sample(output, noise, step[self.names[0]], mask)
         total = torch.zeros_like(output[:, 0])
-        for name, head, (out, columns, choices) in zip(self.names, self.parts, self._columns, strict=True):
+        for name, head, (out, columns, choices) in zip(self.names, self.parts, self.columns, strict=True):
             allowed = _choices(mask, head, choices)
             total = total + head.sample(output[:, out], noise[:, columns], step[name], allowed)
         return total
 
+    def explore(self, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
+        """Writes leaves drawn evenly from all that are possible and returns the joint log-probability [B]."""
+        total = torch.zeros_like(noise[:, 0])
+        for name, head, (_, columns, choices) in zip(self.names, self.parts, self.columns, strict=True):
+            total = total + head.explore(noise[:, columns], step[name], _choices(mask, head, choices))
+        return total
+
     def mode(self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
         total = torch.zeros_like(output[:, 0])
-        for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True):
+        for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True):
             total = total + head.mode(output[:, out], step[name], _choices(mask, head, choices))
         return total
 
@@ -65,7 +71,7 @@ class JointHead(nn.Module):
             return self.parts[0].evaluate(output, step[self.names[0]], mask)
         judged = [
             head.evaluate(output[:, out], step[name], _choices(mask, head, choices))
-            for name, head, (out, _, choices) in zip(self.names, self.parts, self._columns, strict=True)
+            for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True)
         ]
         log_probs, entropies = zip(*judged, strict=True)
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
@@ -74,7 +80,7 @@ class JointHead(nn.Module):
         return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
 
 
-def _make_head(leaf: LeafSpec, settings: ActorCriticSettings) -> Head:
+def _make_head(leaf: LeafSpec, settings: HeadSettings) -> Head:
     if isinstance(leaf, DiscreteSpec):
         return CategoricalHead(leaf)
     return MultiCategoricalHead(leaf) if isinstance(leaf, MultiDiscreteSpec) else GaussianHead(leaf, settings)

@@ -11,12 +11,30 @@ from torch.nn import functional
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 # In place where that changes no bit of the gradient: it saves a tensor per layer.
-_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
     "elu": functional.elu,
     "silu": functional.silu,
 }
+
+
+class BareLinear(nn.Linear):
+    """A linear layer that leaves its weights to whoever makes it.
+
+    Torch's own initialisation would draw from the global generator, and `nn.utils.skip_init`, which avoids that,
+    imports sympy: a third of a second before the first step.
+    """
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class BareConv2d(nn.Conv2d):
+    """A convolution that leaves its weights to whoever makes it, as BareLinear does."""
+
+    def reset_parameters(self) -> None:
+        pass
 
 
 class Mlp(nn.Sequential):
@@ -29,7 +47,7 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
         # Loading, moving to a device and the optimizer's flat memory change a parameter's data, never the object.
         self.weights_and_biases = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
-        self.activate = _FUNCTIONS[activation]
+        self.activate = FUNCTIONS[activation]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         *hidden, (last_weight, last_bias) = self.weights_and_biases
@@ -56,8 +74,7 @@ def mlp(
 
 
 def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    # skip_init: the default initialisation would draw from torch's global generator.
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, input_size, output_size)  # type: ignore[no-untyped-call]  # torch's
+    layer = BareLinear(input_size, output_size)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,8 +24,8 @@ class MemorySettings(Settings):
     """Numbers that the layer passes on."""
 
 
-class ActorCriticSettings(PolicySettings):
-    """Acts and values with two multilayer perceptrons of the same shape."""
+class NetworkSettings(PolicySettings):
+    """Configures what all policies of multilayer perceptrons share."""
 
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Width of each hidden layer."""
@@ -42,6 +42,22 @@ class ActorCriticSettings(PolicySettings):
     initial_log_std: float = 0.0
     """Logarithm of the first deviation of continuous actions."""
 
+    image_encoder: Literal["convolution", "flatten"] = "convolution"
+    """How observations with height, width and channels are read."""
+
+    image_features: Count = 256
+    """Features that an image is reduced to."""
+
+    actor_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the actor sees; null means all."""
+
+    critic_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
+
+
+class ActorCriticSettings(NetworkSettings):
+    """Acts and values with two multilayer perceptrons of the same shape."""
+
     clip_actions: bool = True
     """Clip continuous actions to the bounds of their space before they reach the environment."""
 
@@ -51,27 +67,33 @@ class ActorCriticSettings(PolicySettings):
     state_dependent_std: bool = False
     """Let the network choose the deviation of continuous actions in each state."""
 
-    image_encoder: Literal["convolution", "flatten"] = "convolution"
-    """How observations with height, width and channels are read."""
-
-    image_features: Count = 256
-    """Features that an image is reduced to."""
-
     memory: MemorySettings | None = None
     """Recurrent memory; null acts on the present observation alone."""
 
-    actor_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the actor sees; null means all."""
-
-    critic_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
+    compiled: bool | None = None
+    """Act and learn by compiled kernels, which round differently; null does where there are and they are faster."""
 
 
 class ActorOnlySettings(ActorCriticSettings):
     """Acts with one network and has no critic."""
 
 
+class SoftActorSettings(NetworkSettings):
+    """Acts with one network that squashes numbers into their bounds; for critics that value actions."""
+
+    clip_actions: ClassVar[bool] = False
+    squash_actions: ClassVar[bool] = True
+    state_dependent_std: ClassVar[bool] = True
+
+    hidden_sizes: tuple[Count, ...] = (256, 256)
+    """Width of each hidden layer, of the actor and of each critic."""
+
+    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
+    """Non-linearity between layers."""
+
+
 REGISTERED = (
+    Registration("policy", "soft_actor", SoftActorSettings, "quintain.policies.soft_actor:SoftActor"),
     Registration("policy", "actor_only", ActorOnlySettings, "quintain.policies.actor_only:ActorOnly"),
     Registration("policy", "actor_critic", ActorCriticSettings, "quintain.policies.actor_critic:ActorCritic"),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, BoxSpec, LeafSpec, leaves
 from quintain.errors import SpecMismatch
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.settings import ActorCriticSettings, NetworkSettings
 
 
 def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
@@ -19,13 +19,28 @@ def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
         if getattr(settings, name) and not boxes:
             raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
     if settings.squash_actions:
-        _require_bounds(boxes)
+        require_bounds(spec, "policy.squash_actions needs")
+    refuse_unscalable(spec, settings)
+
+
+def refuse_unscalable(spec: BehaviorSpec, settings: NetworkSettings) -> None:
+    """Raises where observations are to be scaled and none of them is a number."""
     numbers = [leaf for leaf in leaves(spec.obs, f.OBS).values() if _is_number(leaf, settings)]
     if settings.normalize_obs and not numbers:
         raise SpecMismatch(
             f"policy.normalize_obs scales numbers, and there are none in {spec.obs}: choices and images have known "
             f"scales. Leave it out"
         )
+
+
+def require_bounds(spec: BehaviorSpec, who_needs: str) -> None:
+    """Raises for the first continuous action that is not bounded on both sides."""
+    for name, leaf in leaves(spec.action, f.ACTION).items():
+        if isinstance(leaf, BoxSpec) and not (np.isfinite(leaf.low).all() and np.isfinite(leaf.high).all()):
+            raise SpecMismatch(
+                f"{who_needs} a lower and an upper bound of every number, which {name} {leaf} does not have. Leave it "
+                f"out, or give the action space bounds"
+            )
 
 
 def observed(spec: BehaviorSpec, group: str, wanted: tuple[str, ...] | None) -> dict[str, LeafSpec]:
@@ -48,14 +63,5 @@ def _below(every: Mapping[str, LeafSpec], name: str, group: str) -> list[str]:
     return found
 
 
-def _require_bounds(boxes: Mapping[str, BoxSpec]) -> None:
-    for name, box in boxes.items():
-        if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()):
-            raise SpecMismatch(
-                f"policy.squash_actions needs a lower and an upper bound of every number, which {name} {box} does not "
-                f"have. Leave it out, or give the action space bounds"
-            )
-
-
-def _is_number(leaf: LeafSpec, settings: ActorCriticSettings) -> bool:
+def _is_number(leaf: LeafSpec, settings: NetworkSettings) -> bool:
     return isinstance(leaf, BoxSpec) and not (leaf.is_image and settings.image_encoder == "convolution")

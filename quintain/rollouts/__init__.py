@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "Evaluator": "quintain.rollouts.evaluate",
         "LocalSource": "quintain.rollouts.source",
+        "ReplayBuffer": "quintain.rollouts.replay",
         "RolloutBuffer": "quintain.rollouts.store",
         "RolloutSource": "quintain.rollouts.source",
         "RolloutStore": "quintain.rollouts.store",

@@ -24,14 +24,14 @@ _NOT_WRITABLE = frozenset(
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Writes every byte, however many the system takes at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
-def create_file(name: str | Path, data: bytes, *, dir_fd: int | None = None) -> None:
+def create_file(name: str | Path, data: bytes | memoryview, *, dir_fd: int | None = None) -> None:
     """Creates a file that must not exist yet, and makes its bytes durable."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, FILE_MODE, dir_fd=dir_fd)

@@ -141,10 +141,13 @@ def resolve(path: Path, notify: Notify = lambda text: None) -> Path:
     raise CheckpointError(f"{path} is a file, expected the directory of a checkpoint or a run", code="E0404")
 
 
-def verify(path: Path) -> Checkpoint:
-    """Checks every byte of a checkpoint and that it loads; else raises CheckpointError with the reason."""
+def verify(path: Path, *, sound: set[int] | None = None) -> Checkpoint:
+    """Checks every byte of a checkpoint and that it loads; else raises CheckpointError with the reason.
+
+    Only bulk arrays whose file numbers are in `sound` are taken as they are.
+    """
     path = resolve(path)
-    manifest, _ = _read(path)
+    manifest, _ = _read(path, sound=sound)
     return _checkpoint(path, manifest)
 
 
@@ -178,9 +181,9 @@ def damage_warning(path: Path, flaw: Flaw, *, using: Path | None, kept_as: Path 
     return f"warning[W0401]: checkpoint {path.name} is damaged ({flaw.reason}){instead}{kept}"
 
 
-def _read(path: Path) -> tuple[Manifest, EncodedState]:
+def _read(path: Path, *, sound: set[int] | None = None) -> tuple[Manifest, EncodedState]:
     try:
-        return checkpoint_files.read_checkpoint(path)
+        return checkpoint_files.read_checkpoint(path, sound=sound)
     except Flaw as flaw:
         raise flaw.as_error(path) from flaw
 

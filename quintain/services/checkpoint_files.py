@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import stat
@@ -16,10 +17,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from quintain.errors import CheckpointError, CheckpointIncompatible
 from quintain.services import state_files
 from quintain.services.state_files import EncodedState, Json
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
 
 MANIFEST = "manifest.json"
 DOCUMENT = "state.json"
@@ -33,9 +40,13 @@ INCOMPATIBLE = "E0405"
 PICKLED = "E0406"
 UNREADABLE = "E0409"
 
+BULK_NAME = re.compile(r"(?P<sha256>[0-9a-f]{64})\.bulk")
+"""A bulk array is named by its contents: checkpoints that have the same one share one file by hard links."""
+
 CHECKPOINT_NAME = re.compile(r"(?P<commit>\d{6,12})-step-(?P<step>\d{1,18})")
 
 _SIZE_LIMITS = {DOCUMENT: state_files.MAX_DOCUMENT_BYTES, TENSORS: 1 << 44}
+_MAX_BULK_BYTES = 1 << 44
 # What opening a link, a file in place of the directory, and a socket gives.
 _WRONG_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -76,7 +87,7 @@ class FileRecord:
     sha256: str
 
     @classmethod
-    def of(cls, data: bytes) -> FileRecord:
+    def of(cls, data: bytes | mmap.mmap) -> FileRecord:
         """Describes a file by its contents."""
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
@@ -135,8 +146,11 @@ def parse_manifest(data: bytes) -> Manifest:
     is_typed = type(manifest.commit) is type(manifest.step) is int and type(manifest.is_best) is bool
     if not is_as_written or not is_typed:
         raise Flaw(f"{MANIFEST}: sha256 differs")
-    if set(files) != {DOCUMENT, TENSORS}:
+    bulk = {name: match["sha256"] for name in files if (match := BULK_NAME.fullmatch(name))}
+    if set(files) - set(bulk) != {DOCUMENT, TENSORS}:
         raise Flaw(f"{MANIFEST}: lists {sorted(files)}, expected {DOCUMENT} and {TENSORS}")
+    if any(files[name].sha256 != sha256 for name, sha256 in bulk.items()):
+        raise Flaw(f"{MANIFEST}: a bulk array has another name than its contents")
     return manifest
 
 
@@ -149,13 +163,22 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def read_checkpoint(path: Path) -> tuple[Manifest, EncodedState]:
-    """Reads and checks a whole checkpoint; raises Flaw if it cannot be used."""
+def read_checkpoint(path: Path, *, sound: set[int] | None = None) -> tuple[Manifest, EncodedState]:
+    """Reads and checks a whole checkpoint; raises Flaw if it cannot be used.
+
+    Bulk arrays whose file numbers are in `sound` are known to be good and not read again; those found so are added.
+    """
+    known = set() if sound is None else sound
     with _opened(path) as directory:
         manifest = _read_manifest(directory, path.name)
         contents = {name: _read_file(directory, name, manifest.files[name]) for name in (DOCUMENT, TENSORS)}
+        bulk = {
+            file.sha256: _map_file(directory, name, file, known)
+            for name, file in manifest.files.items()
+            if name not in contents
+        }
     try:
-        encoded = state_files.parse(contents[TENSORS], contents[DOCUMENT])
+        encoded = state_files.parse(contents[TENSORS], contents[DOCUMENT], bulk)
         state_files.decode(encoded)
     except ValueError as error:
         raise Flaw(str(error)) from error
@@ -204,12 +227,28 @@ def _read_file(directory: int, name: str, expected: FileRecord | None) -> bytes:
     return data
 
 
+def _map_file(directory: int, name: str, expected: FileRecord, sound: set[int]) -> Array:
+    """Maps a bulk array into memory instead of reading it: it may be larger than what is free."""
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        found = os.fstat(fd)
+        _check_file(name, found, expected)
+        mapped = mmap.mmap(fd, expected.size, prot=mmap.PROT_READ) if expected.size else b""
+    finally:
+        os.close(fd)
+    if found.st_ino not in sound and FileRecord.of(mapped) != expected:
+        raise Flaw(f"{name}: sha256 differs")
+    sound.add(found.st_ino)
+    return np.frombuffer(mapped, np.uint8)
+
+
 def _check_file(name: str, found: os.stat_result, expected: FileRecord | None) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise Flaw(f"{name}: not a regular file")
-    if found.st_nlink != 1:
+    is_bulk = BULK_NAME.fullmatch(name) is not None
+    if found.st_nlink != 1 and not is_bulk:
         raise Flaw(f"{name}: has {found.st_nlink} hard links, expected 1")
-    if found.st_size > _SIZE_LIMITS.get(name, MAX_MANIFEST_BYTES):
+    if found.st_size > (_MAX_BULK_BYTES if is_bulk else _SIZE_LIMITS.get(name, MAX_MANIFEST_BYTES)):
         raise Flaw(f"{name}: {found.st_size} bytes is above the limit")
     if expected is not None and found.st_size != expected.size:
         raise Flaw(f"{name}: {found.st_size} bytes, expected {expected.size}")

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quintain.errors import SettingsError
 from quintain.services import atomic, checkpoint_files, disk_reserve, state_files
@@ -28,6 +29,9 @@ from quintain.services.checkpoint_catalog import (
 )
 from quintain.services.checkpoint_files import FileRecord, Flaw, Manifest
 from quintain.services.state_files import Json, digest_of
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
 
 __all__ = [
     "Checkpoint",
@@ -80,15 +84,18 @@ class CheckpointManager(CheckpointCatalog):
             checkpoint_files.TENSORS: encoded.tensor_bytes(),
             checkpoint_files.DOCUMENT: encoded.document_bytes(),
         }
+        bulk = {f"{sha256}.bulk": array for sha256, array in encoded.bulk.items()}
         records = {name: FileRecord.of(data) for name, data in files.items()}
+        records |= {f"{sha256}.bulk": FileRecord(array.size, sha256) for sha256, array in encoded.bulk.items()}
         state_digest = encoded.digest()
+        older = {name: path for name in bulk if (path := self._older(name, records[name])) is not None}
 
         def write() -> Checkpoint:
             # Numbered on each try: the first may have failed after its rename, in the last sync.
             manifest = Manifest(self._next_commit(), step, is_best, state_digest, records, about)
-            return self._write(manifest, files)
+            return self._write(manifest, files, bulk, older)
 
-        size = sum(map(len, files.values()))
+        size = sum(map(len, files.values())) + sum(array.size for name, array in bulk.items() if name not in older)
         try:
             checkpoint = self._with_reserve(write)
         except OSError as error:
@@ -111,10 +118,11 @@ class CheckpointManager(CheckpointCatalog):
         for name in [*self._names(atomic.TEMPORARY_PREFIX), *self._names(TRASH_PREFIX)]:
             atomic.remove_tree(self.directory / name)
         usable: Path | None = None
+        sound: set[int] = set()
         damaged: list[tuple[Path, Flaw]] = []
         for path in reversed(self.paths()):
             try:
-                checkpoint_files.read_checkpoint(path)
+                checkpoint_files.read_checkpoint(path, sound=sound)
             except Flaw as flaw:
                 if flaw.is_damage:
                     damaged.append((path, flaw))
@@ -149,16 +157,26 @@ class CheckpointManager(CheckpointCatalog):
         self._reserve.release()
         return write()
 
-    def _write(self, manifest: Manifest, files: Mapping[str, bytes]) -> Checkpoint:
+    def _older(self, name: str, record: FileRecord) -> Path | None:
+        """Finds the file of a bulk array in an earlier checkpoint."""
+        for path in reversed(self.paths()):
+            with suppress(OSError):
+                if os.lstat(path / name).st_size == record.size:
+                    return path / name
+        return None
+
+    def _write(
+        self, manifest: Manifest, files: Mapping[str, bytes], bulk: Mapping[str, Array], older: Mapping[str, Path]
+    ) -> Checkpoint:
         atomic.make_directory(self.directory)
         suffix = f"{manifest.step}-{os.getpid()}-{secrets.token_hex(4)}"
         temporary = self.directory / f"{atomic.TEMPORARY_PREFIX}{suffix}"
         path = self.directory / f"{manifest.commit:06d}-step-{manifest.step}"
         try:
             os.mkdir(temporary, atomic.DIRECTORY_MODE)
-            _fill(temporary, {**files, checkpoint_files.MANIFEST: manifest.render()})
-            # Read back before it can be seen: what is listed as valid loads.
-            verify(temporary)
+            linked = _fill(temporary, {**files, checkpoint_files.MANIFEST: manifest.render()}, bulk, older)
+            # Read back before it can be seen: what is listed as valid loads. What was linked was read back before.
+            verify(temporary, sound=linked)
             os.rename(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -192,11 +210,30 @@ class CheckpointManager(CheckpointCatalog):
         return target
 
 
-def _fill(directory: Path, files: Mapping[str, bytes]) -> None:
+def _fill(
+    directory: Path, files: Mapping[str, bytes], bulk: Mapping[str, Array], older: Mapping[str, Path]
+) -> set[int]:
+    """Writes a checkpoint's files; a bulk array that an older one has is linked. Returns the file numbers of these."""
+    linked = set()
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name, data in files.items():
             atomic.create_file(name, data, dir_fd=fd)
+        for name, array in bulk.items():
+            if name in older and _link(older[name], name, fd):
+                linked.add(os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino)
+            else:
+                atomic.create_file(name, array.data, dir_fd=fd)
         os.fsync(fd)
     finally:
         os.close(fd)
+    return linked
+
+
+def _link(source: Path, name: str, directory: int) -> bool:
+    """Gives a file a second name; some file systems cannot, and the file may be gone."""
+    try:
+        os.link(source, name, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return True

@@ -1,7 +1,8 @@
-"""Turns a state tree into one safetensors file and one JSON document, and back, without loss.
+"""Turns a state tree into one safetensors file, one JSON document and files of bulk arrays, and back, without loss.
 
-A tree is dicts with string keys and lists; its leaves are tensors, numbers, strings, booleans and None.
-Tensors are known by their `detach` method, so this module needs no torch; they come back as NumPy arrays.
+A tree is dicts with string keys and lists; its leaves are tensors, bulk arrays, numbers, strings, booleans and None.
+Tensors are known by their `detach` method, so this module needs no torch; they come back as NumPy arrays. A bulk array
+is known by the hash of its bytes, which stands in the document, so that the digest covers it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
 
 from quintain.errors import CheckpointError, NonFiniteError
+from quintain.state import BulkArray
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Array: TypeAlias = npt.NDArray[Any]
@@ -33,6 +35,7 @@ MAX_DEPTH = 64
 # A dict {"$": ...} in the document stands for a leaf JSON cannot hold; keys that begin with "$" get one more.
 _MARK = "$"
 _TENSOR = "tensor"
+_BULK = "bulk"
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _JSON_INT_LIMIT = 1 << 63
 _DTYPES = frozenset(
@@ -56,6 +59,8 @@ class EncodedState:
 
     tensors: dict[str, Array]
     document: dict[str, Json]
+    bulk: dict[str, Array] = field(default_factory=dict)
+    """The bytes of bulk arrays by their SHA-256."""
 
     def digest(self) -> str:
         """Returns the SHA-256 of the logical state: no paths, times, versions or order of insertion."""
@@ -83,15 +88,17 @@ def encode(state: Mapping[str, object], *, allow_nonfinite: Collection[str] = ()
         raise CheckpointError(f'state: found the subtrees {found}, expected "training" and "records"', code="E0408")
     encoder = _Encoder(allow_nonfinite)
     document: dict[str, Json] = {name: encoder.encode_dict(state[name], name, 1) for name in state}
-    return EncodedState(encoder.tensors, document)
+    return EncodedState(encoder.tensors, document, encoder.bulk)
 
 
 def decode(encoded: EncodedState) -> dict[str, Any]:
     """Rebuilds the tree; raises ValueError if tensors and document do not belong together."""
-    decoder = _Decoder(encoded.tensors)
+    decoder = _Decoder(encoded.tensors, encoded.bulk)
     state = {name: decoder.decode(subtree, name, 1) for name, subtree in encoded.document.items()}
     if decoder.unused:
         raise ValueError(f"tensor {min(decoder.unused)!r} is not in the tree")
+    if decoder.unused_bulk:
+        raise ValueError(f"bulk array {min(decoder.unused_bulk)} is not in the tree")
     return state
 
 
@@ -100,9 +107,18 @@ def digest_of(state: Mapping[str, object]) -> str:
     return encode(state, allow_nonfinite=SUBTREES).digest()
 
 
-def parse(tensor_bytes: bytes, document_bytes: bytes) -> EncodedState:
-    """Reads the two files' contents; raises ValueError saying what is wrong with which file."""
-    return EncodedState(_parse_tensors(tensor_bytes), _parse_document(document_bytes))
+def parse(tensor_bytes: bytes, document_bytes: bytes, bulk: Mapping[str, Array] | None = None) -> EncodedState:
+    """Reads the files' contents; raises ValueError saying what is wrong with which file."""
+    return EncodedState(_parse_tensors(tensor_bytes), _parse_document(document_bytes), dict(bulk or {}))
+
+
+def with_bulk_inside(tree: Any) -> Any:
+    """Replaces bulk arrays by plain ones, for a state that travels in one piece."""
+    if isinstance(tree, Mapping):
+        return {key: with_bulk_inside(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [with_bulk_inside(value) for value in tree]
+    return tree.array if isinstance(tree, BulkArray) else tree
 
 
 def has_sound_header(start: bytes, size: int) -> bool:
@@ -113,6 +129,7 @@ def has_sound_header(start: bytes, size: int) -> bool:
 class _Encoder:
     def __init__(self, allow_nonfinite: Collection[str]) -> None:
         self.tensors: dict[str, Array] = {}
+        self.bulk: dict[str, Array] = {}
         self._allowed = tuple(f"{path}/" for path in allow_nonfinite)
 
     def encode_dict(self, tree: object, path: str, depth: int) -> dict[str, Json]:
@@ -146,8 +163,21 @@ class _Encoder:
             return self.encode_dict(value, path, depth)
         if isinstance(value, list):
             return [self._encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
+        if isinstance(value, BulkArray):
+            return self._encode_bulk(value, path)
         self.tensors[path] = self._array(value, path)
         return {_MARK: _TENSOR}
+
+    def _encode_bulk(self, value: BulkArray, path: str) -> Json:
+        if value.array.dtype.name not in _DTYPES:
+            raise _unsupported(path, value.array)
+        self.bulk[value.sha256] = value.bytes
+        return {
+            _MARK: _BULK,
+            "sha256": value.sha256,
+            "dtype": value.array.dtype.name,
+            "shape": list(value.array.shape),
+        }
 
     def _array(self, value: object, path: str) -> Array:
         if isinstance(value, _TorchTensor):
@@ -173,9 +203,11 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, tensors: Mapping[str, Array]) -> None:
+    def __init__(self, tensors: Mapping[str, Array], bulk: Mapping[str, Array]) -> None:
         self._tensors = tensors
+        self._bulk = bulk
         self.unused = set(tensors)
+        self.unused_bulk = set(bulk)
 
     def decode(self, document: Json, path: str, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -194,6 +226,8 @@ class _Decoder:
 
     def _decode_mark(self, document: dict[str, Json], path: str) -> Any:
         mark = document[_MARK]
+        if mark == _BULK:
+            return self._decode_bulk(document, path)
         if len(document) != 1:
             raise ValueError(f"{path} has a mark beside other keys")
         if mark == _TENSOR and path in self.unused:
@@ -204,6 +238,16 @@ class _Decoder:
         if isinstance(mark, str) and mark.lstrip("-").startswith("0x"):
             return int(mark, 16)
         raise ValueError(f"{path} has the mark {mark!r} but no such value")
+
+    def _decode_bulk(self, document: dict[str, Json], path: str) -> Array:
+        name, dtype, shape = (document.get(key) for key in ("sha256", "dtype", "shape"))
+        if not isinstance(name, str) or name not in self._bulk or dtype not in _DTYPES or not isinstance(shape, list):
+            raise ValueError(f"{path} names a bulk array that is not there")
+        self.unused_bulk.discard(name)
+        try:
+            return self._bulk[name].view(str(dtype)).reshape([int(n) for n in shape if isinstance(n, int)])
+        except ValueError as error:
+            raise ValueError(f"{path}: its bulk array has another size ({error})") from error
 
 
 def _parse_tensors(data: bytes) -> dict[str, Array]:

@@ -26,12 +26,18 @@ ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "lambd": "gae_lambda",
             "lr": "learning_rate",
             "minibatch_size": "batch_size",
+            "utd_ratio": "updates_per_step",
+            "buffer_init_steps": "learning_starts",
+            "alpha": "entropy_coef",
+            "init_entcoef": "initial_entropy_coef",
         },
         "rollout": {
             "n_steps": "num_steps",
             "buffer_size": "num_steps",
             "rollout_steps": "num_steps",
             "time_horizon": "num_steps",
+            "train_freq": "num_steps",
+            "n_step": "num_return_steps",
         },
         "reward_signal": {"discount": "gamma"},
     }

@@ -27,6 +27,8 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _memory_has_whole_lanes(path, behavior)
         problems += _micro_batch_fits_minibatch(path, behavior)
         problems += _one_hand_on_the_learning_rate(path, behavior)
+        problems += _replay_has_its_algorithm(path, behavior)
+        problems += _replay_can_fill(path, behavior, tree.experiment)
     return problems
 
 
@@ -34,7 +36,7 @@ def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experim
     batch_size = _integer(behavior.algorithm, "batch_size")
     num_lanes = _integer(experiment.env, "num_lanes")
     num_steps = _integer(behavior.rollout, "num_steps")
-    if batch_size is None or num_lanes is None or num_steps is None:
+    if batch_size is None or num_lanes is None or num_steps is None or keeps_replay(behavior):
         return
     if batch_size > num_lanes * num_steps:
         yield Problem(
@@ -212,6 +214,39 @@ def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterato
             f"a schedule has no effect with {dotted((*path, 'algorithm', 'adaptive_kl'))}, which moves the learning "
             f"rate by itself; give one number",
             "E0222",
+        )
+
+
+def keeps_replay(behavior: Behavior) -> bool:
+    """Says whether the rollout store keeps experience beyond the update that it was collected for."""
+    return getattr(type(behavior.rollout), "keeps_replay", False)
+
+
+def _replay_has_its_algorithm(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
+    if needs_replay == keeps_replay(behavior):
+        return
+    wanted = "learns from what is remembered" if needs_replay else "learns from each batch once"
+    advice = "replay" if needs_replay else "block"
+    yield Problem(
+        (*path, "rollout", "type"),
+        f"{behavior.rollout.type} does not go with {dotted((*path, 'algorithm', 'type'))} {behavior.algorithm.type}, "
+        f"which {wanted}; set it to {advice}, or leave it out",
+        "E0224",
+    )
+
+
+def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
+    buffer_size = _integer(behavior.rollout, "buffer_size")
+    num_lanes, num_steps = _integer(experiment.env, "num_lanes") or 1, _integer(behavior.rollout, "num_steps") or 1
+    if buffer_size is None or not keeps_replay(behavior):
+        return
+    if buffer_size < num_lanes * num_steps:
+        yield Problem(
+            (*path, "rollout", "buffer_size"),
+            f"{buffer_size} is less than is collected at once: experiment.env.num_lanes * "
+            f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes * num_steps}; raise it",
+            "E0225",
         )
 
 

@@ -53,11 +53,21 @@ class CheckpointSettings(Settings):
     """Newest checkpoints that are kept, beside the best one."""
 
 
+class ReplayPlaceSettings(Settings):
+    """Says where remembered transitions lie; the numbers are the same in both places."""
+
+    max_memory_bytes: Count = 4_000_000_000
+    """Bytes up to which they lie in memory; a larger replay lies in a file."""
+
+    directory: str | None = None
+    """Folder of that file; null is where the run directory is."""
+
+
 class ReportSettings(Settings):
     """Says how often a row of metrics is written."""
 
-    every_updates: Count = 1
-    """Updates between two rows."""
+    every_updates: Count | None = None
+    """Updates between two rows; null is every update, or with replay every 1000 environment steps."""
 
 
 class EnvWorkerSettings(Settings):
@@ -108,6 +118,9 @@ class RunSettings(Settings):
 
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When the state is saved."""
+
+    replay: ReplayPlaceSettings = ReplayPlaceSettings()
+    """Where remembered transitions lie."""
 
     report: ReportSettings = ReportSettings()
     """When metrics are written."""

@@ -48,11 +48,10 @@ class RunFile:
     def from_names(
         cls, algorithm: str, env: str, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
     ) -> RunFile:
-        """Makes the tree of `train ALGORITHM ENV`: a registered environment, or Gymnasium's of that id."""
+        """Makes the tree of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id."""
         registry.get("algorithm", algorithm)
-        is_registered = env != "gym" and ":" not in env and env in registry.names("env")
         experiment = {
-            "env": {"type": env} if is_registered else {"type": "gym", "id": env},
+            "env": registry.env_named(env),
             "behaviors": {"default": {"algorithm": {"type": algorithm}}},
         }
         draft = Draft.from_mapping({"experiment": experiment}, Origin(ARGUMENT))

@@ -210,7 +210,7 @@ class Trainer:
         batch = self.taken
         # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
         # get it.
-        self.policy.observe(batch.valid_obs())
+        self.algorithm.observe(batch.valid_obs())
         env_steps, episodes = self.world.sum([batch.num_valid, batch.num_episodes])
         self.progress.close_cycle(env_steps=int(env_steps), episodes=int(episodes))
         self.source.publish(self.progress.version, self.policy)
@@ -246,6 +246,12 @@ class Trainer:
         """Returns how often environments of all ranks broke; nothing while none has."""
         restarts, aborted = self.world.sum([self.faults.restarts, self.faults.aborted])
         return {"env/restarts": restarts, "env/aborted": aborted} if restarts else {}
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Whether acting and learning are compiled, and why not where they are plain."""
+        reasons = {"acting": self.policy.why_plain, "learning": self.algorithm.why_plain}
+        return {half: f"plain: {reason}" if reason else "compiled" for half, reason in reasons.items()}
 
     @property
     def global_step(self) -> int:

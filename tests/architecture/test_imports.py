@@ -11,7 +11,19 @@ import pytest
 
 from tests.architecture.source import ROOT
 
-HEAVY = {"gymnasium", "numpy", "pydantic", "ray", "rich", "safetensors", "tensordict", "torch", "typer", "yaml"}
+HEAVY = {
+    "gymnasium",
+    "numba",
+    "numpy",
+    "pydantic",
+    "ray",
+    "rich",
+    "safetensors",
+    "tensordict",
+    "torch",
+    "typer",
+    "yaml",
+}
 
 WATCH = """
 import json, sys
@@ -86,3 +98,21 @@ def test_looking_at_checkpoints_does_not_import_torch(tmp_path: Path) -> None:
     [checkpoint] = (tmp_path / "runs" / "a" / "checkpoints").glob("*-step-64")
     for words in (["list", "a"], ["list", "a", "--json"], ["verify", str(checkpoint)], ["digest", str(checkpoint)]):
         assert not imported_by_command(["checkpoints", *words], tmp_path) & {"torch", "tensordict", "gymnasium"}
+
+
+@pytest.mark.slow
+def test_training_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """Each of these costs as much as half of torch, before the first step."""
+    words = [
+        "train",
+        "ppo",
+        "CartPole-v1",
+        "total_timesteps=64",
+        "num_lanes=2",
+        "num_steps=16",
+        "batch_size=16",
+        "--quiet",
+    ]
+    found = imported_by_command([*words, "events=[]"], tmp_path)
+    assert "torch" in found
+    assert not found & {"matplotlib", "scipy", "sympy", "tensorboard", "tensordict", "wandb"}

@@ -21,7 +21,7 @@ from tests.architecture.source import files, modules, place, tree_of
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "typing", "versions"}),
     frozenset({"lazy", "progress", "registry", "rng", "settings", "state", "world"}),
-    frozenset({"data", "events", "optimizer", "services"}),
+    frozenset({"compiled", "data", "events", "optimizer", "services"}),
     frozenset({"envs", "policies", "rewards"}),
     frozenset({"algorithms", "rollouts"}),
     frozenset({"scenario", "trainers"}),
@@ -33,7 +33,9 @@ LAYERS: tuple[frozenset[str], ...] = (
             "assemble",
             "cli",
             "embodichain_names",
+            "env_limits",
             "follow",
+            "kernel_notes",
             "launch",
             "rank_losses",
             "rank_state",

@@ -48,6 +48,10 @@ class Combination:
     @property
     def refusal(self) -> str:
         """Returns part of the sentence that must refuse this, or nothing if it must work."""
+        if self.memory and self.algorithm == "sac":
+            return 'no setting is called "memory"'
+        if self.squash_actions and self.algorithm == "sac":
+            return 'no setting is called "squash_actions"'
         if self.use_symmetry and self.algorithm != "ppo":
             return 'no setting is called "use_symmetry"'
         if self.has_groups and self.algorithm == "grpo":
@@ -67,7 +71,10 @@ class Combination:
     def trainer(self, **changes: Any) -> Trainer:
         settings: dict[str, Any] = {"num_lanes": LANES, "num_steps": STEPS, "writers": [], "events": [],
                                     "hidden_sizes": [8], "image_features": 8, "seed": 3}  # fmt: skip
-        if self.algorithm != "a2c":
+        if self.algorithm == "sac":
+            settings |= {"batch_size": 2 * STEPS, "buffer_size": 50, "learning_starts": 1, "updates_per_step": 0.1,
+                         "num_return_steps": 2}  # fmt: skip
+        elif self.algorithm != "a2c":
             settings |= {"batch_size": 2 * STEPS, "num_epochs": 2}
         if self.algorithm == "grpo":
             settings |= {"group_size": 2, "kl_coef": 0.1}
@@ -108,7 +115,7 @@ SPACES = [
     one
     for one in (
         Combination(algorithm, obs, action, masks)
-        for algorithm in ("ppo", "a2c", "grpo")
+        for algorithm in ("ppo", "a2c", "grpo", "sac")
         for obs in OBSERVATIONS
         for action in ACTIONS
         for masks in ("", "info")
@@ -121,7 +128,7 @@ OPTIONS = [
     one
     for one in (
         Combination(algorithm, obs, action, masks, memory, *flags)
-        for algorithm in ("ppo", "a2c", "grpo")
+        for algorithm in ("ppo", "a2c", "grpo", "sac")
         for obs in ("box", "dict", "choice")
         for action in ("choice", "hybrid dict")
         for masks in ("", "obs")
@@ -142,6 +149,10 @@ FEW = [
     Combination("a2c", "choice", "choices", "method", "gru"),
     Combination("grpo", "nested", "hybrid dict", "info", "lstm", True, True),
     Combination("grpo", "tuple", "choice", "method"),
+    Combination("sac", "nested", "hybrid dict", "obs", normalize_obs=True),
+    Combination("sac", "dict", "hybrid tuple", "info", has_groups=True),
+    Combination("sac", "image", "numbers"),
+    Combination("sac", "choice", "grid of choices", "method"),
 ]
 """One of everything, for every change; the rest are slow."""
 

@@ -13,11 +13,13 @@ ENVS: dict[str, dict[str, Any]] = {
     "gym lanes, choices": {"type": "gym", "id": "CartPole-v1", "max_episode_steps": 15},
     "gym lanes, numbers": {"type": "gym", "id": "Pendulum-v1", "max_episode_steps": 15},
     "gym native": {"type": "gym", "id": "CartPole-v1", "vectorization": "native", "max_episode_steps": 15},
+    "native, choices": {"type": "native", "id": "CartPole-v1", "max_episode_steps": 15},
+    "native, numbers": {"type": "native", "id": "Pendulum-v1", "max_episode_steps": 15},
     "corridor": {"type": "corridor"},
 }
 STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
 """Environments whose state cannot be saved; they say so, and a resume starts new episodes."""
-ALGORITHMS = ("ppo", "a2c", "grpo", "my_reinforce")
+ALGORITHMS = ("ppo", "a2c", "grpo", "sac", "my_reinforce")
 GROUPLESS = {"gym native"}
 """Environments that cannot start lanes alike."""
 NUM_LANES, NUM_STEPS = 4, 32
@@ -27,6 +29,12 @@ def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: 
     chosen: dict[str, Any] = {"type": algorithm}
     if algorithm in ("ppo", "grpo"):
         chosen |= {"batch_size": 48, "num_epochs": 2}
+    rollout: dict[str, Any] = {"num_steps": NUM_STEPS}
+    if algorithm == "sac":
+        # As many cycles, and few gradient steps in each: the ring is full in the third, and has returns over two steps.
+        chosen |= {"batch_size": 48, "updates_per_step": 0.05, "learning_starts": 10}
+        rollout |= {"buffer_size": 300, "num_return_steps": 2}
+        behavior = {"policy": {"hidden_sizes": [16, 16]}, **behavior}
     env = {"num_lanes": NUM_LANES, **(env or ENVS["gym lanes, choices"])}
     if algorithm == "grpo":
         chosen["kl_coef"] = 0.1
@@ -37,9 +45,7 @@ def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: 
                 "seed": 5,
                 "budget": {"env_steps": cycles * NUM_LANES * NUM_STEPS},
                 "env": env,
-                "behaviors": {
-                    "default": {"algorithm": chosen, "rollout": {"num_steps": NUM_STEPS}, "events": [], **behavior}
-                },
+                "behaviors": {"default": {"algorithm": chosen, "rollout": rollout, "events": [], **behavior}},
             },
             "run": {"writers": []},
         }

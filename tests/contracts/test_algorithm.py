@@ -28,7 +28,7 @@ def collected(algorithm: str) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sac"])
 def test_estimate_writes_finite_advantages_for_every_step(algorithm: str) -> None:
     trainer = collected(algorithm)
     assert trainer.batch is not None

@@ -26,6 +26,7 @@ EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" f
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "gym": {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 50},
+    "native": {"id": "CartPole-v1", "kwargs": {"gravity": 3.7}, "max_episode_steps": 50},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},
     "stop_at_return": {"mean_return": 195.0},
     "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
@@ -58,7 +59,7 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
         case "placement":
             return run_file().replace("run.placement", settings)
         case "rollout":
-            return run_file(rollout=settings)
+            return run_file(algorithm="sac" if settings.type == "replay" else "ppo", rollout=settings)
         case "algorithm":
             return run_file(algorithm=settings.type)
         case _:

@@ -9,6 +9,7 @@ from quintain import registry
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.store import RolloutStore
 
 NAMES = registry.names("rollout")
@@ -17,9 +18,10 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 
 def make(name: str) -> RolloutStore:
     spec = BehaviorSpec(obs=box(2), action=discrete(2))
-    store: RolloutStore = registry.get("rollout", name).load()(
-        Rollout(spec, num_lanes=2, num_steps=3, noise_size=1),
-    )
+    block = Rollout(spec, num_lanes=2, num_steps=3, noise_size=1)
+    registration = registry.get("rollout", name)
+    settings = [ReplaySettings(buffer_size=100)] if registration.settings_class is ReplaySettings else []
+    store: RolloutStore = registration.load()(block, *settings)
     return store
 
 

@@ -49,6 +49,7 @@ TASKS = {
         Task("grpo", f"{_GRPO} group_size=8 num_steps=500 total_timesteps=150k", target=400.0, num_seeds=3),
         Task("acrobot", "quintain train examples/acrobot.yaml", target=-100.0, num_seeds=3),
         Task("pendulum", "quintain train examples/pendulum.yaml", target=-300.0, num_seeds=3),
+        Task("pendulum-sac", "quintain train examples/pendulum_sac.yaml", target=-200.0, num_seeds=3),
         Task("memory", "quintain train examples/memory.yaml", target=400.0, num_seeds=3),
         Task("memory-lstm", "quintain train examples/memory.yaml memory.cell=lstm", target=400.0, num_seeds=1),
         Task(

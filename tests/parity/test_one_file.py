@@ -54,7 +54,8 @@ def weights_of_one_file(one_file: ModuleType, settings: dict[str, Any]) -> tuple
 
 
 def weights_of_framework(env_id: str, settings: dict[str, Any]) -> tuple[dict[str, torch.Tensor], Trainer]:
-    trainer = Trainer("ppo", env_id, total_timesteps=BUDGET, writers=[], events=[], **{**SMALL, **settings})
+    plain = {"compiled": False, **SMALL, **settings}
+    trainer = Trainer("ppo", env_id, total_timesteps=BUDGET, writers=[], events=[], **plain)
     trainer.train()
     renamed = {
         name.removeprefix("head.heads.0.").removeprefix("trunk.encoder.normalizer."): tensor

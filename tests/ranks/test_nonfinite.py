@@ -25,7 +25,7 @@ def train(world: World, folder: str, mode: str) -> Arrays:
     torch.set_num_threads(1)
     run_file = RunFile.from_names(
         "ppo", "CartPole-v1", f"num_lanes={LANES}", f"num_steps={STEPS}", "batch_size=16", "num_epochs=1",
-        "hidden_sizes=[4]", f"total_timesteps={LANES * STEPS * UPDATES}", f"num_ranks={world.size}",
+        "hidden_sizes=[4]", "compiled=false", f"total_timesteps={LANES * STEPS * UPDATES}", f"num_ranks={world.size}",
         "checkpoint.every_updates=2", "checkpoint.every_seconds=null", f"run.on_nonfinite_update={mode}", "writers=[]",
         "events=[{type: evaluate, every_updates: 3, num_episodes: 2}, {type: collect_data, every_updates: 3}]",
     )  # fmt: skip

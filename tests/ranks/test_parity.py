@@ -154,7 +154,7 @@ def test_without_the_all_reduce_one_update_is_another(tmp_path: Path) -> None:
 
 def fail_on_one(world: World) -> Arrays:
     torch.set_num_threads(1)
-    trainer = make("ppo", world, "run.on_nonfinite_update=stop")
+    trainer = make("ppo", world, "run.on_nonfinite_update=stop", "compiled=false")
     loss = trainer.algorithm.loss
 
     def broken(*arguments: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-SYSTEM_CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "posix_fallocate")
+SYSTEM_CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "posix_fallocate", "link")
 HANG = "HANG"
 
 
@@ -56,7 +56,7 @@ def places() -> dict[str, Callable[[_Countdown], None]]:
 
     return {
         "collect": lambda c: _before(SyncCollector, "_step", c),
-        "update": lambda c: _before(Optimizer, "step", c),
+        "update": lambda c: _before(Optimizer, "apply", c),
         "between stages": lambda c: _after(Progress, "next_stage", c),
         "evaluation": lambda c: _inside(Evaluator, "play", c, only_env_steps=True),
         "start": lambda c: _inside(Run, "open_directory", c),

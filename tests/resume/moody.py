@@ -1,8 +1,9 @@
-"""A small task with every kind of randomness, and the five kinds of training that between them have all kinds of state.
+"""A small task with every kind of randomness, and the kinds of training that between them have all kinds of state.
 
 choices, numbers    PPO with Discrete or Box actions
 fragile             the same in an environment that breaks now and then, at times several times in a row
 memory              PPO with an LSTM, a Dict observation, hybrid masked actions and an adaptive learning rate
+replay              SAC with hybrid masked actions, returns over three steps, and a ring that is full before the end
 groups              GRPO with a reference policy that is not the one a fresh trainer has
 events              PPO in an environment with events and parameters that sometimes breaks and sometimes returns NaN
 """
@@ -40,8 +41,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
                "learning_rate": 1e-2, "adaptive_kl": 1e-5},
     "groups": {**COMMON, "batch_size": 12, "hidden_sizes": [4], "group_size": LANES, "kl_coef": 0.5,
                "learning_rate": 1e-2},
+    "replay": {"num_steps": STEPS, "normalize_obs": True, "budget.env_steps": 2 * TOTAL, "batch_size": 12,
+               "hidden_sizes": [4], "learning_rate": 1e-2, "buffer_size": 70, "num_return_steps": 3,
+               "learning_starts": 60, "updates_per_step": 0.21, "tau": 0.1, "report.every_updates": 1},
     "events": {**PPO, **PATIENT, "on_nonfinite": "drop_episode"},
 }  # fmt: skip
+ALGORITHMS = {"groups": "grpo", "replay": "sac"}
 PLACE = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
 FORCE = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 STRUCTURED = gymnasium.spaces.Dict({"place": PLACE, "age": gymnasium.spaces.Discrete(7, start=1)})
@@ -60,7 +65,8 @@ class Moody(gymnasium.Env[Any, Any]):
         self.kind = kind
         self.wind, self.spread = 0.0, 1.0
         self.observation_space = STRUCTURED if kind == "memory" else PLACE
-        self.action_space = {"numbers": FORCE, "memory": HYBRID}.get(kind, gymnasium.spaces.Discrete(2))
+        self.is_hybrid = kind in {"memory", "replay"}
+        self.action_space = HYBRID if self.is_hybrid else FORCE if kind == "numbers" else gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -79,13 +85,13 @@ class Moody(gymnasium.Env[Any, Any]):
         return self._obs(), noise - abs(self.place), abs(self.place) > 2.5, self.age == 5, self._info()
 
     def _move(self, action: Any) -> float:
-        if self.kind == "memory":
+        if self.is_hybrid:
             assert self._info()["action_mask"][action["go"]]
             return float(action["go"]) - 1.0 + 0.5 * float(action["push"][0])
         return float(action[0]) if self.kind == "numbers" else 2.0 * action - 1.0
 
     def _info(self) -> dict[str, Any]:
-        return {"action_mask": np.array([self.place > 0, True, self.place < 1])} if self.kind == "memory" else {}
+        return {"action_mask": np.array([self.place > 0, True, self.place < 1])} if self.is_hybrid else {}
 
     def _obs(self) -> Any:
         is_broken = self.kind == "events" and self.age == 2 and self.place > 0.8
@@ -165,9 +171,7 @@ def build(kind: str, events: tuple[dict[str, Any], ...] = ()) -> tuple[Trainer, 
         {
             "experiment": {
                 "env": {"type": "gym", "id": "Moody", "num_lanes": LANES},
-                "behaviors": {
-                    "default": {"algorithm": {"type": "grpo" if kind == "groups" else "ppo"}, "events": events}
-                },
+                "behaviors": {"default": {"algorithm": {"type": ALGORITHMS.get(kind, "ppo")}, "events": events}},
             }
         },
         changes=SETTINGS[kind],

@@ -22,13 +22,16 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 class Nursery:
-    """Runs `quintain` commands in real processes that may be doomed."""
+    """Runs `quintain` commands in real processes that may be doomed.
 
-    def __init__(self, folder: Path) -> None:
+    With `segment_bytes` a checkpoint divides a replay into parts of that size, so that a small one has several.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int | None = None) -> None:
         self.folder = folder
         self.num_children = 0
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.resume.nursery"],
+            [sys.executable, "-m", "tests.resume.nursery", *([] if segment_bytes is None else [str(segment_bytes)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,10 +66,13 @@ class Nursery:
         self.process.stdout.close()
 
 
-def serve() -> None:
+def serve(*segment_bytes: str) -> None:
     """Answers requests until standard input ends."""
     from quintain import Trainer
+    from quintain.data import replay_memory
 
+    for number in segment_bytes:
+        replay_memory.SEGMENT_BYTES = int(number)
     # Torch imports much of itself only when it first learns.
     Trainer("ppo", "CartPole-v1", num_lanes=1, num_steps=8, batch_size=8, num_epochs=1, writers=[]).train(8)
     for line in sys.stdin:
@@ -94,4 +100,4 @@ def _live(request: dict[str, list[str]]) -> int:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(*sys.argv[1:])

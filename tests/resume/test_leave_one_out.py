@@ -99,6 +99,11 @@ SETUPS = (
     Setup("collecting with memory and masks", stop_collecting, "memory"),
     Setup("collected with memory and masks", stop_after("collect"), "memory"),
     Setup("closed with memory and masks", stop_closed, "memory"),
+    Setup("collecting with replay", stop_collecting, "replay"),
+    Setup("collected with replay", stop_after("collect"), "replay"),
+    Setup("estimated with replay", stop_after("estimate"), "replay"),
+    Setup("updated with replay", stop_after("update"), "replay"),
+    Setup("closed with replay", stop_closed, "replay"),
     Setup("collecting with groups", stop_collecting, "groups"),
     Setup("estimated with groups", stop_after("estimate"), "groups"),
     Setup("closed with groups", stop_closed, "groups"),
@@ -142,7 +147,8 @@ def stopped() -> dict[str, tuple[dict[str, Any], Rows]]:
 
 def through_files(state: Mapping[str, object]) -> dict[str, Any]:
     encoded = state_files.encode(state)
-    return state_files.decode(state_files.parse(encoded.tensor_bytes(), encoded.document_bytes()))
+    bulk = {name: array.copy() for name, array in encoded.bulk.items()}
+    return state_files.decode(state_files.parse(encoded.tensor_bytes(), encoded.document_bytes(), bulk))
 
 
 def resume(
@@ -207,10 +213,16 @@ WEIGHTS = {
     "numbers": ["head.heads.0.log_std", *layers("actor critic", (0, 2, 4))],
     "memory": ["head.heads.1.log_std", *layers("actor critic", (0, 2)), *LSTM],
     "groups": layers("actor", (0, 2)),
+    "replay": layers("actor", (0, 2)),
     "events": layers("actor critic", (0, 2, 4)),
 }
 EVERY_WEIGHT = sorted({name for names in WEIGHTS.values() for name in names})
 SCALES = [f"trunk.encoder.normalizer.{name}" for name in ("count", "mean", "sum_of_squares", "shift", "scale")]
+CRITICS = ["weights.0", "weights.1", "biases.0", "biases.1"]
+COEFS = ["log_coefs.numbers", "log_coefs.choices"]
+REPLAYED = [*(f"critics.{name}" for name in CRITICS), *(f"temperature.{name}" for name in COEFS)]
+CRITIC_SCALES = [name.removeprefix("trunk.") for name in SCALES]
+DTYPES = ("float32", "int64", "bool")
 COUNTERS = "budget_env_steps iteration stage is_closing env_steps previous_env_steps episodes updates version"
 OBS = ("obs", "obs.place", "obs.age")
 ACTIONS = ("action", "action.go", "action.push")
@@ -223,7 +235,12 @@ ITEMS = (
     *(f"progress/{name}" for name in COUNTERS.split()),
     *(f"policy/{name}" for name in (*EVERY_WEIGHT, *SCALES)),
     "algorithm/optimizer/step",
-    *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq") for name in EVERY_WEIGHT),
+    *(f"algorithm/optimizer/{moment}/{name}" for moment in ("exp_avg", "exp_avg_sq")
+      for name in (*EVERY_WEIGHT, *REPLAYED)),
+    *(f"policy/{name}" for name in (*CRITIC_SCALES, "acts_at_random")),
+    *(f"algorithm/critics/{name}" for name in (*CRITICS, *CRITIC_SCALES)),
+    *(f"algorithm/targets/{name}" for name in CRITICS),
+    *(f"algorithm/temperature/{name}" for name in COEFS),
     "algorithm/adapted_learning_rate",
     *(f"algorithm/reference/{name}" for name in (*WEIGHTS["groups"], *SCALES)),
     "algorithm/learning_rate_scale",
@@ -245,6 +262,9 @@ ITEMS = (
     *(f"store/block/{name}" for name in ("sequence", "policy_state")),
     *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
     *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
+    "store/memory/num_added",
+    *(f"store/memory/rows/{dtype}" for dtype in DTYPES),
+    *(f"store/writer/{name}" for name in ("num_open", "num_steps", *(f"window/{dtype}" for dtype in DTYPES))),
     "events/next_event",
     "events/has_started",
     "events/memories/0/num_calls",

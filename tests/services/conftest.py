@@ -19,6 +19,7 @@ WATCHED = (
     "ftruncate",
     "pwrite",
     "posix_fallocate",
+    "link",
 )
 
 KillAt = Callable[[Callable[[], object], int, str], bool]

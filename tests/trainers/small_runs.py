@@ -20,6 +20,9 @@ from quintain.trainers.base import Trainer
 class NoSession:
     """Surrounds training with nothing, and counts the cycles it sees."""
 
+    runs_dir = Path("runs")
+    keeps_checkpoints = False
+
     def __init__(self) -> None:
         self.num_cycles = 0
         self.warnings: list[str] = []

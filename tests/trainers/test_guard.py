@@ -21,8 +21,9 @@ from tests.embodichain.parts import Keeps
 
 SMALL = (
     "num_lanes=2", "num_steps=16", "batch_size=16", "num_epochs=2", "events=[]", "total_timesteps=320",
-    "checkpoint.every_updates=1", "hidden_sizes=[4]",
+    "checkpoint.every_updates=1", "hidden_sizes=[4]", "compiled=false",
 )  # fmt: skip
+"""Plain, because the loss is spoiled in Python; what kernels make of such numbers is tried where they are."""
 
 
 def begin(tmp_path: Path, *overrides: str) -> tuple[Launched, list[str]]:
@@ -168,7 +169,8 @@ def test_the_smaller_learning_rate_survives_a_resume(tmp_path: Path, monkeypatch
 
 
 def test_going_back_keeps_a_budget_that_was_raised_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],
+    trainer = Trainer("ppo", "CartPole-v1", compiled=False,
+                      num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],
                       on_nonfinite_update="rollback", checkpoint_dir=tmp_path, save_freq=64)  # fmt: skip
     spoil(monkeypatch, lambda n: n == 2, nan_loss)
     trainer.train(64)
@@ -197,7 +199,8 @@ def test_going_back_to_the_same_checkpoint_ends_after_three_times_however_far_ba
 
 def test_without_a_checkpoint_to_go_back_to_the_update_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, lambda n: n == 0, nan_loss)
-    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],
+    trainer = Trainer("ppo", "CartPole-v1", compiled=False,
+                      num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[],
                       on_nonfinite_update="rollback")  # fmt: skip
     trainer.train(64)
     assert trainer.guard.failed_at == [1]
@@ -206,7 +209,8 @@ def test_without_a_checkpoint_to_go_back_to_the_update_is_skipped(monkeypatch: p
 
 def first_bad(spoiling: Callable[[Trainer], None]) -> str:
     writer = Keeps()
-    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, num_epochs=2, hidden_sizes=[4],
+    trainer = Trainer("ppo", "CartPole-v1", compiled=False,
+                      num_lanes=2, num_steps=16, batch_size=16, num_epochs=2, hidden_sizes=[4],
                       events=[], writers=[], writer=writer)  # fmt: skip
     spoiling(trainer)
     trainer.advance()
@@ -288,7 +292,8 @@ def test_the_first_bad_tensor_is_a_gradient_by_the_name_of_its_parameter(
 
 
 def test_a_bad_minibatch_does_not_cost_the_good_ones_of_its_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, num_epochs=1, events=[],
+    trainer = Trainer("ppo", "CartPole-v1", compiled=False,
+                      num_lanes=2, num_steps=16, batch_size=16, num_epochs=1, events=[],
                       writers=[])  # fmt: skip
     loss, count = trainer.algorithm.loss, iter(range(100))
     monkeypatch.setattr(
@@ -303,7 +308,9 @@ def test_a_bad_minibatch_does_not_cost_the_good_ones_of_its_update(monkeypatch: 
 
 def test_the_guard_asks_the_device_nothing_in_the_minibatch_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """`isfinite` answers with a tensor; turning one into a Python value would wait for the device."""
-    trainer = Trainer("ppo", "CartPole-v1", num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[])
+    trainer = Trainer(
+        "ppo", "CartPole-v1", compiled=False, num_lanes=2, num_steps=16, batch_size=16, events=[], writers=[]
+    )
     trainer._stage_collect()
     trainer._stage_estimate()
     asked = []

@@ -1,0 +1,42 @@
+"""Who runs what: a library, the way in which it does a workload, and the threads it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import peers
+from workloads import Workload
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One line of a workload's table."""
+
+    peer: str
+    entry: str
+    threads: int
+
+    @property
+    def label(self) -> str:
+        """What the report calls it."""
+        return f"{self.peer} ({self.entry}, {self.threads} thread{'s' if self.threads > 1 else ''})"
+
+
+def contestants_of(work: Workload, names: Collection[str]) -> list[Contestant]:
+    """Returns everybody among these peers who can do a workload."""
+    return [
+        Contestant(name, entry, threads)
+        for name in names
+        if work.peers is None or name in work.peers
+        for entry in module_of(name).entries(work)
+        for threads in work.threads
+    ]
+
+
+def module_of(name: str) -> Any:
+    """Returns the module that does workloads with a library."""
+    assert name in peers.NAMES, name
+    return import_module(f"peers.{name}")

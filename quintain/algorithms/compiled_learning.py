@@ -1,0 +1,125 @@
+"""PPO's minibatch steps by compiled kernels: the same losses and steps to rounding, on one thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from quintain.compiled.ppo import minibatch_gradient
+from quintain.compiled.tables import (
+    APPROX_KL,
+    CLIP_FRACTION,
+    ENTROPY,
+    POLICY_LOSS,
+    VALUE_LOSS,
+    Experience,
+    PPOWeights,
+    Scratch,
+)
+from quintain.data import fields as f
+from quintain.data.rollout import Batch
+from quintain.data.spec import leaves
+from quintain.policies.compiled_acting import ActionColumns
+from quintain.policies.kernel_tables import num_units, tables_of, tile_size
+
+if TYPE_CHECKING:
+    from quintain.algorithms.minibatches import MinibatchSampler
+    from quintain.algorithms.settings import PPOSettings
+    from quintain.optimizer import Optimizer
+    from quintain.policies.actor_critic import ActorCritic, Trunk
+    from quintain.progress import Progress
+    from quintain.typing import Array
+
+_REPORTED = {
+    "train/policy_loss": POLICY_LOSS,
+    "train/value_loss": VALUE_LOSS,
+    "train/entropy": ENTROPY,
+    "train/approx_kl": APPROX_KL,
+    "train/clip_fraction": CLIP_FRACTION,
+}
+
+
+class CompiledLearning:
+    """Takes the steps of an update for a policy that acts by kernels too."""
+
+    def __init__(
+        self, policy: ActorCritic, settings: PPOSettings, optimizer: Optimizer, sampler: MinibatchSampler
+    ) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.optimizer = optimizer
+        self.sampler = sampler
+        self.tables = tables_of(policy)
+        self.actions = ActionColumns(leaves(policy.spec.action, f.ACTION))
+        self.scratch: dict[int, Scratch] = {}
+        self.sums = np.zeros(len(_REPORTED))
+        self.parameters = (optimizer.flat.detach().numpy(), optimizer.grad.numpy())
+        optimizer.use_kernel()
+
+    def prepare(
+        self, batch: Batch, progress: Progress, learning_rate: float
+    ) -> Callable[[int], Iterator[dict[str, float]]]:
+        """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+        experience = self._read(batch)
+        weights = _weights(self.settings, progress.fraction)
+
+        def take_steps(epoch: int) -> Iterator[dict[str, float]]:
+            for rows in self.sampler.row_numbers(batch, self.settings.batch_size, progress.updates, epoch):
+                yield self._descend(experience, rows, weights, learning_rate)
+
+        return take_steps
+
+    def _read(self, batch: Batch) -> Experience:
+        """Lays out what an update reads again and again: features scaled once, actions as columns."""
+        rollout = batch.rollout
+        flat = {name: rollout.flat(name) for name in rollout.storage}
+        arrays = {name: field.numpy() for name, field in flat.items()}
+        choices, numbers = self.actions.views(arrays)
+        actor, critic = self.policy.trunk, self.policy.critic_trunk
+        actor_features = _features(actor, flat)
+        allowed = arrays.get(f.ACTION_MASK)
+        return Experience(
+            actor_features,
+            actor_features if critic is None else _features(critic, flat),
+            np.zeros((len(actor_features), 0), np.bool_) if allowed is None else allowed,
+            choices,
+            numbers,
+            *(arrays[name] for name in (f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)),
+        )
+
+    def _descend(
+        self, experience: Experience, rows: torch.Tensor, weights: PPOWeights, learning_rate: float
+    ) -> dict[str, float]:
+        """Takes one step down the loss of the given rows and returns what to report."""
+        minibatch_gradient(
+            self.tables, self.parameters, experience, rows.numpy(), weights, self._scratch(len(rows)), self.sums
+        )
+        norm = self.optimizer.apply(learning_rate, float(len(rows)))
+        return {**{name: float(self.sums[i]) for name, i in _REPORTED.items()}, "train/grad_norm": float(norm)}
+
+    def _scratch(self, num_rows: int) -> Scratch:
+        size = tile_size(num_rows)
+        if size not in self.scratch:
+            units = num_units(self.tables)
+            self.scratch[size] = Scratch(*(np.zeros((num, size), np.float32) for num in (units, units, units, 2)))
+        return self.scratch[size]
+
+
+def _weights(settings: PPOSettings, fraction: float) -> PPOWeights:
+    """Returns the coefficients of the loss when `fraction` of the budget is spent."""
+    return PPOWeights(
+        settings.clip_coef.at(fraction),
+        math.inf if settings.clip_value is None else settings.clip_value,
+        settings.entropy_coef.at(fraction),
+        settings.value_coef,
+    )
+
+
+@torch.no_grad()
+def _features(trunk: Trunk, fields: dict[str, torch.Tensor]) -> Array:
+    features: Array = np.ascontiguousarray(trunk.encoder(fields).numpy())
+    return features

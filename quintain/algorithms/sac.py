@@ -1,0 +1,194 @@
+"""Soft actor-critic (Haarnoja et al. 2018) for numbers, choices (Christodoulou 2019) and mixtures of both.
+
+Critics, policy and temperature take each gradient step together, all three judged by the weights before it: one
+backward pass and one Adam step over one flat vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from quintain.algorithms.base import Algorithm, Loss
+from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.settings import SACSettings
+from quintain.algorithms.temperature import Temperature, entropy_of_choices
+from quintain.algorithms.twin_critics import TwinCritics
+from quintain.data import fields as f
+from quintain.data.replay_batch import ReplayBatch
+from quintain.data.rollout import Batch
+from quintain.data.spec import choice_sizes
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy
+from quintain.policies.normalizer import ObsNormalizer
+from quintain.policies.soft_actor import Proposal, SoftActor
+from quintain.policies.spec_rules import observed
+from quintain.progress import Progress
+from quintain.rewards.base import RewardSignal
+from quintain.rng import Rng
+from quintain.world import World
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, Metrics
+
+NEXT_NOISE = f"{f.NEXT}{f.NOISE}"
+
+
+class SAC(Algorithm):
+    """Values actions by two critics learned from replay, and prefers good actions without becoming predictable."""
+
+    policy: SoftActor
+    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {"num_numbers"}
+
+    def __init__(
+        self,
+        settings: SACSettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        if not isinstance(policy, SoftActor):
+            raise SettingsError(
+                f"sac draws actions with gradients, which a {type(policy).__name__} does not; use policy.type "
+                f"soft_actor",
+                code="E0224",
+            )
+        rng = rng or Rng(0)
+        self.num_numbers = policy.noise.num_normal
+        self.critics = _make_critics(policy, rng)
+        # Before the optimizer gives the critics flat memory, which a copy must not share.
+        self.targets = self.critics.target()
+        self.temperature = Temperature(settings, self.num_numbers, choice_sizes(policy.spec.action)).to(policy.device)
+        super().__init__(settings, policy, signals, rng)
+        self.settings: SACSettings = settings
+        policy.acts_at_random.fill_(True)
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.policy.named_parameters()
+        yield from self.critics.named_parameters(prefix="critics")
+        yield from self.temperature.named_parameters(prefix="temperature")
+
+    def join(self, world: World) -> None:
+        super().join(world)
+        self.rng = self.rng.child(f"rank_{world.rank}") if world.rank else self.rng
+        for module in self.critics.modules():
+            if isinstance(module, ObsNormalizer):
+                module.world = world
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        super().observe(obs)
+        self.critics.observe(obs)
+
+    def estimate(self, batch: Batch) -> None:
+        """Remembers the newest steps with what they were worth."""
+        assert isinstance(batch, ReplayBatch)
+        batch.remember(self.reward(batch.rollout), self.gamma)
+
+    def update(self, batch: Batch, progress: Progress) -> Metrics:
+        assert isinstance(batch, ReplayBatch)
+        settings, fraction = self.settings, progress.fraction
+        due = self._num_due(batch, progress)
+        learning_rate = settings.learning_rate.at(fraction)
+        sums: dict[str, torch.Tensor] = {}
+        for step in range(due):
+            [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
+            parts = self.descend(minibatch, fraction, learning_rate)
+            self.targets.follow(self.critics, settings.tau)
+            sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
+        return {**self.report(sums, due, progress), "train/learning_rate": learning_rate} if due else {}
+
+    def _num_due(self, batch: ReplayBatch, progress: Progress) -> int:
+        """Returns how many gradient steps follow these environment steps; a ratio below 1 skips cycles."""
+        before = progress.env_steps
+        after = before + int(self.world.sum([batch.num_valid])[0])
+        # A transition over several rewards is complete only some steps later.
+        if after < self.settings.learning_starts or not self.world.all(len(batch.memory) > 0):
+            return 0
+        self.policy.acts_at_random.fill_(False)
+        ratio = self.settings.updates_per_step
+        return math.floor(ratio * after) - math.floor(ratio * before)
+
+    def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
+        """Yields one minibatch, drawn evenly from all that is remembered, with the noise that its actions take."""
+        assert isinstance(batch, ReplayBatch)
+        draw, size = self.rng.generator("replay", *counters), batch_size // self.world.size
+        minibatch = batch.memory.draw(draw.integers(len(batch.memory), size=size))
+        noise = torch.from_numpy(draw.standard_normal((2, size, self.num_numbers), dtype="float32"))
+        named = {**minibatch, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
+        device = self.policy.device
+        yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
+
+    def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
+        mask = minibatch.get(f.ACTION_MASK)
+        target = self._target(minibatch)
+
+        features = self.critics.encode(minibatch)
+        values = self.critics.values(features, self.policy.numbers_of(minibatch))
+        taken = self._of_choices_made(values, minibatch)
+        critic_loss = 0.5 * (taken - target).square().mean(dim=1).sum()
+
+        proposal = self.policy.propose(minibatch, minibatch[f.NOISE], mask)
+        judged = self.critics.values(features.detach(), proposal.numbers, is_frozen=True).amin(dim=0)
+        policy_loss = -self._soft_value(judged, proposal).mean()
+
+        total = critic_loss + policy_loss + self.temperature.loss(proposal, mask)
+        return Loss(
+            total,
+            {
+                "train/critic_loss": critic_loss.detach(),
+                "train/policy_loss": policy_loss.detach(),
+                "train/q_value": taken.detach().mean(),
+                **self._entropy_parts(proposal),
+            },
+        )
+
+    @torch.no_grad()
+    def _target(self, minibatch: Minibatch) -> torch.Tensor:
+        """Returns what the critics should have said [B]: the reward, and what a careful judge expects to follow."""
+        after = {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}
+        proposal = self.policy.propose(after, minibatch[NEXT_NOISE], after.get(f.ACTION_MASK))
+        careful = self.targets.values(self.targets.encode(after), proposal.numbers).amin(dim=0)
+        return minibatch[f.REWARD] + minibatch[f.DISCOUNT] * self._soft_value(careful, proposal)
+
+    def _soft_value(self, values: torch.Tensor, proposal: Proposal) -> torch.Tensor:
+        """Returns E[Q - alpha log pi] [B]: exactly over choices, by the one draw over numbers."""
+        log_probs = proposal.choice_log_probs
+        if log_probs is None:
+            soft = values[:, 0]
+        else:
+            soft = (log_probs.exp() * (values - self.temperature.coef("choices") * log_probs)).sum(dim=1)
+        return soft if proposal.log_prob is None else soft - self.temperature.coef("numbers") * proposal.log_prob
+
+    def _of_choices_made(self, values: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
+        """Returns what each critic says of the actions taken, [2, B]."""
+        chosen = self.policy.chosen_in(minibatch)
+        return values[..., 0] if chosen is None else values.gather(2, chosen.expand(2, -1, -1)).sum(dim=2)
+
+    def _entropy_parts(self, proposal: Proposal) -> dict[str, torch.Tensor]:
+        entropies = {}
+        if proposal.log_prob is not None:
+            entropies["numbers"] = -proposal.log_prob.detach().mean()
+        if proposal.choice_log_probs is not None:
+            entropies["choices"] = entropy_of_choices(proposal.choice_log_probs.detach()).mean()
+        is_hybrid = len(entropies) > 1
+        reported = {}
+        for kind, entropy in entropies.items():
+            suffix = f"_of_{kind}" if is_hybrid else ""
+            reported[f"train/entropy{suffix}"] = entropy
+            reported[f"train/entropy_coef{suffix}"] = torch.as_tensor(self.temperature.coef(kind))
+        return reported
+
+
+def _make_critics(policy: SoftActor, rng: Rng) -> TwinCritics:
+    spec, settings = policy.spec, policy.settings
+    return TwinCritics(
+        observed(spec, "critic", settings.critic_obs),
+        policy.noise.num_normal,
+        sum(choice_sizes(spec.action)),
+        settings,
+        rng.torch_generator("critics"),
+    ).to(policy.device)

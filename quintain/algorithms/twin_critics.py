@@ -1,0 +1,84 @@
+"""Two critics of the same shape, evaluated together: every layer of both is one batched product."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from quintain.data.spec import LeafSpec
+from quintain.policies.encoders import Encoder
+from quintain.policies.networks import FUNCTIONS, linear
+from quintain.policies.settings import SoftActorSettings
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class TwinCritics(nn.Module):
+    """Says twice, independently, what actions are worth in observations.
+
+    Continuous actions are an input. Choices are outputs, one for each: the value of choosing several at once is the
+    sum of theirs, so that the expectation over independent choices is exact. Without choices there is one output.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, LeafSpec],
+        num_numbers: int,
+        num_choices: int,
+        settings: SoftActorSettings,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(specs, settings, generator)
+        sizes = [self.encoder.output_size + num_numbers, *settings.hidden_sizes, max(1, num_choices)]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for i, (before, after) in enumerate(pairwise(sizes), start=2):
+            gain = 1.0 if i == len(sizes) else math.sqrt(2.0)
+            twins = [linear(before, after, gain, generator).weight.detach().T for _ in range(2)]
+            self.weights.append(nn.Parameter(torch.stack(twins).contiguous()))
+            self.biases.append(nn.Parameter(torch.zeros(2, 1, after)))
+        # A ParameterList is slow to go through; loading and the optimizer change the data of these same objects.
+        self.layers = list(zip(self.weights, self.biases, strict=True))
+        self.activate = FUNCTIONS[settings.activation]
+
+    def encode(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Returns the features [B, F] of observations."""
+        features: torch.Tensor = self.encoder(obs)
+        return features
+
+    def values(self, features: torch.Tensor, numbers: torch.Tensor | None, *, is_frozen: bool = False) -> torch.Tensor:
+        """Returns the values [2, B, max(1, choices)]; frozen critics pass gradients on and take none."""
+        layers = [(w.detach(), b.detach()) for w, b in self.layers] if is_frozen else self.layers
+        seen = features if numbers is None else torch.cat((features, numbers), dim=1)
+        hidden = seen.expand(2, -1, -1)
+        for weight, bias in layers[:-1]:
+            hidden = self.activate(torch.baddbmm(bias, hidden, weight))
+        weight, bias = layers[-1]
+        if weight.shape[2] == 1:
+            # A matrix product with one column costs several times what it is worth.
+            value: torch.Tensor = (hidden * weight.transpose(1, 2)).sum(dim=2, keepdim=True) + bias
+            return value
+        return torch.baddbmm(bias, hidden, weight)
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        """Learns the observations' scale from a batch."""
+        self.encoder.observe(obs)
+
+    def target(self) -> TwinCritics:
+        """Returns a copy that takes no gradients and sees observations on the same scale, now and later."""
+        copied = copy.deepcopy(self).requires_grad_(False)
+        copied.encoder.share_scale(self.encoder)
+        return copied
+
+    @torch.no_grad()
+    def follow(self, others: TwinCritics, tau: float) -> None:
+        """Moves each weight a part of the way to another's."""
+        torch._foreach_lerp_(list(self.parameters()), list(others.parameters()), tau)

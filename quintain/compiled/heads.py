@@ -1,0 +1,177 @@
+"""Policy heads in compiled form: draw actions, judge given ones, and say how the outputs would change that.
+
+A row of experience is a column of `outputs [K, R]`; what is computed is what `policies/heads.py` says. After an action
+was drawn or judged, its column holds log-probabilities in place of logits.
+"""
+
+from __future__ import annotations
+
+from math import exp, log, log1p, pi
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.compiled.cache import fast_part
+from quintain.compiled.tables import FIRST_ALLOWED, FIRST_OPTION, LOG_STD, MEAN, NUM_OPTIONS, PolicyTables
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+_ZERO, _HALF, _ONE, _TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+_HALF_LOG_2PI = np.float32(0.5 * log(2.0 * pi))
+_LOG_2 = np.float32(log(2.0))
+_FORBIDDEN = np.float32(-1e9)
+_LOWEST_LOG_STD, _HIGHEST_LOG_STD = np.float32(-5.0), np.float32(2.0)
+_LINEAR_FROM = np.float32(20.0)
+
+
+@fast_part
+def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeliest: bool) -> None:
+    """Writes actions drawn with the step's noise, or the likeliest ones, and their log-probabilities."""
+    allowed, noise, log_prob = step.allowed, step.noise, step.log_prob
+    for r in range(len(log_prob)):
+        log_prob[r] = _ZERO
+    for c in range(len(tables.choices)):
+        first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
+        mask = tables.choices[c, FIRST_ALLOWED]
+        for r in range(len(log_prob)):
+            _to_log_probs(outputs, r, first, size, allowed, r, mask)
+            if is_likeliest:
+                chosen = _likeliest(outputs, r, first, size)
+            else:
+                chosen = _drawn(outputs, r, first, size, noise[r, c], allowed, mask)
+            step.choices[r, c] = chosen
+            log_prob[r] += outputs[first + chosen, r]
+    for m in range(len(tables.numbers)):
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(log_prob)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            drawn = _ZERO if is_likeliest else noise[r, len(tables.choices) + m]
+            number = outputs[mean, r] + exp(log_std) * drawn
+            step.numbers[r, m] = number
+            log_prob[r] += -_HALF * drawn * drawn - log_std - _HALF_LOG_2PI
+            if tables.is_squashed:
+                log_prob[r] -= _log_slope(number)
+
+
+@fast_part
+def judge(
+    tables: PolicyTables, flat: Array, outputs: Array, deltas: Array, batch: Any, rows: Array, judged: Array
+) -> None:
+    """Writes log-probability and entropy of actions to `judged [2, R]`; column r is about row `rows[r]` of a batch.
+
+    What `add_gradient` will need stays behind: log-probabilities in `outputs`, and probabilities in `deltas`.
+    """
+    allowed, choices, numbers = batch.allowed, batch.choices, batch.numbers
+    for r in range(len(rows)):
+        judged[0, r] = judged[1, r] = _ZERO
+    for c in range(len(tables.choices)):
+        first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
+        mask = tables.choices[c, FIRST_ALLOWED]
+        for r in range(len(rows)):
+            _to_log_probs(outputs, r, first, size, allowed, rows[r], mask)
+            for k in range(first, first + size):
+                deltas[k, r] = exp(outputs[k, r])
+                judged[1, r] -= deltas[k, r] * outputs[k, r]
+            judged[0, r] += outputs[first + choices[rows[r], c], r]
+    for m in range(len(tables.numbers)):
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(rows)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            number = numbers[rows[r], m]
+            noise = (number - outputs[mean, r]) * exp(-log_std)
+            slope = _log_slope(number) if tables.is_squashed else _ZERO
+            judged[0, r] += -_HALF * noise * noise - log_std - _HALF_LOG_2PI - slope
+            judged[1, r] += log_std + _HALF_LOG_2PI + _HALF + slope
+
+
+@fast_part
+def add_gradient(
+    tables: PolicyTables, parameters: Any, outputs: Array, deltas: Array, batch: Any, rows: Array, pull: Any
+) -> None:
+    """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the columns.
+
+    `pull` is how much the loss grows with each row's log-probability [R], and with the entropy of any.
+    """
+    (flat, grad), (by_log_prob, by_entropy) = parameters, pull
+    choices, numbers = batch.choices, batch.numbers
+    for c in range(len(tables.choices)):
+        first = tables.choices[c, FIRST_OPTION]
+        last = first + tables.choices[c, NUM_OPTIONS]
+        for r in range(len(rows)):
+            entropy = _ZERO
+            for k in range(first, last):
+                entropy -= deltas[k, r] * outputs[k, r]
+            for k in range(first, last):
+                deltas[k, r] *= -by_log_prob[r] - by_entropy * (outputs[k, r] + entropy)
+            deltas[first + choices[rows[r], c], r] += by_log_prob[r]
+    for m in range(len(tables.numbers)):
+        mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        for r in range(len(rows)):
+            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            precision = exp(-log_std)
+            noise = (numbers[rows[r], m] - outputs[mean, r]) * precision
+            deltas[mean, r] = by_log_prob[r] * noise * precision
+            by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_entropy
+            if not tables.has_state_std:
+                grad[place] += by_log_std
+            else:
+                is_free = _LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= _HIGHEST_LOG_STD
+                deltas[place, r] = by_log_std if is_free else _ZERO
+
+
+@fast_part
+def _to_log_probs(outputs: Array, r: int, first: int, size: int, allowed: Array, row: int, mask: int) -> None:
+    """Replaces the logits of a choice by log softmax; what the mask forbids gets no probability."""
+    if allowed.shape[1]:
+        for k in range(size):
+            if not allowed[row, mask + k]:
+                outputs[first + k, r] = _FORBIDDEN
+    top = outputs[first, r]
+    for k in range(first + 1, first + size):
+        top = max(top, outputs[k, r])
+    total = _ZERO
+    for k in range(first, first + size):
+        total += exp(outputs[k, r] - top)
+    shift = top + log(total)
+    for k in range(first, first + size):
+        outputs[k, r] -= shift
+
+
+@fast_part
+def _drawn(outputs: Array, r: int, first: int, size: int, uniform: Any, allowed: Array, mask: int) -> int:
+    """Returns the first option at which the cumulative probability exceeds `uniform`."""
+    last = size - 1
+    if allowed.shape[1]:
+        # Rounding may leave the whole sum below one: the last possible option takes what is left.
+        while last > 0 and not allowed[r, mask + last]:
+            last -= 1
+    cumulative = _ZERO
+    for k in range(last):
+        cumulative += exp(outputs[first + k, r])
+        if uniform < cumulative:
+            return k
+    return last
+
+
+@fast_part
+def _likeliest(outputs: Array, r: int, first: int, size: int) -> int:
+    best = 0
+    for k in range(1, size):
+        if outputs[first + k, r] > outputs[first + best, r]:
+            best = k
+    return best
+
+
+@fast_part
+def _state_log_std(tables: PolicyTables, output: Any) -> Any:
+    log_std = output + np.float32(tables.initial_log_std)
+    return min(max(log_std, _LOWEST_LOG_STD), _HIGHEST_LOG_STD)
+
+
+@fast_part
+def _log_slope(number: Any) -> Any:
+    """Returns log |d tanh(u) / du|, in a form that does not lose digits for large u."""
+    steep = -_TWO * number
+    softplus = steep if steep > _LINEAR_FROM else log1p(exp(steep))
+    return _TWO * (_LOG_2 - number - softplus)

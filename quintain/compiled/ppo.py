@@ -1,0 +1,138 @@
+"""The gradient of the PPO loss on one minibatch, in one call; `algorithms/ppo.py` says what the loss is.
+
+Rows are taken a tile at a time, so that what is between the layers stays in the processor's cache. The two networks
+share no parameters, so the actor is done with before the critic begins.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.compiled.cache import fast_kernel, fast_part
+from quintain.compiled.heads import add_gradient, judge
+from quintain.compiled.mlp import backward, clear, forward
+from quintain.compiled.tables import (
+    APPROX_KL,
+    CLIP_FRACTION,
+    ENTROPY,
+    FIRST_OUTPUT,
+    NUM_INPUTS,
+    POLICY_LOSS,
+    VALUE_LOSS,
+    Experience,
+    PolicyTables,
+    PPOWeights,
+    Scratch,
+)
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+_ZERO, _HALF, _ONE, _TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+
+
+@fast_kernel
+def minibatch_gradient(
+    tables: PolicyTables,
+    parameters: tuple[Array, Array],
+    batch: Experience,
+    rows: Array,
+    weights: PPOWeights,
+    scratch: Scratch,
+    sums: Array,
+) -> None:
+    """Writes the loss's gradient by the flat parameters to the second of `parameters`, and what to report to `sums`."""
+    flat, grad = parameters
+    for i in range(len(grad)):
+        grad[i] = _ZERO
+    for i in range(len(sums)):
+        sums[i] = 0.0
+    share = _ONE / np.float32(len(rows))
+    size = scratch.units.shape[1]
+    for start in range(0, len(rows), size):
+        tile = rows[start : start + size]
+        # One loop for both, so that the networks' code is compiled once.
+        for network in range(2):
+            layers = tables.actor if network == 0 else tables.critic
+            _gather(batch.actor_features if network == 0 else batch.critic_features, tile, layers, scratch.units)
+            forward(flat, layers, tables.activation, scratch.units, scratch.slopes)
+            outputs, deltas = _last(scratch.units, layers), _last(scratch.deltas, layers)
+            if network == 0:
+                _judge_actions(
+                    tables, parameters, batch, tile, (weights, share), (outputs, deltas, scratch.judged), sums
+                )
+            else:
+                _judge_values(batch, tile, weights, share, outputs, deltas, sums)
+            clear(deltas, len(tile))
+            backward(flat, layers, scratch.units, scratch.slopes, scratch.deltas, grad)
+    for i in range(len(sums)):
+        sums[i] *= share
+
+
+@fast_part
+def _judge_actions(
+    tables: PolicyTables, parameters: Any, batch: Experience, tile: Array, scales: Any, ends: Any, sums: Array
+) -> None:
+    """Writes how the clipped surrogate and the entropy change with the actor's outputs."""
+    (weights, share), (outputs, deltas, judged) = scales, ends
+    judge(tables, parameters[0], outputs, deltas, batch, tile, judged)
+    clip, by_log_prob = np.float32(weights.clip), judged[0]
+    for r in range(len(tile)):
+        log_ratio = judged[0, r] - batch.log_prob[tile[r]]
+        ratio = exp(log_ratio)
+        gain = batch.advantage[tile[r]] * ratio
+        clipped_gain = batch.advantage[tile[r]] * min(max(ratio, _ONE - clip), _ONE + clip)
+        # In this order a number that is not one reaches the gradient, and the step is left out.
+        by_log_prob[r] = _ZERO if gain > clipped_gain else -gain * share
+        sums[POLICY_LOSS] -= min(gain, clipped_gain)
+        sums[ENTROPY] += judged[1, r]
+        sums[APPROX_KL] += ratio - _ONE - log_ratio
+        sums[CLIP_FRACTION] += abs(ratio - _ONE) > clip
+    pull = by_log_prob, -np.float32(weights.entropy) * share
+    add_gradient(tables, parameters, outputs, deltas, batch, tile, pull)
+
+
+@fast_part
+def _judge_values(
+    batch: Experience, tile: Array, weights: PPOWeights, share: Any, values: Array, deltas: Array, sums: Array
+) -> None:
+    """Writes how the squared error changes with the critic's output."""
+    clip, scale = np.float32(weights.clip_value), np.float32(weights.value) * share
+    for r in range(len(tile)):
+        row = tile[r]
+        error, by_value = _squared_error(values[0, r], batch.target[row], batch.value[row], clip)
+        deltas[0, r] = scale * by_value
+        sums[VALUE_LOSS] += error
+
+
+@fast_part
+def _squared_error(value: Any, target: Any, old_value: Any, clip: Any) -> Any:
+    """Returns the larger error of the value and of the value held near the old one, and its derivative."""
+    error, by_value = (value - target) * (value - target), _TWO * (value - target)
+    if clip == np.inf:
+        return error, by_value
+    moved = value - old_value
+    near = old_value + min(max(moved, -clip), clip)
+    near_error = (near - target) * (near - target)
+    by_near = _TWO * (near - target) if -clip <= moved <= clip else _ZERO
+    if near_error > error:
+        return near_error, by_near
+    # Equal errors share the derivative, as torch.max has it.
+    return error, by_value if error > near_error else _HALF * (by_value + by_near)
+
+
+@fast_part
+def _gather(features: Array, tile: Array, layers: Array, units: Array) -> None:
+    """Writes the features of a tile's rows as columns; columns that no row fills are zero."""
+    for r in range(len(tile)):
+        for k in range(layers[0, NUM_INPUTS]):
+            units[k, r] = features[tile[r], k]
+    clear(units[: layers[0, NUM_INPUTS]], len(tile))
+
+
+@fast_part
+def _last(units: Array, layers: Array) -> Array:
+    return units[layers[len(layers) - 1, FIRST_OUTPUT] :]

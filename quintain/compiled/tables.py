@@ -1,0 +1,112 @@
+"""What the kernels take: plain arrays under names. Needs no numba, so that what fills them can be read without it.
+
+Inside a kernel one column is one row of experience, because then the same arithmetic on many rows is one vector
+instruction, and weights are read as torch stores them. `units [U, R]` holds the features of R rows and behind them the
+outputs of every layer; `slopes` and `deltas` have the same places for derivatives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+ACTIVATIONS = ("tanh", "relu", "elu", "silu")
+TANH, RELU, ELU, SILU = range(4)
+
+WEIGHT, BIAS, NUM_INPUTS, NUM_OUTPUTS, FIRST_INPUT, FIRST_OUTPUT = range(6)
+"""Columns of a network's table, one row per layer: places in the flat parameters, sizes, and places in `units`."""
+
+FIRST_OPTION, NUM_OPTIONS, FIRST_ALLOWED = range(3)
+"""Columns of the table of choices: place of the first logit, how many there are, and place in the mask."""
+
+MEAN, LOG_STD = range(2)
+"""Columns of the table of numbers: place of the mean, and of the log-deviation in outputs or in flat parameters."""
+
+
+class PolicyTables(NamedTuple):
+    """Says where actor, critic and head find their parameters and outputs; places of outputs count from the first."""
+
+    actor: Array
+    critic: Array
+    """No rows where there is no critic."""
+    activation: int
+    choices: Array
+    numbers: Array
+    has_state_std: bool
+    is_squashed: bool
+    initial_log_std: float
+
+
+class Scratch(NamedTuple):
+    """Memory that learning works in."""
+
+    units: Array
+    slopes: Array
+    deltas: Array
+    judged: Array
+    """[2, R], log-probabilities and entropies."""
+
+
+class ActingScratch(NamedTuple):
+    """Memory that acting works in."""
+
+    rows: Array
+    """[4, few rows * widest layer]: where there are few rows, they are the rows of arrays here."""
+    units: Array
+    slopes: Array
+    outputs: Array
+    """[K, N], the last layer's."""
+
+
+class Observed(NamedTuple):
+    """What one network sees: rows [N, F], to be shifted, scaled and clipped if `shift` is not empty."""
+
+    rows: Array
+    shift: Array
+    scale: Array
+    clip: float
+
+
+class Step(NamedTuple):
+    """One step of all lanes: what acting reads, and where it writes."""
+
+    noise: Array
+    """[N, K], the uniform numbers of choices first."""
+    allowed: Array
+    """[N, options] bool; no columns where there is no mask."""
+    choices: Array
+    """[N, C] int64."""
+    numbers: Array
+    """[N, M] float32."""
+    log_prob: Array
+    value: Array
+
+
+class Experience(NamedTuple):
+    """What an update learns from; every field has one row per step, in the same order."""
+
+    actor_features: Array
+    critic_features: Array
+    allowed: Array
+    choices: Array
+    numbers: Array
+    log_prob: Array
+    value: Array
+    advantage: Array
+    target: Array
+
+
+class PPOWeights(NamedTuple):
+    """The coefficients of the loss in one update."""
+
+    clip: float
+    clip_value: float
+    """Infinite where values are not clipped."""
+    entropy: float
+    value: float
+
+
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION = range(5)
+"""Places of the sums that an update reports."""

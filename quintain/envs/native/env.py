@@ -1,0 +1,165 @@
+"""The environment that all native tasks share: rows of memory, seeds of episodes, and one compiled call per step.
+
+Lanes, groups and seeds are those of Gymnasium's environments as lanes, so a run sees the same episodes either way.
+The state is the simulator's own; nothing has to be played again when a run is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from quintain.compiled.cache import cache_note
+from quintain.data.spec import DiscreteSpec
+from quintain.envs.base import Env, StepResult
+from quintain.envs.native.canvas import Canvas
+from quintain.envs.native.task import Task
+from quintain.envs.parameters import Parameters
+from quintain.envs.settings import NativeSettings
+from quintain.errors import EnvError, QuintainError, SettingsError
+
+if TYPE_CHECKING:
+    from quintain.rng import Rng
+    from quintain.typing import Array, State
+
+_TASKS = {
+    "Acrobot-v1": ("acrobot", 500),
+    "CartPole-v0": ("cartpole", 200),
+    "CartPole-v1": ("cartpole", 500),
+    "MountainCar-v0": ("mountain_car", 200),
+    "MountainCarContinuous-v0": ("mountain_car_continuous", 999),
+    "Pendulum-v1": ("pendulum", 200),
+}
+"""The module of each task, and the steps after which Gymnasium cuts its episodes."""
+
+
+class NativeEnv(Env):
+    """Steps every lane of a classic-control task in one compiled call; each number equals Gymnasium's."""
+
+    # A step overwrites what the one before it left in its result; seeds follow from the episodes' numbers.
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {
+            "task",
+            "canvas",
+            "num_lanes",
+            "group_size",
+            "first_lane",
+            "notes",
+            "action",
+            "result",
+            "seeds",
+            "lanes",
+            "outcome",
+        }
+    )
+
+    def __init__(self, settings: NativeSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> None:
+        module, limit = _TASKS[settings.id]
+        self.settings = settings
+        self.task: Task = import_module(f"quintain.envs.native.{module}").TASK
+        self.canvas = Canvas(settings.id)
+        self.spec = self.task.spec
+        self.num_lanes = num_lanes
+        self.group_size = settings.group_size
+        self.first_lane = first_lane
+        self.rng = rng
+        self.notes = (note,) if (note := cache_note()) else ()
+        self.state: Array = np.zeros((num_lanes, self.task.state_size))
+        self.age: Array = np.zeros(num_lanes, np.int64)
+        self.episode: Array = np.full(num_lanes, -1, np.int64)
+        self.parameters: Array = np.tile(self.task.defaults(), (num_lanes, 1))
+        self._assign(settings.kwargs)
+        self.obs: Array = np.zeros((num_lanes, *self.task.obs.shape), np.float32)
+        self.action: Array = np.zeros((num_lanes, *self.task.action.shape), self.task.action.dtype)
+        self.seeds: Array = np.zeros(num_lanes, np.int64)
+        """Seeds of the episodes that follow the current ones."""
+        reward, ends = np.zeros(num_lanes, np.float32), np.zeros((2, num_lanes), np.bool_)
+        # One for all steps: its arrays are written anew at each.
+        self.result = StepResult(self.obs, reward, ends[0], ends[1], np.zeros_like(self.obs))
+        records = self.parameters.view(self.task.record)[:, 0]
+        self.lanes = (self.state, self.age, self.seeds, records, settings.max_episode_steps or limit)
+        self.outcome = (self.obs, self.result.final_obs, reward, ends[0], ends[1])
+
+    def reset(self, lanes: Any = None) -> Any:
+        if lanes is None:
+            # Lanes of a group may have played different numbers of episodes; from here on they begin alike.
+            latest = self.episode.reshape(-1, self.group_size).max(axis=1)
+            self.episode[:] = np.repeat(latest, self.group_size)
+        chosen = np.ones(self.num_lanes, np.bool_) if lanes is None else np.asarray(lanes, dtype=np.bool_)
+        started = np.flatnonzero(chosen)
+        self._plan(started)
+        self.task.start(self.lanes, chosen, self.obs)
+        self._follow(started)
+        return self.obs
+
+    def step(self, action: Any) -> StepResult:
+        np.copyto(self.action, action.cpu().numpy())
+        num_ended = self.task.step(self.lanes, self.action, self.outcome)
+        if num_ended:
+            if num_ended < 0:
+                self._refuse(-1 - num_ended)
+            self._follow(np.flatnonzero(self.result.terminated | self.result.truncated))
+        return self.result
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        try:
+            self._assign(values, lanes)
+        except SettingsError as error:
+            raise EnvError(error.message, code="E0521") from error
+
+    def _assign(self, values: Parameters, lanes: Any = None) -> None:
+        for name, value in values.items():
+            column = self.task.column(name)
+            rows = slice(None) if lanes is None else np.asarray(lanes)
+            numbers = [self.task.number(name, each) for each in np.atleast_1d(np.asarray(value)).tolist()]
+            self.parameters[rows, column] = numbers if np.ndim(value) else numbers[0]
+
+    def begin_anew(self, played: Sequence[State]) -> Any:
+        self.episode.fill(max(int(np.max(state["episode"])) for state in played))
+        return self.reset()
+
+    def render(self) -> Array | None:
+        """Returns Gymnasium's picture of the first lane."""
+        numbers = [name for name, default in self.task.parameters.items() if type(default) is float]
+        parameters = {name: float(self.parameters[0, self.task.column(name)]) for name in numbers}
+        action = float(self.action[0].flat[0]) if self.age[0] else None
+        return self.canvas.draw(self.state[0], parameters, action)
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.task.frames_per_second
+
+    def close(self) -> None:
+        self.canvas.close()
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._plan(np.arange(self.num_lanes))
+
+    def _follow(self, started: Array) -> None:
+        """Counts the episodes that began and plans those after them."""
+        self.episode[started] += 1
+        self._plan(started)
+        if self.task.first_obs is not None:
+            self.obs[started] = self.task.first_obs(self.state[started])
+
+    def _plan(self, lanes: Array) -> None:
+        """Draws the seeds of the lanes' next episodes, by their numbers among the lanes of all ranks."""
+        groups = ((self.first_lane + lanes) // self.group_size).tolist()
+        following = (self.episode[lanes] + 1).tolist()
+        incarnation = 0  # no lane breaks
+        counters = [(group, episode, incarnation) for group, episode in zip(groups, following, strict=True)]
+        self.seeds[lanes] = self.rng.seeds_for("reset", counters)
+
+    def _refuse(self, lane: int) -> None:
+        found = self.action[lane].tolist()
+        if isinstance(self.spec.action, DiscreteSpec):
+            raise QuintainError(f"the policy chose action {found} for lane {lane}, of {self.spec.action}", code="E0101")
+        raise EnvError(
+            f"the policy chose an action that is not finite for lane {lane}: {found}. Lower learning_rate, or set "
+            f"normalize_obs",
+            code="E0512",
+        )

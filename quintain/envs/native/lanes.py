@@ -1,0 +1,62 @@
+"""What the kernels of all tasks share: checks of actions, ends of episodes, and draws within bounds.
+
+A task's file repeats the loop over lanes, because a compiled function that was handed other functions could not be
+kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.compiled.cache import kernel_part
+from quintain.envs.native.pcg64 import fill_uniform
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+@kernel_part
+def first_impossible_choice(action: Array, num_choices: int) -> int:
+    """Returns the first lane whose choice does not exist, or -1."""
+    for lane in range(len(action)):
+        if action[lane] < 0 or action[lane] >= num_choices:
+            return lane
+    return -1
+
+
+@kernel_part
+def first_impossible_number(action: Array) -> int:
+    """Returns the first lane whose number is not finite, or -1."""
+    for lane in range(len(action)):
+        if not np.isfinite(action[lane, 0]):
+            return lane
+    return -1
+
+
+@kernel_part
+def is_over(lane: int, age: Array, limit: int, terminated: Array, truncated: Array) -> bool:
+    """Counts a step, and says whether the lane's episode ended with it or was cut by the time limit."""
+    age[lane] += 1
+    truncated[lane] = age[lane] >= limit
+    if terminated[lane] or truncated[lane]:
+        age[lane] = 0
+        return True
+    return False
+
+
+@kernel_part
+def draw(out: Array, seed: int, low: float, high: float) -> None:
+    """Fills `out` as `numpy.random.default_rng(seed).uniform(low, high)` would."""
+    fill_uniform(out, seed)
+    for i in range(len(out)):
+        out[i] = low + (high - low) * out[i]
+
+
+@kernel_part
+def squared(x: Any) -> Any:
+    """Returns `x**2` as numpy's numbers do: by the mathematics library, which now and then rounds unlike `x * x`."""
+    # A compiler that could see the exponent would multiply instead; it may not assume that x - x is zero.
+    return math.pow(x, x - x + np.float32(2.0))

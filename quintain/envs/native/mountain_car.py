@@ -1,0 +1,91 @@
+"""MountainCar: drive an underpowered car out of a valley by swinging back and forth (Moore, 1990).
+
+Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from quintain.compiled.cache import kernel, kernel_part
+from quintain.data.spec import discrete
+from quintain.envs.native.lanes import draw, first_impossible_choice, is_over
+from quintain.envs.native.task import Task, bounded
+
+if TYPE_CHECKING:
+    from quintain.envs.native.task import Lanes, Outcome
+    from quintain.typing import Array
+
+
+@kernel_part
+def _start(state: Array, seed: int) -> None:
+    draw(state[:1], seed, -0.6, -0.4)
+    state[1] = 0.0
+
+
+@kernel_part
+def _observe(state: Array, obs: Array) -> None:
+    obs[0], obs[1] = state[0], state[1]
+
+
+@kernel_part
+def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
+    position, velocity = state[0], state[1]
+    velocity += (action - 1) * p.force + math.cos(3 * position) * (-p.gravity)
+    velocity = min(max(velocity, -p.max_speed), p.max_speed)
+    position = min(max(position + velocity, p.min_position), p.max_position)
+    if position == p.min_position and velocity < 0:
+        velocity = 0.0
+    state[0], state[1] = position, velocity
+    return -1.0, position >= p.goal_position and velocity >= p.goal_velocity
+
+
+@kernel
+def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
+    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    state, age, seeds, parameters, limit = lanes
+    obs, final_obs, reward, terminated, truncated = outcome
+    bad = first_impossible_choice(action, 3)
+    if bad >= 0:
+        return -1 - bad
+    num_ended = 0
+    for lane in range(len(state)):
+        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
+        _observe(state[lane], obs[lane])
+        if is_over(lane, age, limit, terminated, truncated):
+            final_obs[lane] = obs[lane]
+            _start(state[lane], seeds[lane])
+            _observe(state[lane], obs[lane])
+            num_ended += 1
+    return num_ended
+
+
+@kernel
+def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
+    """Starts an episode in the chosen lanes."""
+    state, age, seeds, _, _ = lanes
+    for lane in range(len(state)):
+        if chosen[lane]:
+            age[lane] = 0
+            _start(state[lane], seeds[lane])
+            _observe(state[lane], obs[lane])
+
+
+TASK = Task(
+    obs=bounded((0.6, 0.07), (-1.2, -0.07)),
+    action=discrete(3),
+    state_size=2,
+    parameters={
+        "min_position": -1.2,
+        "max_position": 0.6,
+        "max_speed": 0.07,
+        "goal_position": 0.5,
+        "goal_velocity": 0.0,
+        "force": 0.001,
+        "gravity": 0.0025,
+    },
+    step=step,
+    start=start,
+    frames_per_second=30.0,
+)

@@ -1,0 +1,102 @@
+"""The random numbers of `numpy.random.default_rng(seed)`, which Gymnasium's environments draw, inside compiled code.
+
+A seed is spread over a pool of four words (numpy's SeedSequence), the pool over the state of a 128-bit linear
+congruential generator whose output is folded to 64 bits (PCG64: O'Neill, "PCG: A Family of Simple Fast
+Space-Efficient Statistically Good Algorithms for Random Number Generation", 2014).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quintain.compiled.cache import kernel_part
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+# Every constant is a uint64: numba makes a float of a uint64 and a signed integer.
+_0, _1, _11, _16, _32, _58, _63, _64 = (np.uint64(n) for n in (0, 1, 11, 16, 32, 58, 63, 64))
+_LOW = np.uint64(0xFFFFFFFF)
+_SPREAD_FIRST, _SPREAD_NEXT = np.uint64(0x43B0D7E5), np.uint64(0x931E8875)
+_TAKE_FIRST, _TAKE_NEXT = np.uint64(0x8B51F9DD), np.uint64(0x58F38DED)
+_MIX_LEFT, _MIX_RIGHT = np.uint64(0xCA01F9DD), np.uint64(0x4973F715)
+_MULTIPLIER = (np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645))
+_STEP = 1.0 / 9007199254740992.0
+"""2**-53: a double between 0 and 1 has 53 random bits."""
+
+
+@kernel_part
+def fill_uniform(out: Array, seed: Any) -> None:
+    """Fills `out` with the first numbers in [0, 1) of numpy's generator of a seed below 2**32."""
+    words = _seed_words(np.uint64(seed))
+    increment_high, increment_low = (words[2] << _1) | (words[3] >> _63), (words[3] << _1) | _1
+    # The state begins at zero, so its first step gives the increment.
+    high, low = _add(increment_high, increment_low, words[0], words[1])
+    high, low = _advance(high, low, increment_high, increment_low)
+    for i in range(len(out)):
+        high, low = _advance(high, low, increment_high, increment_low)
+        out[i] = (_fold(high, low) >> _11) * _STEP
+
+
+@kernel_part
+def _seed_words(seed: Any) -> Array:
+    """Spreads a seed over four words of 64 bits, as `SeedSequence(seed).generate_state(4, uint64)` does."""
+    pool = np.empty(4, np.uint64)
+    constant = _SPREAD_FIRST
+    for i in range(4):
+        pool[i], constant = _hash(seed if i == 0 else _0, constant, _SPREAD_NEXT)
+    for source in range(4):
+        for target in range(4):
+            if source != target:
+                value, constant = _hash(pool[source], constant, _SPREAD_NEXT)
+                mixed = (_MIX_LEFT * pool[target] - _MIX_RIGHT * value) & _LOW
+                pool[target] = mixed ^ (mixed >> _16)
+    words = np.empty(4, np.uint64)
+    constant = _TAKE_FIRST
+    for i in range(4):
+        first, constant = _hash(pool[2 * i % 4], constant, _TAKE_NEXT)
+        second, constant = _hash(pool[(2 * i + 1) % 4], constant, _TAKE_NEXT)
+        words[i] = first | (second << _32)
+    return words
+
+
+@kernel_part
+def _hash(value: Any, constant: Any, multiplier: Any) -> Any:
+    """Scrambles a 32-bit word; returns it and the constant for the next one."""
+    following = (constant * multiplier) & _LOW
+    product = ((value ^ constant) * following) & _LOW
+    return product ^ (product >> _16), following
+
+
+@kernel_part
+def _advance(high: Any, low: Any, increment_high: Any, increment_low: Any) -> Any:
+    """Multiplies the 128-bit state and adds the increment."""
+    times_high, times_low = _MULTIPLIER
+    product_high, product_low = _product(low, times_low)
+    product_high += high * times_low + low * times_high
+    return _add(product_high, product_low, increment_high, increment_low)
+
+
+@kernel_part
+def _product(a: Any, b: Any) -> Any:
+    """Multiplies two words of 64 bits to one of 128, by halves."""
+    a_high, a_low, b_high, b_low = a >> _32, a & _LOW, b >> _32, b & _LOW
+    low = a_low * b_low
+    left = a_high * b_low + (low >> _32)
+    right = a_low * b_high + (left & _LOW)
+    return a_high * b_high + (left >> _32) + (right >> _32), (right << _32) | (low & _LOW)
+
+
+@kernel_part
+def _add(high: Any, low: Any, other_high: Any, other_low: Any) -> Any:
+    total = low + other_low
+    return high + other_high + (_1 if total < low else _0), total
+
+
+@kernel_part
+def _fold(high: Any, low: Any) -> Any:
+    """Turns the state into 64 random bits: both halves together, rotated by the state's highest bits."""
+    word, turn = high ^ low, high >> _58
+    return (word >> turn) | (word << ((_64 - turn) & _63))

@@ -1,0 +1,84 @@
+"""What the shared environment needs to know of a task, and the parameters of a task as users name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec
+from quintain.errors import SettingsError
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+Parameter: TypeAlias = float | bool | tuple[str, ...]
+"""What a parameter is unless it is set: a number, a switch, or the first of some words."""
+
+if TYPE_CHECKING:
+    # Plain tuples: numba needs three times as long to look through one with names.
+    Lanes: TypeAlias = tuple[Array, Array, Array, Array, int]
+    """State, age, seed of the next episode and parameters of each lane [N, ...], and the time limit of episodes."""
+    Outcome: TypeAlias = tuple[Array, Array, Array, Array, Array]
+    """Where a step writes obs, final_obs, reward, terminated and truncated [N, ...]."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: what is seen and chosen, its parameters by Gymnasium's names, and its kernels."""
+
+    obs: BoxSpec
+    action: BoxSpec | DiscreteSpec
+    state_size: int
+    parameters: Mapping[str, Parameter]
+    step: Callable[[Lanes, Array, Outcome], int]
+    start: Callable[[Lanes, Array, Array], None]
+    frames_per_second: float
+    first_obs: Callable[[Array], Array] | None = None
+    """Computes observations of episodes that just began from their states, where the kernels leave that to numpy."""
+
+    @property
+    def spec(self) -> BehaviorSpec:
+        return BehaviorSpec(self.obs, self.action)
+
+    @property
+    def record(self) -> np.dtype[Any]:
+        """The parameters of one lane by name, as kernels read them."""
+        return np.dtype([(name, np.float64) for name in self.parameters])
+
+    def column(self, name: str) -> int:
+        """Returns where a parameter stands, or says which there are."""
+        known = list(self.parameters)
+        if name in known:
+            return known.index(name)
+        near = get_close_matches(name, known, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known)}"
+        raise SettingsError(f'unknown parameter "{name}" of a native environment; {hint}', code="E0203")
+
+    def number(self, name: str, value: Any) -> float:
+        """Turns what a user wrote for a parameter into the number that kernels read."""
+        default = self.parameters[name]
+        if isinstance(default, tuple) and value in default:
+            return float(default.index(value))
+        if isinstance(default, bool) and value in (True, False):
+            return float(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+        if isinstance(default, float) and is_number:
+            return float(value)
+        expected = "a finite number" if isinstance(default, float) else "true or false"
+        expected = f"one of {', '.join(default)}" if isinstance(default, tuple) else expected
+        raise SettingsError(f"parameter {name} of a native environment: found {value!r}, expected {expected}")
+
+    def defaults(self) -> Array:
+        """Returns the numbers of all parameters that nobody set."""
+        return np.array([0.0 if isinstance(value, tuple) else float(value) for value in self.parameters.values()])
+
+
+def bounded(high: Sequence[float], low: Sequence[float] | None = None) -> BoxSpec:
+    """Describes a row of numbers between bounds, as a Gymnasium space of float32 has them."""
+    lowest = [-value for value in high] if low is None else low
+    bounds = [tuple(np.asarray(values, dtype=np.float32).tolist()) for values in (lowest, high)]
+    return BoxSpec((len(high),), "float32", *bounds)

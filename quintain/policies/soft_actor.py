@@ -1,0 +1,139 @@
+"""A policy for critics that value actions: numbers are drawn by a squashed Gaussian, choices by their probabilities.
+
+The critics are the algorithm's. What they ask of the policy is `propose`: actions with gradients, and all the
+probabilities of choices, so that an expectation over choices is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Slot
+from quintain.data.spec import BehaviorSpec, build
+from quintain.policies.base import Policy
+from quintain.policies.encoders import Encoder
+from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from quintain.policies.joint_head import JointHead
+from quintain.policies.networks import mlp
+from quintain.policies.settings import SoftActorSettings
+from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds
+from quintain.rng import Rng
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+
+class Proposal(NamedTuple):
+    """What the policy would do in each of B observations; a part that the action does not have is None."""
+
+    numbers: torch.Tensor | None
+    """[B, C] all continuous actions, squashed into (-1, 1)."""
+    log_prob: torch.Tensor | None
+    """[B] log-probability density of these numbers."""
+    choice_log_probs: torch.Tensor | None
+    """[B, K] log-probabilities of all choices, those of several heads side by side."""
+
+
+class SoftActor(Policy):
+    """One network and its heads; every value is zero."""
+
+    acts_at_random: torch.Tensor
+
+    def __init__(self, settings: SoftActorSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
+        super().__init__()
+        require_bounds(spec, "a soft_actor squashes actions, so it needs")
+        refuse_unscalable(spec, settings)
+        self.settings = settings
+        self.spec = spec
+        self.head = JointHead(spec.action, settings)
+        self.noise = self.head.noise
+        generator = (rng or Rng(0)).torch_generator("init")
+        self.encoder = Encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
+        self.actor = mlp(
+            self.encoder.output_size,
+            settings.hidden_sizes,
+            self.head.output_size,
+            activation=settings.activation,
+            output_gain=0.01,
+            generator=generator,
+        )
+        # A buffer, because it decides what is collected: an algorithm that has learned nothing yet sets it.
+        self.register_buffer("acts_at_random", torch.zeros((), dtype=torch.bool))
+
+    def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        mask = slot.leaves.get(f.ACTION_MASK)
+        slot.value.zero_()
+        if deterministic:
+            slot.log_prob.copy_(self.head.mode(self._output(slot.leaves), slot.leaves, mask))
+        elif self.acts_at_random:
+            slot.log_prob.copy_(self.head.explore(slot.noise, slot.leaves, mask))
+        else:
+            slot.log_prob.copy_(self.head.sample(self._output(slot.leaves), slot.noise, slot.leaves, mask))
+
+    def propose(
+        self, obs: Mapping[str, torch.Tensor], noise: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Proposal:
+        """Draws numbers with standard normal noise [B, C] and lists the probabilities of choices, with gradients."""
+        output = self._output(obs)
+        numbers, densities, choices, start = [], [], [], 0
+        for head, (out, _, allowed) in zip(self.head.parts, self.head.columns, strict=True):
+            if isinstance(head, GaussianHead):
+                drawn, density = head.draw(output[:, out], noise[:, start : start + head.noise.size])
+                numbers.append(torch.tanh(drawn))
+                densities.append(density)
+                start += head.noise.size
+            elif isinstance(head, CategoricalHead | MultiCategoricalHead):
+                choices.append(head.log_probs(output[:, out], None if mask is None else mask[:, allowed]))
+        return Proposal(
+            _joined(numbers),
+            torch.stack(densities).sum(dim=0) if densities else None,
+            _joined(choices),
+        )
+
+    def numbers_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Returns the continuous actions of a batch as `propose` gives them, [B, C] in [-1, 1]."""
+        raw = [
+            batch[name].flatten(1)
+            for name, head in zip(self.head.names, self.head.parts, strict=True)
+            if isinstance(head, GaussianHead)
+        ]
+        joined = _joined(raw)
+        return None if joined is None else torch.tanh(joined)
+
+    def chosen_in(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Returns where the choices of a batch stand among all, [B, number of choices made at once]."""
+        places = []
+        for name, head, (_, _, choices) in zip(self.head.names, self.head.parts, self.head.columns, strict=True):
+            if isinstance(head, CategoricalHead):
+                places.append(batch[name].unsqueeze(1) + choices.start)
+            elif isinstance(head, MultiCategoricalHead):
+                starts = [choices.start + sum(head.nvec[:i]) for i in range(len(head.nvec))]
+                places.append(batch[name] + torch.tensor(starts, device=batch[name].device))
+        return _joined(places)
+
+    def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.zeros(len(self.obs_rows(obs)), device=self.device)
+
+    def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        log_prob, entropy = self.head.evaluate(self._output(batch), dict(batch), batch.get(f.ACTION_MASK))
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
+
+    def env_action(self, slot: Slot) -> Any:
+        return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        self.encoder.observe(obs)
+
+    def _output(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        output: torch.Tensor = self.actor(self.encoder(obs))
+        return output
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,70 @@
+"""Training by kernels is the training that the plain path does: the same run to rounding, and itself bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quintain import RunFile, Trainer
+from quintain.services.state_files import digest_of
+from quintain.testing import assert_resumes_exactly
+
+SMALL = {"seed": 3, "num_lanes": 4, "num_steps": 32, "num_epochs": 3, "batch_size": 60, "max_episode_steps": 17}
+BUDGET = 4 * 4 * 32
+
+CASES: dict[str, dict[str, Any]] = {
+    "discrete": {"env": "CartPole-v1", "entropy_coef": 0.01},
+    "continuous": {"env": "Pendulum-v1", "clip_value": 0.2},
+    "normalized": {"env": "Pendulum-v1", "normalize_obs": True, "activation": "relu"},
+    "many lanes": {"env": "CartPole-v1", "num_lanes": 30, "num_steps": 8, "normalize_obs": True},
+}
+
+
+def trained(case: str, **settings: Any) -> Trainer:
+    given = {**SMALL, **CASES[case], **settings}
+    trainer = Trainer("ppo", given.pop("env"), total_timesteps=BUDGET, writers=[], events=[], **given)
+    trainer.train()
+    trainer.close()
+    return trainer
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return dict(trainer.policy.state_dict())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_the_plain_run_to_rounding(case: str) -> None:
+    compiled, plain = trained(case), trained(case, compiled=False)
+    assert compiled.paths == {"acting": "compiled", "learning": "compiled"}
+    assert plain.paths == dict.fromkeys(("acting", "learning"), "plain: policy.compiled is off")
+    for name, tensor in weights_of(plain).items():
+        np.testing.assert_allclose(weights_of(compiled)[name], tensor, rtol=2e-3, atol=2e-3, err_msg=name)
+
+
+def test_rounding_is_what_makes_the_difference() -> None:
+    """Guards the test above: the two paths are not secretly one, and another seed is further away than rounding."""
+    compiled, plain, other = trained("discrete"), trained("discrete", compiled=False), trained("discrete", seed=4)
+    gap, far = (
+        max(float((weights_of(plain)[name] - weights_of(x)[name]).abs().max()) for name in weights_of(plain))
+        for x in (compiled, other)
+    )
+    assert 0.0 < gap < 2e-3
+    assert far > 0.1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_seed_gives_the_same_digest(case: str) -> None:
+    digests = {digest_of(trained(case).state_dict()) for _ in range(2)}
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_exact(case: str) -> None:
+    given = {**SMALL, **CASES[case]}
+    given = {"total_timesteps": BUDGET, "events": [], **given}
+    run_file = RunFile.from_names("ppo", given.pop("env"), *(f"{name}={value}" for name, value in given.items()))
+    assert_resumes_exactly(run_file, stop_after_steps=[13, 40])
