@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
 from quintain.algorithms.base import Algorithm, Loss
+from quintain.algorithms.kernel_rule import why_autograd
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import SACSettings
+from quintain.algorithms.side_by_side import SecondThread
+from quintain.algorithms.soft_gradients import NEXT_NOISE, SoftGradients
 from quintain.algorithms.temperature import Temperature, entropy_of_choices
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.data import fields as f
@@ -35,14 +39,18 @@ from quintain.world import World
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics
 
-NEXT_NOISE = f"{f.NEXT}{f.NOISE}"
-
 
 class SAC(Algorithm):
     """Values actions by two critics learned from replay, and prefers good actions without becoming predictable."""
 
     policy: SoftActor
-    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {"num_numbers"}
+    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {
+        "num_numbers",
+        "gradients",
+        "second_thread",
+        "why_plain",
+    }
+    fast_path: ClassVar[str] = "gradients written out"
 
     def __init__(
         self,
@@ -65,6 +73,9 @@ class SAC(Algorithm):
         self.temperature = Temperature(settings, self.num_numbers, choice_sizes(policy.spec.action)).to(policy.device)
         super().__init__(settings, policy, signals, rng)
         self.settings: SACSettings = settings
+        self.why_plain = why_autograd(self, is_changed=type(self) is not SAC)
+        self.gradients: SoftGradients | None = None
+        self.second_thread = SecondThread()
         policy.acts_at_random.fill_(True)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -94,11 +105,12 @@ class SAC(Algorithm):
         due = self._num_due(batch, progress)
         learning_rate = settings.learning_rate.at(fraction)
         sums: dict[str, torch.Tensor] = {}
-        for step in range(due):
-            [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
-            parts = self.descend(minibatch, fraction, learning_rate)
-            self.targets.follow(self.critics, settings.tau)
-            sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
+        with nullcontext() if self.why_plain else self.second_thread.helping():
+            for step in range(due):
+                [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
+                parts = self.descend(minibatch, fraction, learning_rate)
+                self.targets.follow(self.critics, settings.tau)
+                sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
         return {**self.report(sums, due, progress), "train/learning_rate": learning_rate} if due else {}
 
     def _num_due(self, batch: ReplayBatch, progress: Progress) -> int:
@@ -111,6 +123,20 @@ class SAC(Algorithm):
         self.policy.acts_at_random.fill_(False)
         ratio = self.settings.updates_per_step
         return math.floor(ratio * after) - math.floor(ratio * before)
+
+    def descend(
+        self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
+    ) -> dict[str, Any]:
+        if self.why_plain:
+            return super().descend(minibatch, fraction, learning_rate, micro_batch_size)
+        num_rows = len(minibatch[f.REWARD])
+        if self.gradients is None or self.gradients.num_rows != num_rows:
+            self.gradients = SoftGradients(
+                self.policy, self.critics, self.targets, self.temperature, num_rows, self.second_thread
+            )
+        parts = self.gradients.write(minibatch)
+        norm = self.optimizer.apply(learning_rate * self.learning_rate_scale, float(num_rows))
+        return {**parts, "train/grad_norm": norm}
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields one minibatch, drawn evenly from all that is remembered, with the noise that its actions take."""
