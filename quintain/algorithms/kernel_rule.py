@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.heads import GaussianHead
-from quintain.policies.soft_actor import SoftActor
 
 if TYPE_CHECKING:
     from quintain.algorithms.compiled_learning import CompiledLearning
@@ -37,7 +36,7 @@ def why_plain(algorithm: PPO, *, is_changed: bool) -> str:
 def why_autograd(algorithm: SAC, *, is_changed: bool) -> str:
     """Returns why SAC leaves its gradients to autograd; nothing where they are written out."""
     policy = algorithm.policy
-    if is_changed or type(policy) is not SoftActor:
+    if is_changed or not policy.fits_kernels:
         return f"gradients are not written out for what {type(algorithm if is_changed else policy).__name__} changes"
     if policy.settings.compiled is False:
         return "policy.compiled is off"
