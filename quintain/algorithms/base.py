@@ -52,10 +52,7 @@ class Algorithm(KeepsState, ABC):
     """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
 
     why_plain: str = "this algorithm has no kernels"
-    """Why it learns by torch's own operations and autograd; empty where it learns by its fast path."""
-
-    fast_path: ClassVar[str] = "compiled"
-    """What its fast path is called where a run says which one it takes."""
+    """Why it learns by torch's own operations; empty where it learns by compiled kernels."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """A multi-layer perceptron in memory that is made once: forwards, and backwards by hand instead of by autograd.
 
 The weights are another module's, and so is the memory that gradients go to; what is between the layers is its own.
+Every view is made once too: between large products, which leave nothing else in the caches, each costs microseconds.
 """
 
 from __future__ import annotations
@@ -54,41 +55,75 @@ _ACTIVATIONS = {
 }
 
 
+class _Step(NamedTuple):
+    """One layer and all that its products read and write; of what goes backwards, the first rows only."""
+
+    layer: Layer
+    passed: torch.Tensor
+    """What the layer sees, [rows, inputs]."""
+    sums: torch.Tensor
+    hidden: torch.Tensor | None
+    """What the layer passes on; None for the last one."""
+    passed_back: torch.Tensor
+    """[inputs, rows that go backwards]"""
+    sums_before: torch.Tensor | None
+    """The sums that what it sees came from; None for the first layer."""
+    weight_back: torch.Tensor
+    """[outputs, inputs]"""
+    delta: torch.Tensor
+    """Derivatives by the sums."""
+
+
 class DenseLayers:
-    """Evaluates rows, and turns derivatives by the outputs into derivatives by weights and by what was seen."""
+    """Evaluates the rows that stand in `seen`, and turns derivatives by the outputs into derivatives by all before.
 
-    def __init__(self, layers: Sequence[Layer], num_rows: int, activation: str) -> None:
-        self.layers = list(layers)
+    Derivatives by the outputs are put into `by_output [num_back_rows, outputs]`, for the first rows or for all.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], seen: torch.Tensor, activation: str, num_back_rows: int | None = None
+    ) -> None:
+        num_rows = len(seen)
+        num_back = num_rows if num_back_rows is None else num_back_rows
         self.activation = _ACTIVATIONS[activation]
-        widths = [len(layer.bias) for layer in layers]
-        self.sums = [torch.zeros(num_rows, width) for width in widths]
-        """What each layer adds up, [rows, width]."""
-        self.hidden = [torch.zeros_like(s) if self.activation.needs_sums else s for s in self.sums[:-1]]
-        """What each hidden layer passes on; the sums themselves where their slope follows from it."""
-        self.deltas = [torch.zeros(num_rows, width) for width in widths[:-1]]
-        self.seen = self.sums[0]
+        self.steps: list[_Step] = []
+        passed, before = seen, None
+        for i, layer in enumerate(layers):
+            sums, delta = (torch.zeros(rows, len(layer.bias)) for rows in (num_rows, num_back))
+            hidden = torch.zeros_like(sums) if self.activation.needs_sums else sums
+            self.steps.append(
+                _Step(
+                    layer,
+                    passed,
+                    sums,
+                    hidden if i + 1 < len(layers) else None,
+                    passed[:num_back].T,
+                    before,
+                    layer.weight.T,
+                    delta,
+                )
+            )
+            passed, before = hidden, sums[:num_back]
+        self.outputs = self.steps[-1].sums
+        self.by_output = self.steps[-1].delta
 
-    def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs for rows [B, inputs], in memory that the next call reuses."""
-        self.seen = passed = seen
-        for layer, sums, hidden in zip(self.layers, self.sums, self.hidden, strict=False):
-            torch.addmm(layer.bias, passed, layer.weight, out=sums)
-            self.activation.apply(sums, hidden)
-            passed = hidden
-        return torch.addmm(self.layers[-1].bias, passed, self.layers[-1].weight, out=self.sums[-1])
+    def forward(self) -> None:
+        """Fills `outputs [rows, outputs]` for what stands in `seen`."""
+        for step in self.steps:
+            torch.addmm(step.layer.bias, step.passed, step.layer.weight, out=step.sums)
+            if step.hidden is not None:
+                self.activation.apply(step.sums, step.hidden)
 
-    def backward(self, delta: torch.Tensor) -> torch.Tensor:
-        """Returns the derivatives by the sums of the first layer, given those by the outputs [B, outputs].
-
-        Writes the gradients of the layers that have a place for them. Fewer rows than went forwards are the first.
-        """
-        rows = len(delta)
-        for i in range(len(self.layers) - 1, -1, -1):
-            layer, passed = self.layers[i], self.hidden[i - 1] if i else self.seen
+    def backward(self) -> torch.Tensor:
+        """Writes the gradients of layers that have a place for them; returns derivatives by the first layer's sums."""
+        for i in range(len(self.steps) - 1, -1, -1):
+            layer, delta, passed = self.steps[i].layer, self.steps[i].delta, self.steps[i].passed_back
             if layer.weight_grad is not None:
-                torch.mm(passed[:rows].T, delta, out=layer.weight_grad)
+                torch.mm(passed, delta, out=layer.weight_grad)
                 torch.sum(delta, 0, out=layer.bias_grad)
-            if i:
-                delta = torch.mm(delta, layer.weight.T, out=self.deltas[i - 1][:rows])
-                self.activation.descend(delta, self.sums[i - 1][:rows], passed[:rows])
-        return delta
+            sums_before = self.steps[i].sums_before
+            if sums_before is not None:
+                before = self.steps[i - 1].delta
+                torch.mm(delta, self.steps[i].weight_back, out=before)
+                self.activation.descend(before, sums_before, passed.T)
+        return self.steps[0].delta

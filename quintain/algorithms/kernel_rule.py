@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from quintain.algorithms.compiled_learning import CompiledLearning
     from quintain.algorithms.ppo import PPO
     from quintain.algorithms.sac import SAC
+    from quintain.algorithms.soft_gradients import SoftGradients
 
 
 def why_plain(algorithm: PPO, *, is_changed: bool) -> str:
@@ -55,3 +56,11 @@ def make_kernels(algorithm: PPO) -> CompiledLearning:
 
     assert isinstance(algorithm.policy, ActorCritic)
     return CompiledLearning(algorithm.policy, algorithm.settings, algorithm.optimizer, algorithm.sampler)
+
+
+def make_gradients(algorithm: SAC, num_rows: int) -> SoftGradients:
+    """Makes what writes the gradients of minibatches of that size; here, so that nobody else has to load a compiler."""
+    from quintain.algorithms.soft_gradients import SoftGradients
+
+    parts = (algorithm.policy, algorithm.critics, algorithm.targets, algorithm.temperature)
+    return SoftGradients(*parts, num_rows, algorithm.second_thread)

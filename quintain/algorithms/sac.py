@@ -15,11 +15,10 @@ import torch
 from torch import nn
 
 from quintain.algorithms.base import Algorithm, Loss
-from quintain.algorithms.kernel_rule import why_autograd
+from quintain.algorithms.kernel_rule import make_gradients, why_autograd
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.side_by_side import SecondThread
-from quintain.algorithms.soft_gradients import NEXT_NOISE, SoftGradients
 from quintain.algorithms.temperature import Temperature, entropy_of_choices
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.data import fields as f
@@ -37,7 +36,10 @@ from quintain.rng import Rng
 from quintain.world import World
 
 if TYPE_CHECKING:
+    from quintain.algorithms.soft_gradients import SoftGradients
     from quintain.typing import Array, Metrics
+
+NEXT_NOISE = f"{f.NEXT}{f.NOISE}"
 
 
 class SAC(Algorithm):
@@ -50,7 +52,6 @@ class SAC(Algorithm):
         "second_thread",
         "why_plain",
     }
-    fast_path: ClassVar[str] = "gradients written out"
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class SAC(Algorithm):
         self.why_plain = why_autograd(self, is_changed=type(self) is not SAC)
         self.gradients: SoftGradients | None = None
         self.second_thread = SecondThread()
+        if not self.why_plain:
+            self.optimizer.use_kernel()
         policy.acts_at_random.fill_(True)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -131,9 +134,7 @@ class SAC(Algorithm):
             return super().descend(minibatch, fraction, learning_rate, micro_batch_size)
         num_rows = len(minibatch[f.REWARD])
         if self.gradients is None or self.gradients.num_rows != num_rows:
-            self.gradients = SoftGradients(
-                self.policy, self.critics, self.targets, self.temperature, num_rows, self.second_thread
-            )
+            self.gradients = make_gradients(self, num_rows)
         parts = self.gradients.write(minibatch)
         norm = self.optimizer.apply(learning_rate * self.learning_rate_scale, float(num_rows))
         return {**parts, "train/grad_norm": norm}

@@ -7,24 +7,32 @@ are two threads, each takes one half. The numbers are the same.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from quintain.algorithms.dense_layers import DenseLayers, Layer
+from quintain.algorithms.sac import NEXT_NOISE
 from quintain.algorithms.side_by_side import SecondThread
+from quintain.compiled import soft
 from quintain.data import fields as f
-from quintain.policies.heads import LOG_STD_RANGE, GaussianHead
+from quintain.policies.heads import GaussianHead
 
 if TYPE_CHECKING:
     from quintain.algorithms.minibatches import Minibatch
     from quintain.algorithms.temperature import Temperature
     from quintain.algorithms.twin_critics import TwinCritics
     from quintain.policies.soft_actor import SoftActor
+    from quintain.typing import Array
 
-NEXT_NOISE = f"{f.NEXT}{f.NOISE}"
-
-_REPORTED = ("train/critic_loss", "train/policy_loss", "train/q_value", "train/entropy", "train/entropy_coef")
+_REPORTED = {
+    "train/critic_loss": soft.CRITIC_LOSS,
+    "train/policy_loss": soft.POLICY_LOSS,
+    "train/q_value": soft.Q_VALUE,
+    "train/entropy": soft.ENTROPY,
+}
 
 
 class SoftGradients:
@@ -41,106 +49,124 @@ class SoftGradients:
     ) -> None:
         [head] = policy.head.parts
         assert isinstance(head, GaussianHead)
-        self.policy, self.critics, self.targets, self.temperature = policy, critics, targets, temperature
-        self.head = head
+        self.policy, self.critics, self.targets = policy, critics, targets
+        self.initial_log_std = head.initial_log_std
         self.num_rows = num_rows
-        activation = policy.settings.activation
-        self.actor = DenseLayers(_layers_of_actor(policy), 2 * num_rows, activation)
-        learning, frozen = (
-            [_layers_of_critic(critics, i, learns=learns) for i in range(2)] for learns in (True, False)
-        )
-        following = [_layers_of_critic(targets, i, learns=False) for i in range(2)]
-        self.valuing, self.judging, self.foreseeing = (
-            [DenseLayers(layers, num_rows, activation) for layers in twins] for twins in (learning, frozen, following)
-        )
-        self.num_features, num_numbers = critics.encoder.output_size, head.spec.size
-        self.seen = torch.zeros(2 * num_rows, policy.encoder.output_size)
-        """What the actor sees: the observations, and then those that they led to."""
-        self.taken, self.proposed, self.next_proposed = (
-            torch.zeros(num_rows, self.num_features + num_numbers) for _ in range(3)
-        )
-        """What the critics see: features beside actions."""
-        self.to_numbers = [layers[0].weight[self.num_features :].T for layers in frozen]
-        self.by_output = torch.zeros(num_rows, 2 * num_numbers)
-        self.by_numbers = torch.zeros(num_rows, num_numbers)
-        self.parts: dict[str, torch.Tensor] = {}
+        self.price = _Price(temperature)
         self.helper = helper or SecondThread()
 
+        num_numbers, num_features = head.spec.size, critics.encoder.output_size
+        seen = torch.zeros(2 * num_rows, policy.encoder.output_size)
+        taken, proposed, next_proposed = (torch.zeros(num_rows, num_features + num_numbers) for _ in range(3))
+        self.rows = soft.Rows(
+            seen.numpy(),
+            taken.numpy(),
+            proposed.numpy(),
+            next_proposed.numpy(),
+            drawn=np.zeros((2 * num_rows, num_numbers), np.float32),
+            log_prob=np.zeros(2 * num_rows, np.float32),
+        )
+        activation = policy.settings.activation
+        self.actor = DenseLayers(_layers_of_actor(policy), seen, activation, num_rows)
+        self.valuing, self.judging, self.foreseeing = (
+            [DenseLayers(_layers_of_critic(owner, i, learns=learns), rows, activation) for i in range(2)]
+            for owner, rows, learns in (
+                (critics, taken, True),
+                (critics, proposed, False),
+                (targets, next_proposed, False),
+            )
+        )
+        self.to_numbers = [critic.steps[0].layer.weight[num_features:].T for critic in self.judging]
+        self.by_numbers = torch.zeros(num_rows, num_numbers)
+        self.report = np.zeros(len(_REPORTED))
+
     @torch.no_grad()
-    def write(self, minibatch: Minibatch) -> dict[str, torch.Tensor]:
+    def write(self, minibatch: Minibatch) -> dict[str, float]:
         """Writes every trained parameter's gradient, and returns what to report."""
-        now = slice(self.num_rows)
+        coef = self.price.coef()
         self._read(minibatch)
         self.helper.hand(self._value_taken)
-        output, drawn, log_prob = self._propose(minibatch)
-        self.helper.hand(lambda: self._fit_critics(minibatch, log_prob[self.num_rows :]))
-        self._improve_policy(output[now], drawn[now], log_prob[now])
+        self._propose(minibatch)
+        self.helper.hand(lambda: self._fit_critics(minibatch, coef))
+        self._improve_policy(coef)
         self.helper.wait()
-        return {name: self.parts[name] for name in _REPORTED}
+        self.price.write_gradient(float(self.report[soft.ENTROPY]))
+        report = {name: float(self.report[place]) for name, place in _REPORTED.items()}
+        return {**report, "train/entropy_coef": coef}
 
     def _read(self, minibatch: Minibatch) -> None:
         after = {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}
-        num_rows, features = self.num_rows, slice(self.num_features)
-        self.seen[:num_rows] = self.policy.encoder(minibatch)
-        self.seen[num_rows:] = self.policy.encoder(after)
-        self.taken[:, features] = self.proposed[:, features] = self.critics.encode(minibatch)
-        self.next_proposed[:, features] = self.targets.encode(after)
-        numbers = self.policy.numbers_of(minibatch)
-        assert numbers is not None
-        self.taken[:, self.num_features :] = numbers
+        soft.lay_out(
+            (self.policy.encoder(minibatch).numpy(), self.policy.encoder(after).numpy()),
+            (self.critics.encode(minibatch).numpy(), self.targets.encode(after).numpy()),
+            minibatch[f.ACTION].flatten(1).numpy(),
+            self.rows,
+        )
 
-    def _propose(self, minibatch: Minibatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns the actor's outputs, actions before squashing and log-probabilities: of now, then of what follows."""
-        output = self.actor.forward(self.seen)
-        drawn, log_prob = self.head.draw(output, torch.cat((minibatch[f.NOISE], minibatch[NEXT_NOISE])))
-        for rows, place in ((slice(self.num_rows), self.proposed), (slice(self.num_rows, None), self.next_proposed)):
-            torch.tanh(drawn[rows], out=place[:, self.num_features :])
-        return output, drawn, log_prob
+    def _propose(self, minibatch: Minibatch) -> None:
+        self.actor.forward()
+        noise = minibatch[f.NOISE].numpy(), minibatch[NEXT_NOISE].numpy()
+        soft.propose(self.actor.outputs.numpy(), noise, self.initial_log_std, self.rows)
 
     @torch.no_grad()
     def _value_taken(self) -> None:
         for critic in self.valuing:
-            critic.forward(self.taken)
+            critic.forward()
 
     @torch.no_grad()
-    def _fit_critics(self, minibatch: Minibatch, log_prob: torch.Tensor) -> None:
+    def _fit_critics(self, minibatch: Minibatch, coef: float) -> None:
         """Writes the gradient of the critics' squared errors."""
-        first, second = (target.forward(self.next_proposed)[:, 0] for target in self.foreseeing)
-        careful = torch.minimum(first, second) - self.temperature.coef("numbers") * log_prob
-        target = minibatch[f.REWARD] + minibatch[f.DISCOUNT] * careful
-        values = torch.stack([critic.sums[-1][:, 0] for critic in self.valuing])
-        errors = values - target
-        for critic, error in zip(self.valuing, errors, strict=True):
-            critic.backward((error / self.num_rows).unsqueeze(1))
-        self.parts["train/critic_loss"] = 0.5 * errors.square().mean(dim=1).sum()
-        self.parts["train/q_value"] = values.mean()
+        for target in self.foreseeing:
+            target.forward()
+        worth = minibatch[f.REWARD].numpy(), minibatch[f.DISCOUNT].numpy()
+        values, foreseen = _outputs(self.valuing), _outputs(self.foreseeing)
+        soft.judge_values(values, foreseen, worth, coef, self.rows, _by_outputs(self.valuing), self.report)
+        for critic in self.valuing:
+            critic.backward()
 
-    def _improve_policy(self, output: torch.Tensor, drawn: torch.Tensor, log_prob: torch.Tensor) -> None:
-        """Writes the gradients of the actor and of the temperature.
+    def _improve_policy(self, coef: float) -> None:
+        """Writes the gradient of what the policy proposes: through the critics to the actions, and on to the actor."""
+        for critic in self.judging:
+            critic.forward()
+        soft.choose_critic(_outputs(self.judging), _by_outputs(self.judging), self.report)
+        torch.mm(self.judging[0].backward(), self.to_numbers[0], out=self.by_numbers)
+        self.by_numbers.addmm_(self.judging[1].backward(), self.to_numbers[1])
+        soft.judge_actions(
+            self.actor.outputs.numpy(),
+            self.by_numbers.numpy(),
+            self.initial_log_std,
+            coef,
+            self.rows,
+            self.actor.by_output.numpy(),
+            self.report,
+        )
+        self.actor.backward()
 
-        With a = tanh(u), u = mean + std noise: d log pi / du = 2 a, and d log pi / d log std = 2 a (u - mean) - 1.
-        """
-        coef, share = self.temperature.coef("numbers"), 1.0 / self.num_rows
-        numbers, num_numbers = self.proposed[:, self.num_features :], self.head.spec.size
-        first, second = (critic.forward(self.proposed)[:, 0] for critic in self.judging)
-        # Where both say the same, each counts half.
-        is_first = 0.5 * (torch.sign(second - first) + 1.0)
-        self.by_numbers.zero_()
-        for critic, counts, to_numbers in zip(self.judging, (is_first, 1.0 - is_first), self.to_numbers, strict=True):
-            by_first_sums = critic.backward((counts * -share).unsqueeze(1))
-            self.by_numbers.addmm_(by_first_sums, to_numbers)
-        by_drawn = self.by_numbers * (1.0 - numbers.square()) + (2.0 * share * coef) * numbers
-        log_std = output[:, num_numbers:] + self.head.initial_log_std
-        lowest, highest = LOG_STD_RANGE
-        is_free = (log_std >= lowest) & (log_std <= highest)
-        self.by_output[:, :num_numbers] = by_drawn
-        self.by_output[:, num_numbers:] = (by_drawn * (drawn - output[:, :num_numbers]) - share * coef) * is_free
-        self.actor.backward(self.by_output)
-        entropy = -log_prob.mean()
-        self.temperature.write_gradient(entropy)
-        self.parts["train/policy_loss"] = -torch.minimum(first, second).mean() - coef * entropy
-        self.parts["train/entropy"] = entropy
-        self.parts["train/entropy_coef"] = torch.as_tensor(coef)
+
+class _Price:
+    """The temperature as one number, and the place of its gradient."""
+
+    def __init__(self, temperature: Temperature) -> None:
+        self.temperature = temperature
+        self.log_coef = self.grad = np.zeros(1, np.float32)
+        if temperature.fixed_coef is None:
+            log_coef = temperature.log_coefs["numbers"]
+            self.log_coef, self.grad = log_coef.detach().view(1).numpy(), _grad(log_coef).view(1).numpy()
+
+    def coef(self) -> float:
+        fixed = self.temperature.fixed_coef
+        return math.exp(self.log_coef[0]) if fixed is None else fixed
+
+    def write_gradient(self, entropy: float) -> None:
+        self.grad[0] = entropy - self.temperature.target_of_numbers
+
+
+def _outputs(twins: list[DenseLayers]) -> tuple[Array, Array]:
+    return twins[0].outputs.numpy(), twins[1].outputs.numpy()
+
+
+def _by_outputs(twins: list[DenseLayers]) -> tuple[Array, Array]:
+    return twins[0].by_output.numpy(), twins[1].by_output.numpy()
 
 
 def _layers_of_actor(policy: SoftActor) -> list[Layer]:

@@ -46,14 +46,6 @@ class Temperature(nn.Module):
             total = total + self.log_coefs["choices"] * excess
         return total
 
-    @torch.no_grad()
-    def write_gradient(self, entropy_of_numbers: torch.Tensor) -> None:
-        """Writes the derivative of the loss where there are numbers only, given their entropy now."""
-        if self.fixed_coef is None:
-            place = self.log_coefs["numbers"].grad
-            assert place is not None
-            torch.sub(entropy_of_numbers, self.target_of_numbers, out=place)
-
     def _target_of_choices(self, mask: torch.Tensor | None) -> torch.Tensor | float:
         """Returns a part of the largest entropy possible, which is less where choices are forbidden."""
         if mask is None:

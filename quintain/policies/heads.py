@@ -19,7 +19,7 @@ from quintain.data.spec import BoxSpec, DiscreteSpec, MultiDiscreteSpec
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # Finite, because 0 * -inf is NaN in the entropy; small enough that its probability is exactly zero in float32.
 _FORBIDDEN = -1e9
-LOG_STD_RANGE = (-5.0, 2.0)
+_LOG_STD_RANGE = (-5.0, 2.0)
 _LARGEST_TANH = 1.0 - 1e-6
 
 
@@ -236,7 +236,7 @@ class GaussianHead(Head):
         if not self.has_state_std:
             return output, self.log_std
         mean, log_std = output.chunk(2, dim=-1)
-        return mean, (log_std + self.initial_log_std).clamp(*LOG_STD_RANGE)
+        return mean, (log_std + self.initial_log_std).clamp(*_LOG_STD_RANGE)
 
     def _log_prob(self, noise: torch.Tensor, log_std: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         log_prob = (-0.5 * noise.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)

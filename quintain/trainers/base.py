@@ -249,12 +249,9 @@ class Trainer:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Whether acting and learning are compiled or otherwise fast, and why not where they are plain."""
-        halves = {
-            "acting": (self.policy.why_plain, "compiled"),
-            "learning": (self.algorithm.why_plain, self.algorithm.fast_path),
-        }
-        return {half: f"plain: {reason}" if reason else path for half, (reason, path) in halves.items()}
+        """Whether acting and learning are compiled, and why not where they are plain."""
+        reasons = {"acting": self.policy.why_plain, "learning": self.algorithm.why_plain}
+        return {half: f"plain: {reason}" if reason else "compiled" for half, reason in reasons.items()}
 
     @property
     def global_step(self) -> int:

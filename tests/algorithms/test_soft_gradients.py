@@ -183,20 +183,6 @@ def test_two_threads_change_no_bit() -> None:
     assert all(torch.equal(results[0][1][name], results[1][1][name]) for name in results[0][1])
 
 
-def test_a_fault_in_the_second_thread_is_seen() -> None:
-    threads = torch.get_num_threads()
-    algorithm, batch = make(), minibatch(FLAT)
-    batch["reward"] = batch["reward"].double()[:7]
-    try:
-        torch.set_num_threads(2)
-        gradients = SoftGradients(algorithm.policy, algorithm.critics, algorithm.targets, algorithm.temperature, SIZE)
-        with pytest.raises(RuntimeError, match="size of tensor"), gradients.helper.helping():
-            gradients.write(batch)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     ("spec", "policy", "reason"),
     [
