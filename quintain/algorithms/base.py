@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -189,7 +189,7 @@ class Algorithm(KeepsState, ABC):
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
-        means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
+        means = _in_one(sums.values()).div_(count)
         self.world.average(means)
         values: list[Any] = means.tolist()
         metrics = dict(zip(sums, values, strict=True))
@@ -217,6 +217,13 @@ def compiled_advantages() -> Callable[..., Array]:
     from quintain.compiled import recursions
 
     return recursions.generalized_advantages
+
+
+def _in_one(values: Collection[Any]) -> torch.Tensor:
+    """Returns numbers or tensors of one number each as one tensor."""
+    if all(isinstance(value, float) for value in values):
+        return torch.tensor(list(values), dtype=torch.float32)
+    return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in values])
 
 
 def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:

@@ -17,6 +17,7 @@ from torch import nn
 from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.kernel_rule import make_gradients, why_autograd
 from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.replay_draws import ReplayDraws
 from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.side_by_side import SecondThread
 from quintain.algorithms.temperature import Temperature, entropy_of_choices
@@ -48,6 +49,7 @@ class SAC(Algorithm):
     policy: SoftActor
     not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {
         "num_numbers",
+        "draws",
         "gradients",
         "second_thread",
         "why_plain",
@@ -77,6 +79,7 @@ class SAC(Algorithm):
         self.why_plain = why_autograd(self, is_changed=type(self) is not SAC)
         self.gradients: SoftGradients | None = None
         self.second_thread = SecondThread()
+        self.draws = ReplayDraws(self.rng, settings.batch_size, self.num_numbers)
         if not self.why_plain:
             self.optimizer.use_kernel()
         policy.acts_at_random.fill_(True)
@@ -142,10 +145,13 @@ class SAC(Algorithm):
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields one minibatch, drawn evenly from all that is remembered, with the noise that its actions take."""
         assert isinstance(batch, ReplayBatch)
-        draw, size = self.rng.generator("replay", *counters), batch_size // self.world.size
-        minibatch = batch.memory.draw(draw.integers(len(batch.memory), size=size))
-        noise = torch.from_numpy(draw.standard_normal((2, size, self.num_numbers), dtype="float32"))
-        named = {**minibatch, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
+        update, step = counters
+        size = batch_size // self.world.size
+        if self.draws.size != size or self.draws.rng != self.rng:
+            self.draws = ReplayDraws(self.rng, size, self.num_numbers)
+        places, drawn = self.draws.draw(update, step, len(batch.memory))
+        noise = torch.from_numpy(drawn)
+        named = {**batch.memory.draw(places), f.NOISE: noise[0], NEXT_NOISE: noise[1]}
         device = self.policy.device
         yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
 

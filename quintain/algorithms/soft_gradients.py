@@ -8,6 +8,7 @@ are two threads, each takes one half. The numbers are the same.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,8 +77,11 @@ class SoftGradients:
                 (targets, next_proposed, False),
             )
         )
-        self.to_numbers = [critic.steps[0].layer.weight[num_features:].T for critic in self.judging]
         self.by_numbers = torch.zeros(num_rows, num_numbers)
+        self.add_to_numbers = [
+            partial(self.by_numbers.addmm_, critic.by_first_sums, critic.first_weight[num_features:].T)
+            for critic in self.judging
+        ]
         self.report = np.zeros(len(_REPORTED))
 
     @torch.no_grad()
@@ -129,8 +133,10 @@ class SoftGradients:
         for critic in self.judging:
             critic.forward()
         soft.choose_critic(_outputs(self.judging), _by_outputs(self.judging), self.report)
-        torch.mm(self.judging[0].backward(), self.to_numbers[0], out=self.by_numbers)
-        self.by_numbers.addmm_(self.judging[1].backward(), self.to_numbers[1])
+        self.by_numbers.zero_()
+        for critic, add_to_numbers in zip(self.judging, self.add_to_numbers, strict=True):
+            critic.backward()
+            add_to_numbers()
         soft.judge_actions(
             self.actor.outputs.numpy(),
             self.by_numbers.numpy(),

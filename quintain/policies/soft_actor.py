@@ -68,6 +68,11 @@ class SoftActor(Policy):
         self.register_buffer("acts_at_random", torch.zeros((), dtype=torch.bool))
 
     @property
+    def device(self) -> torch.device:
+        # Asked for in every step: going through the modules for a parameter takes longer than drawing a minibatch.
+        return self.acts_at_random.device
+
+    @property
     def fits_kernels(self) -> bool:
         """Whether its network and heads are those that are compiled or written out elsewhere."""
         # What a subclass changes nobody else can know.
