@@ -91,8 +91,8 @@ def test_a_run_of_sac_is_the_plain_run_to_rounding(case: str) -> None:
     compiled, plain, other = soft_trained(case), soft_trained(case, compiled=False), soft_trained(case, seed=4)
     assert compiled.paths == {"acting": "compiled", "learning": "compiled"}
     assert plain.paths == dict.fromkeys(("acting", "learning"), "plain: policy.compiled is off")
-    trained_weights = plain.algorithm.optimizer.flat
-    gap, far = (float((trained_weights - x.algorithm.optimizer.flat).abs().max()) for x in (compiled, other))
+    trained_weights = plain.algorithm.optimizer.flat.detach()
+    gap, far = (float((trained_weights - x.algorithm.optimizer.flat.detach()).abs().max()) for x in (compiled, other))
     # Adam turns gradients of any size into steps of one, so that rounding grows; another seed is much further away.
     assert 0.0 < gap < 2e-2 < 0.1 < far
 
