@@ -81,7 +81,7 @@ class DenseLayers:
         passed = [seen, *hidden[:-1]]
         self.outputs, self.by_output, self.by_first_sums = sums[-1], deltas[-1], deltas[0]
         self.forward_calls: list[Call] = []
-        self.backward_calls: list[Call] = []
+        self.back_calls: list[Call] = []
         last = len(layers) - 1
         for i, layer in enumerate(layers):
             self.forward_calls.append(partial(torch.addmm, layer.bias, passed[i], layer.weight, out=sums[i]))
@@ -90,18 +90,18 @@ class DenseLayers:
         for i in range(last, -1, -1):
             layer, before = layers[i], passed[i][back]
             if layer.weight_grad is not None:
-                self.backward_calls.append(partial(torch.mm, before.T, deltas[i], out=layer.weight_grad))
-                self.backward_calls.append(partial(torch.sum, deltas[i], 0, out=layer.bias_grad))
+                self.back_calls.append(partial(torch.mm, before.T, deltas[i], out=layer.weight_grad))
+                self.back_calls.append(partial(torch.sum, deltas[i], 0, out=layer.bias_grad))
             if i:
-                self.backward_calls.append(partial(torch.mm, deltas[i], layer.weight.T, out=deltas[i - 1]))
-                self.backward_calls.append(active.descend(deltas[i - 1], sums[i - 1][back], before))
+                self.back_calls.append(partial(torch.mm, deltas[i], layer.weight.T, out=deltas[i - 1]))
+                self.back_calls.append(active.descend(deltas[i - 1], sums[i - 1][back], before))
 
-    def forward(self) -> None:
+    def evaluate(self) -> None:
         """Fills `outputs [rows, outputs]` for what stands in `seen`."""
         for call in self.forward_calls:
             call()
 
-    def backward(self) -> None:
+    def differentiate(self) -> None:
         """Writes the gradients of layers that have a place for them, and `by_first_sums`."""
-        for call in self.backward_calls:
+        for call in self.back_calls:
             call()

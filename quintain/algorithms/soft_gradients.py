@@ -108,34 +108,34 @@ class SoftGradients:
         )
 
     def _propose(self, minibatch: Minibatch) -> None:
-        self.actor.forward()
+        self.actor.evaluate()
         noise = minibatch[f.NOISE].numpy(), minibatch[NEXT_NOISE].numpy()
         soft.propose(self.actor.outputs.numpy(), noise, self.initial_log_std, self.rows)
 
     @torch.no_grad()
     def _value_taken(self) -> None:
         for critic in self.valuing:
-            critic.forward()
+            critic.evaluate()
 
     @torch.no_grad()
     def _fit_critics(self, minibatch: Minibatch, coef: float) -> None:
         """Writes the gradient of the critics' squared errors."""
         for target in self.foreseeing:
-            target.forward()
+            target.evaluate()
         worth = minibatch[f.REWARD].numpy(), minibatch[f.DISCOUNT].numpy()
         values, foreseen = _outputs(self.valuing), _outputs(self.foreseeing)
         soft.judge_values(values, foreseen, worth, coef, self.rows, _by_outputs(self.valuing), self.report)
         for critic in self.valuing:
-            critic.backward()
+            critic.differentiate()
 
     def _improve_policy(self, coef: float) -> None:
         """Writes the gradient of what the policy proposes: through the critics to the actions, and on to the actor."""
         for critic in self.judging:
-            critic.forward()
+            critic.evaluate()
         soft.choose_critic(_outputs(self.judging), _by_outputs(self.judging), self.report)
         self.by_numbers.zero_()
         for critic, add_to_numbers in zip(self.judging, self.add_to_numbers, strict=True):
-            critic.backward()
+            critic.differentiate()
             add_to_numbers()
         soft.judge_actions(
             self.actor.outputs.numpy(),
@@ -146,7 +146,7 @@ class SoftGradients:
             self.actor.by_output.numpy(),
             self.report,
         )
-        self.actor.backward()
+        self.actor.differentiate()
 
 
 class _Price:

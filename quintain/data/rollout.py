@@ -168,9 +168,14 @@ class Batch:
 
     def valid_obs(self) -> dict[str, Array]:
         """Returns the observations that count, by field name, in time-major order."""
+        flat = {}
+        for name in self.rollout.obs_names:
+            field = self.rollout.array(name)[:-1]
+            flat[name] = field.reshape(-1, *field.shape[2:])
+        if self.num_valid == self.rollout.num_steps * self.rollout.num_lanes:
+            return flat
         rows = self.valid_rows.cpu().numpy()
-        fields = {name: self.rollout.array(name)[:-1] for name in self.rollout.obs_names}
-        return {name: field.reshape(-1, *field.shape[2:])[rows] for name, field in fields.items()}
+        return {name: field[rows] for name, field in flat.items()}
 
 
 def _allocate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ class Policy(nn.Module, ABC):
     noise: NoiseSpec
     state_size: int = 0
     """Numbers of memory per lane; 0 for a policy without memory."""
+    has_values: ClassVar[bool] = True
+    """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
 
     @property
     def why_plain(self) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 _NOTHING = np.zeros(0, np.float32)
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
 
 
 class CompiledActing:
@@ -32,6 +33,11 @@ class CompiledActing:
         self.encoders = policy.encoders
         self.tables = tables_of(policy)
         self.actions = ActionColumns(leaves(policy.spec.action, f.ACTION))
+        self.bounds = {
+            name: leaf.bounds()
+            for name, leaf in leaves(policy.spec.action, f.ACTION).items()
+            if isinstance(leaf, BoxSpec)
+        }
         self.scratch: dict[int, ActingScratch] = {}
         self.address = 0
         self.flat = _NOTHING
@@ -47,6 +53,14 @@ class CompiledActing:
         step = Step(noise, allowed, choices, numbers, arrays[f.LOG_PROB], arrays[f.VALUE])
         act(self.tables, self._parameters(), self._seen(slot), step, deterministic, self._scratch(len(noise)))
         self.actions.write_back(choices, numbers, arrays)
+
+    def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
+        """Returns the leaves of a step's action with numbers squashed into their bounds, as the heads do it."""
+        actions = {name: slot.leaves[name] for name in self.actions.choices}
+        for name, (low, high) in self.bounds.items():
+            numbers = np.tanh(slot.arrays[name])
+            actions[name] = torch.from_numpy(low + _HALF * (numbers + _ONE) * (high - low))
+        return actions
 
     def values(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the critic's value of observations, by field name."""

@@ -45,6 +45,7 @@ class SoftActor(Policy):
     """One network and its heads; every value is zero."""
 
     acts_at_random: torch.Tensor
+    has_values = False
 
     def __init__(self, settings: SoftActorSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
@@ -159,6 +160,8 @@ class SoftActor(Policy):
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
     def env_action(self, slot: Slot) -> Any:
+        if slot.arrays and self.kernels is not None:
+            return build(self.spec.action, self.kernels.squashed_actions(slot), f.ACTION)
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
     def observe(self, obs: Mapping[str, Array]) -> None:

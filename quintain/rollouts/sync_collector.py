@@ -270,8 +270,9 @@ class SyncCollector(KeepsState):
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
         last = rollout.num_steps
         slot = rollout.slots[last]
-        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
-        self._value_truncated(rollout)
+        if self.policy.has_values:
+            slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
+            self._value_truncated(rollout)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
         for name, rows in self.obs.items():

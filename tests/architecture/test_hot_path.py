@@ -18,7 +18,7 @@ PER_STEP = {
     "algorithms/grpo.py": {"loss"},
     "algorithms/sac.py": {"loss", "minibatches", "_target", "_soft_value", "_of_choices_made"},
     "algorithms/soft_gradients.py": {"write", "_read", "_propose", "_value_taken", "_fit_critics", "_improve_policy"},
-    "algorithms/dense_layers.py": {"forward", "backward"},
+    "algorithms/dense_layers.py": {"evaluate", "differentiate"},
     "algorithms/replay_draws.py": {"draw"},
     "algorithms/twin_critics.py": {"encode", "values", "follow", "in_one_piece"},
     "algorithms/temperature.py": {"coef", "loss"},
