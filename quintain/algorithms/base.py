@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -189,9 +189,12 @@ class Algorithm(KeepsState, ABC):
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
-        means = _in_one(sums.values()).div_(count)
-        self.world.average(means)
-        values: list[Any] = means.tolist()
+        if self.world.size == 1 and all(isinstance(value, float) for value in sums.values()):
+            values: list[Any] = (np.array(list(sums.values()), np.float32) / np.float32(count)).tolist()
+        else:
+            means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
+            self.world.average(means)
+            values = means.tolist()
         metrics = dict(zip(sums, values, strict=True))
         for name, value in metrics.items():
             if value != value or value in (float("inf"), float("-inf")):
@@ -217,13 +220,6 @@ def compiled_advantages() -> Callable[..., Array]:
     from quintain.compiled import recursions
 
     return recursions.generalized_advantages
-
-
-def _in_one(values: Collection[Any]) -> torch.Tensor:
-    """Returns numbers or tensors of one number each as one tensor."""
-    if all(isinstance(value, float) for value in values):
-        return torch.tensor(list(values), dtype=torch.float32)
-    return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in values])
 
 
 def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
