@@ -19,9 +19,10 @@ from quintain.data.rollout import Rollout
 from quintain.data.spec import build, flatten
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import EnvError
-from quintain.policies.base import Policy, draw_noise
+from quintain.policies.base import Policy
 from quintain.rng import Rng
 from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
+from quintain.rollouts.noise_ahead import NoiseAhead
 from quintain.rollouts.step_metrics import StepMetrics
 from quintain.state import KeepsState
 
@@ -47,7 +48,18 @@ class SyncCollector(KeepsState):
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps"}
+        {
+            "policy",
+            "rng",
+            "on_episodes",
+            "on_step",
+            "seconds",
+            "starts_fresh",
+            "writing_env",
+            "shared",
+            "steps",
+            "noise",
+        }
     )
 
     def __init__(
@@ -62,7 +74,7 @@ class SyncCollector(KeepsState):
     ) -> None:
         self.env = env
         self.policy = policy
-        self.rng = rng
+        self.noise = NoiseAhead(policy.noise, rng)
         self.on_episodes = on_episodes
         self.on_step: StepListener | None = None
         self.writing_env = env if isinstance(env, WritesRollout) else None
@@ -120,7 +132,7 @@ class SyncCollector(KeepsState):
         if self.starts_fresh and self.lane_step > 0:
             self.start_episodes()
         rollout.begin(rollout.sequence + 1, version)
-        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
+        self.noise.fill(rollout, self.lane_step, self.env.first_lane)
         for name, rows in self.obs.items():
             rollout.write(name, 0, rows)
         rollout.write(f.FIRST, 0, self.first)
@@ -258,8 +270,9 @@ class SyncCollector(KeepsState):
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
         last = rollout.num_steps
         slot = rollout.slots[last]
-        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
-        self._value_truncated(rollout)
+        if self.policy.has_values:
+            slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
+            self._value_truncated(rollout)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
         for name, rows in self.obs.items():
@@ -275,11 +288,12 @@ class SyncCollector(KeepsState):
         return {**self.step_metrics.drain(), **self.gate.metrics()}
 
     def _value_truncated(self, rollout: Rollout) -> None:
+        if not (rollout.array(f.DONE) & ~rollout.array(f.TERMINATED)).any():
+            return
         cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
-        if cut.any():
-            rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
-            obs = build(self.env.spec.obs, rows, f.OBS)
-            rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(obs, rows[f.POLICY_STATE])
+        rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
+        obs = build(self.env.spec.obs, rows, f.OBS)
+        rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(obs, rows[f.POLICY_STATE])
 
 
 def _array(values: object) -> Array:
