@@ -1,0 +1,5 @@
+"""Names of mlagents.trainers.ppo."""
+
+from quintain.behaviors.ppo import PPOTrainer
+
+__all__ = ["PPOTrainer"]

@@ -1,0 +1,5 @@
+"""Names of mlagents.trainers.trainer.trainer_factory."""
+
+from quintain.behaviors.controller import TrainerFactory
+
+__all__ = ["TrainerFactory"]

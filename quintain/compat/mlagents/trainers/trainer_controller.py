@@ -1,0 +1,5 @@
+"""Names of mlagents.trainers.trainer_controller."""
+
+from quintain.behaviors.controller import TrainerController
+
+__all__ = ["TrainerController"]
