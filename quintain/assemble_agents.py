@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quintain.assemble import load_part, make_events, resolve_device
+from quintain.data.row_layout import RowLayout
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
@@ -19,8 +20,10 @@ from quintain.progress import Progress
 from quintain.rng import Rng
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
+from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.trajectory_store import TrajectoryBuffer
 from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import EventContext
 from quintain.trainers.global_streams import GlobalStreams
@@ -44,7 +47,7 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
     GlobalStreams().seed(rng.child("global"))
     env = agent_env(run_file.experiment.env, rng.child("env"))  # type: ignore[arg-type]  # the rules saw to it
     behaviors = _behaviors_of(run_file, env, writer)
-    makers = {name: _Maker(run_file, name, settings, env, rng) for name, settings in behaviors.items()}
+    makers = {name: _Maker(run_file, name, settings, env, session, writer) for name, settings in behaviors.items()}
     world = AgentWorld(
         env,
         {name: maker.collector for name, maker in makers.items()},
@@ -77,10 +80,12 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
 class _Maker:
     """Makes the parts of one behaviour, each from random streams of its own."""
 
-    def __init__(self, run_file: RunFile, name: str, settings: Behavior, env: AgentEnv, rng: Rng) -> None:
+    def __init__(
+        self, run_file: RunFile, name: str, settings: Behavior, env: AgentEnv, session: Session, writer: Writer
+    ) -> None:
         self.run_file = run_file
         self.settings = settings
-        self.rng = rng.child("behaviors").child(name)
+        self.rng = Rng(run_file.experiment.seed).child("behaviors").child(name)
         rollout: Any = settings.rollout
         self.own_budget: int | None = rollout.budget_env_steps
         self.policy: Policy = load_part("policy", settings.policy)(
@@ -95,8 +100,20 @@ class _Maker:
         self.collector = AgentCollector(
             self.policy, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
         )
-        block = TrajectoryBlock(env.specs[name], rollout.buffer_size + rollout.time_horizon)
-        self.store: TrajectoryBuffer = load_part("rollout", rollout)(block, rollout)
+        block = TrajectoryBlock(env.specs[name], rollout.steps_per_batch + rollout.time_horizon)
+        self.store: TrajectoryBuffer = load_part("rollout", rollout)(block, rollout, *self._places(session, writer))
+
+    def _places(self, session: Session, writer: Writer) -> list[Any]:
+        """Returns where remembered transitions lie, if any are."""
+        rollout: Any = self.settings.rollout
+        if not keeps_replay(self.settings):
+            return []
+        place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+        row_bytes = RowLayout(self.policy.spec).row_bytes
+        allocate, note = place.allocator(rollout.buffer_size * row_bytes, row_bytes)
+        if note:
+            writer.note(note)
+        return [allocate]
 
     def parts(self, source: AgentSource, stats: StatsReporter, session: Session, writer: Writer) -> Parts:
         budget = self.own_budget or self.run_file.experiment.budget.env_steps

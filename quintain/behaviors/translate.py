@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quintain.behaviors.run_options import RunOptions
-from quintain.behaviors.trainer_settings import OnPolicyHyperparameterSettings, PPOSettings, TrainerSettings
+from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
@@ -157,10 +157,21 @@ def _run(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
 
 def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
     """Returns the blocks of one behaviour; its own budget is named where it is not the run's."""
-    numbers, network = settings.hyperparameters, settings.network_settings
-    assert isinstance(numbers, PPOSettings), "the others are refused before"
     extrinsic = settings.reward_signals.extrinsic
     assert extrinsic is not None, "a behaviour without it is refused before"
+    blocks = _sac_blocks(settings) if isinstance(settings.hyperparameters, SACSettings) else _ppo_blocks(settings)
+    budget = None if settings.max_steps == run_budget else settings.max_steps
+    return {
+        **blocks,
+        "rollout": {**blocks["rollout"], "time_horizon": settings.time_horizon, "budget_env_steps": budget},
+        "reward_signals": {"extrinsic": {"gamma": extrinsic.gamma, "strength": extrinsic.strength}},
+        "events": [],
+    }
+
+
+def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
+    numbers = settings.hyperparameters
+    assert isinstance(numbers, PPOSettings), "POCA is refused before"
     return {
         "algorithm": {
             "type": "ppo",
@@ -174,29 +185,44 @@ def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, A
             "max_grad_norm": None,
             "adam_eps": 1e-8,
         },
-        "policy": {
-            "type": "actor_critic",
-            "hidden_sizes": [network.hidden_units] * network.num_layers,
-            "activation": "silu",
-            "normalize_obs": network.normalize,
-            "obs_clip": 5.0,
-            # There an action is drawn with deviation 1, cut to +-3 and divided by 3; here it is drawn as it is used.
-            "initial_log_std": round(-math.log(3.0), 6),
-            "image_encoder": "flatten" if network.vis_encode_type == "fully_connected" else "convolution",
-            "image_features": network.hidden_units,
-        },
-        "rollout": {
-            "type": "trajectories",
-            "time_horizon": settings.time_horizon,
-            "buffer_size": numbers.buffer_size,
-            "budget_env_steps": None if settings.max_steps == run_budget else settings.max_steps,
-        },
-        "reward_signals": {"extrinsic": {"gamma": extrinsic.gamma, "strength": extrinsic.strength}},
-        "events": [],
+        # There an action is drawn with deviation 1, cut to +-3 and divided by 3; here it is drawn as it is used.
+        "policy": {"type": "actor_critic", **_network(settings), "initial_log_std": round(-math.log(3.0), 6)},
+        "rollout": {"type": "trajectories", "buffer_size": numbers.buffer_size},
     }
 
 
-def _schedule(numbers: OnPolicyHyperparameterSettings, name: str) -> Any:
+def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
+    numbers = settings.hyperparameters
+    assert isinstance(numbers, SACSettings)
+    return {
+        "algorithm": {
+            "type": "sac",
+            "batch_size": numbers.batch_size,
+            "learning_rate": _schedule(numbers, "learning_rate"),
+            "learning_starts": max(1, numbers.buffer_init_steps),
+            "tau": numbers.tau,
+            "updates_per_step": 1.0 / numbers.steps_per_update,
+            "initial_entropy_coef": numbers.init_entcoef,
+            "target_entropy_fraction": 0.2,
+        },
+        "policy": {"type": "soft_actor", **_network(settings)},
+        "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size},
+    }
+
+
+def _network(settings: TrainerSettings) -> dict[str, Any]:
+    network = settings.network_settings
+    return {
+        "hidden_sizes": [network.hidden_units] * network.num_layers,
+        "activation": "silu",
+        "normalize_obs": network.normalize,
+        "obs_clip": 5.0,
+        "image_encoder": "flatten" if network.vis_encode_type == "fully_connected" else "convolution",
+        "image_features": network.hidden_units,
+    }
+
+
+def _schedule(numbers: HyperparameterSettings, name: str) -> Any:
     start = getattr(numbers, name)
     if getattr(numbers, f"{name}_schedule") == "constant":
         return start
@@ -219,8 +245,8 @@ def _unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
 
 
 def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
-    if settings.trainer_type != "ppo":
-        yield "trainer_type", f"{settings.trainer_type} is not built for agents yet; use ppo"
+    if settings.trainer_type == "poca":
+        yield "trainer_type", "poca is not built yet; use ppo or sac"
         return
     for name in ("curiosity", "gail", "rnd"):
         if getattr(settings.reward_signals, name) is not None:

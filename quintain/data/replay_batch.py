@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from quintain.data.replay_memory import ReplayMemory
 from quintain.data.rollout import Batch, Rollout
-from quintain.data.transitions import TransitionWriter
 
 if TYPE_CHECKING:
     from quintain.typing import Array
 
 
+class WritesTransitions(Protocol):
+    """Makes transitions from the steps of a block."""
+
+    def write(self, rollout: Rollout, reward: Array, gamma: float) -> None: ...
+
+
 class ReplayBatch(Batch):
     """Counts the steps of the newest block, and draws from all that came before."""
 
-    def __init__(self, rollout: Rollout, memory: ReplayMemory, writer: TransitionWriter) -> None:
+    def __init__(self, rollout: Rollout, memory: ReplayMemory, writer: WritesTransitions) -> None:
         super().__init__(rollout)
         self.memory = memory
         self.writer = writer

@@ -60,9 +60,45 @@ class TrajectorySettings(PartSettings):
     budget_env_steps: Count | None = None
     """Steps of the behaviour's agents to learn from; null is the run's budget."""
 
+    @property
+    def steps_per_batch(self) -> int:
+        """Steps that are collected before an update."""
+        return self.buffer_size
+
+
+class TrajectoryReplaySettings(PartSettings):
+    """Keeps the newest transitions of agents, to learn from each many times."""
+
+    keeps_trajectories: ClassVar[bool] = True
+    keeps_replay: ClassVar[bool] = True
+    report_every_env_steps: ClassVar[int] = 1000
+
+    time_horizon: Count = 64
+    """Steps of one agent after which a trajectory is cut and remembered."""
+
+    num_steps: Count = 64
+    """Steps of all agents of the behaviour between two updates; whole trajectories may make it a little more."""
+
+    buffer_size: Count = 50_000
+    """Transitions that are kept; the oldest make room for new ones."""
+
+    budget_env_steps: Count | None = None
+    """Steps of the behaviour's agents to learn from; null is the run's budget."""
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Steps that are collected before an update."""
+        return self.num_steps
+
 
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
     Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.trajectory_store:TrajectoryBuffer"),
+    Registration(
+        "rollout",
+        "trajectory_replay",
+        TrajectoryReplaySettings,
+        "quintain.rollouts.trajectory_store:TrajectoryReplay",
+    ),
 )

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from quintain.data.replay_memory import Allocator, ReplayMemory
 from quintain.data.rollout import Batch, Rollout
+from quintain.data.row_layout import RowLayout
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
-from quintain.rollouts.settings import TrajectorySettings
+from quintain.data.trajectory_replay import TrajectoryReplayBatch, TrajectoryTransitions
+from quintain.rollouts.settings import TrajectoryReplaySettings, TrajectorySettings
 from quintain.rollouts.store import RolloutBuffer, RolloutStore
 
 if TYPE_CHECKING:
@@ -29,12 +34,12 @@ class TrajectoryStore(RolloutStore, Protocol):
 
 
 class TrajectoryBuffer(RolloutBuffer):
-    """One block that takes trajectories until it has `buffer_size` steps; the last ones may make it longer."""
+    """One block that takes trajectories until it has enough steps; the last ones may make it longer."""
 
-    def __init__(self, block: TrajectoryBlock, settings: TrajectorySettings) -> None:
+    def __init__(self, block: TrajectoryBlock, settings: TrajectorySettings | TrajectoryReplaySettings) -> None:
         super().__init__(block)
         self._trajectories = block
-        self.buffer_size = settings.buffer_size
+        self.steps_per_batch = settings.steps_per_batch
 
     @property
     def trajectories(self) -> TrajectoryBlock:
@@ -44,7 +49,7 @@ class TrajectoryBuffer(RolloutBuffer):
     @property
     def is_full(self) -> bool:
         """Whether what was collected is enough for an update."""
-        return self.is_lent and self.trajectories.num_steps >= self.buffer_size
+        return self.is_lent and self.trajectories.num_steps >= self.steps_per_batch
 
     def reserve(self) -> Rollout | None:
         was_open = self.is_open
@@ -61,9 +66,31 @@ class TrajectoryBuffer(RolloutBuffer):
     @property
     def utilisation(self) -> float:
         """The part of a batch that is there."""
-        return min(1.0, self.trajectories.num_steps / self.buffer_size)
+        return min(1.0, self.trajectories.num_steps / self.steps_per_batch)
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         if state["block"] is None:
             self.trajectories.begin(state["sequence"], 0)
+
+
+class TrajectoryReplay(TrajectoryBuffer):
+    """The same block, and a memory of transitions to draw from."""
+
+    def __init__(
+        self, block: TrajectoryBlock, settings: TrajectoryReplaySettings, allocate: Allocator = np.zeros
+    ) -> None:
+        super().__init__(block, settings)
+        self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
+        self.writer = TrajectoryTransitions(self.memory)
+
+    def take(self) -> TrajectoryReplayBatch:
+        self.is_taken = True
+        return TrajectoryReplayBatch(self.trajectories, self.memory, self.writer)
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "memory": self.memory.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.memory.load_state_dict(state["memory"])

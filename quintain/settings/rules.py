@@ -278,10 +278,12 @@ def _behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
 def _agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
     if keeps != has_agents(experiment):
-        wanted = "trajectories" if has_agents(experiment) else "block"
+        needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
+        wanted = ("replay", "trajectory_replay") if needs_replay else ("block", "trajectories")
         yield Problem(
             (*path, "rollout", "type"),
-            f"{behavior.rollout.type} does not go with experiment.env.type {experiment.env.type}; set it to {wanted}",
+            f"{behavior.rollout.type} does not go with experiment.env.type {experiment.env.type}; set it to "
+            f"{wanted[has_agents(experiment)]}",
             "E0226",
         )
         return

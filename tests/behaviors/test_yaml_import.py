@@ -208,7 +208,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("behaviors: {Ball: {trainer_type: sac}}", "behaviors.Ball.trainer_type: sac is not built"),
         ("behaviors: {Ball: {trainer_type: poca}}", "behaviors.Ball.trainer_type: poca is not built"),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, rnd: {}}}}", "behaviors.Ball.reward_signals.rnd: "),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, curiosity: {}}}}", "reward_signals.curiosity: "),
@@ -282,3 +281,22 @@ def test_what_has_no_effect_without_unity_is_named_once() -> None:
 def test_numbers_of_the_environment_are_passed_on() -> None:
     env: Any = asked("environment_parameters: {push: 2, grip: 0.5}").run_file.experiment.env
     assert env.parameters == {"push": 2.0, "grip": 0.5}
+
+
+def test_sac_finds_its_places_too() -> None:
+    text = """\
+behaviors:
+  Ball:
+    trainer_type: sac
+    hyperparameters: {batch_size: 64, buffer_size: 2000, buffer_init_steps: 100, tau: 0.01, steps_per_update: 4,
+                      init_entcoef: 0.5, learning_rate: 0.001, save_replay_buffer: true}
+    max_steps: 1000
+    time_horizon: 32
+"""
+    behavior: Any = asked(text).run_file.experiment.behaviors["Ball"]
+    algorithm, rollout = behavior.algorithm, behavior.rollout
+    assert (algorithm.type, algorithm.batch_size, algorithm.learning_starts) == ("sac", 64, 100)
+    assert (algorithm.tau, algorithm.updates_per_step, algorithm.initial_entropy_coef) == (0.01, 0.25, 0.5)
+    assert algorithm.learning_rate.at(0.7) == 0.001
+    assert (rollout.type, rollout.buffer_size, rollout.time_horizon) == ("trajectory_replay", 2000, 32)
+    assert behavior.policy.type == "soft_actor"

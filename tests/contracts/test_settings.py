@@ -29,6 +29,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "native": {"id": "CartPole-v1", "kwargs": {"gravity": 3.7}, "max_episode_steps": 50},
     "agents": {"id": "quintain.envs.agents.tasks:gates", "kwargs": {"num_agents": 3}, "num_lanes": 2},
     "trajectories": {"time_horizon": 32, "buffer_size": 512, "budget_env_steps": 1000},
+    "trajectory_replay": {"time_horizon": 32, "num_steps": 16, "buffer_size": 512},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},
     "stop_at_return": {"mean_return": 195.0},
     "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
@@ -47,9 +48,11 @@ def settings_of(kind: str, name: str) -> PartSettings:
 
 def run_file_with(kind: str, settings: PartSettings) -> RunFile:
     """Puts one part into a whole run file."""
-    if settings.type in ("agents", "trajectories"):
+    if settings.type in ("agents", "trajectories", "trajectory_replay"):
         env = settings_of("env", "agents")
-        behavior = {"algorithm": {"type": "ppo"}, "rollout": settings_of("rollout", "trajectories")}
+        is_replay = settings.type == "trajectory_replay"
+        rollout = settings if is_replay else settings_of("rollout", "trajectories")
+        behavior = {"algorithm": {"type": "sac" if is_replay else "ppo"}, "rollout": rollout}
         return RunFile.from_mapping({"experiment": {"env": env, "behaviors": {"Gate": behavior}}})
     match kind:
         case "env":

@@ -13,7 +13,7 @@ from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.store import RolloutStore
 
 # Trajectories lie one after another, so that their blocks are filled in another way: tests/rollouts.
-NAMES = [name for name in registry.names("rollout") if name != "trajectories"]
+NAMES = [name for name in registry.names("rollout") if "trajector" not in name]
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
