@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.behaviors.ppo import PPOTrainer
+from quintain.behaviors.algorithm_trainer import PPOTrainer, SACTrainer
 from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
 from quintain.behaviors.trainer import RLTrainer
-from quintain.behaviors.trainer_settings import PPOSettings, TrainerSettings
+from quintain.behaviors.trainer_settings import PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.translate import behavior_settings
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
@@ -26,7 +26,7 @@ from quintain.trainers.joint import BehaviorSession, JointTrainer, SharedStats, 
 if TYPE_CHECKING:
     from quintain.services.writers import RunSummary
 
-TRAINER_CLASSES: Mapping[str, type[RLTrainer]] = {"ppo": PPOTrainer}
+TRAINER_CLASSES: Mapping[str, type[RLTrainer]] = {"ppo": PPOTrainer, "sac": SACTrainer}
 
 
 class TrainerFactory:
@@ -67,9 +67,7 @@ class TrainerFactory:
         settings = self.settings_of(behavior_name)
         chosen: Any = self.trainer_classes.get(behavior_name) or self.trainer_classes.get(settings.trainer_type)
         if chosen is None:
-            raise SettingsError(
-                f"trainer_type {settings.trainer_type} is not built for agents yet; use ppo", code="E0228"
-            )
+            raise SettingsError(f"trainer_type {settings.trainer_type} is not built yet; use ppo or sac", code="E0228")
         artifact_path = str(Path(self.output_path) / behavior_name)
         given = {
             "brain_name": behavior_name,
@@ -206,13 +204,13 @@ class TrainerController:
         behaviors: dict[str, Any] = {}
         for name, trainer in self.trainers.items():
             settings = trainer.trainer_settings
-            is_ppo = isinstance(settings.hyperparameters, PPOSettings)
+            is_known = isinstance(settings.hyperparameters, PPOSettings | SACSettings)
             numbers = {"time_horizon": settings.time_horizon, "buffer_size": settings.hyperparameters.buffer_size}
             plain = {
                 "algorithm": {"type": "ppo", "batch_size": settings.hyperparameters.batch_size},
                 "rollout": {"type": "trajectories", **numbers},
             }
-            behaviors[name] = behavior_settings(settings, 0) if is_ppo else plain
+            behaviors[name] = behavior_settings(settings, 0) if is_known else plain
         experiment = {
             "seed": max(self.training_seed, 0),
             "budget": {"env_steps": max(self._budgets().values())},

@@ -15,6 +15,7 @@ from quintain.behaviors import (
     ObservationKeyPrefix,
     PPOTrainer,
     RLTrainer,
+    SACTrainer,
     SimpleEnvManager,
     StatsWriter,
     TrainerController,
@@ -107,23 +108,32 @@ def test_hooks_are_resumed_exactly(tmp_path: Path) -> None:
     assert [found for found in differences(*states) if "budget" not in found] == []
 
 
-def test_ppo_by_their_names_is_ppo_of_the_core(tmp_path: Path) -> None:
-    text = """\
+@pytest.mark.parametrize("trainer_type", ["ppo", "sac"])
+def test_algorithms_by_their_names_are_those_of_the_core(trainer_type: str, tmp_path: Path) -> None:
+    numbers = {
+        "ppo": "{batch_size: 32, buffer_size: 96, num_epoch: 2}",
+        "sac": "{batch_size: 32, buffer_size: 300, steps_per_update: 16, buffer_init_steps: 60}",
+    }
+    text = f"""\
 default_settings:
-  hyperparameters: {batch_size: 32, buffer_size: 96, num_epoch: 2}
+  trainer_type: {trainer_type}
+  hyperparameters: {numbers[trainer_type]}
+  network_settings: {{hidden_units: 16}}
   max_steps: 400
   time_horizon: 16
-env_settings: {seed: 5}
+env_settings: {{seed: 5}}
 """
     request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
     env = {"id": "quintain.envs.agents.tasks:ball_and_gates", "kwargs": {"seed": 1}}
     run_file = request.run_file.replace("experiment.env", {"type": "agents", **env}).replace("run.writers", [])
     core = make(run_file)
-    control = controller(tmp_path, {"default": SETTINGS})
+    settings = check_configuration(parse(text, "a.yaml")).options.default_settings
+    assert settings is not None
+    control = controller(tmp_path, {"default": settings})
     control.start_learning(SimpleEnvManager(ball_and_gates(seed=1)))
     core.train()
     for name, trainer in control.trainers.items():
-        assert isinstance(trainer, PPOTrainer)
+        assert isinstance(trainer, PPOTrainer if trainer_type == "ppo" else SACTrainer)
         expected = core.trainers[name]
         assert trainer.get_step == expected.progress.env_steps
         assert list(differences(expected.policy.state_dict(), trainer.policy.state_dict())) == []

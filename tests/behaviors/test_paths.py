@@ -13,6 +13,8 @@ PATHS = {
     "mlagents.trainers.trainer.trainer_factory": ["TrainerFactory"],
     "mlagents.trainers.ppo": ["PPOTrainer"],
     "mlagents.trainers.ppo.trainer": ["PPOTrainer"],
+    "mlagents.trainers.sac": ["SACTrainer"],
+    "mlagents.trainers.sac.trainer": ["SACTrainer"],
     "mlagents.trainers.policy": ["Policy"],
     "mlagents.trainers.policy.policy": ["Policy"],
     "mlagents.trainers.buffer": ["AgentBuffer", "AgentBufferField", "BufferKey", "ObservationKeyPrefix"],

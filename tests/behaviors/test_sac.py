@@ -36,5 +36,5 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str) -> None:
 def test_the_store_goes_with_the_algorithm() -> None:
     settings = sac_file("gates").to_dict()
     settings["experiment"]["behaviors"]["Gate"]["rollout"] = {"type": "replay"}
-    with pytest.raises(SettingsError, match="replay does not go with .* set it to trajectory_replay"):
+    with pytest.raises(SettingsError, match=r"replay does not go with .* set it to trajectory_replay"):
         RunFile.from_mapping(settings)

@@ -1,5 +1,5 @@
 """Names of mlagents.trainers.ppo."""
 
-from quintain.behaviors.ppo import PPOTrainer
+from quintain.behaviors.algorithm_trainer import PPOTrainer
 
 __all__ = ["PPOTrainer"]

@@ -1,0 +1,138 @@
+"""Trainers that name an algorithm of the core and hand it whole trajectories; they have no loss of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from quintain import registry
+from quintain.behaviors.policy import Policy
+from quintain.behaviors.trainer import RLTrainer
+from quintain.behaviors.trainer_settings import TrainerSettings
+from quintain.behaviors.translate import behavior_settings
+from quintain.data import fields as f
+from quintain.data.spec import leaves
+from quintain.data.trajectory import Closed, TrajectoryBlock
+from quintain.envs.agents.boundary import core_spec
+from quintain.rng import Rng
+from quintain.rollouts.agent_collector import close_block
+from quintain.rollouts.trajectory_store import TrajectoryBuffer
+
+if TYPE_CHECKING:
+    from quintain.algorithms.base import Algorithm
+    from quintain.behaviors.trajectory import Trajectory
+
+
+class AlgorithmTrainer(RLTrainer):
+    """Trains a behaviour by an algorithm of the core, as its settings say."""
+
+    training_parts: ClassVar[tuple[str, ...]] = (*RLTrainer.training_parts, "experience")
+    reported: ClassVar[dict[str, str]] = {}
+    """Statistics by ML-Agents' names, and what the algorithm calls them."""
+
+    def __init__(
+        self,
+        behavior_name: str,
+        reward_buff_cap: int,
+        trainer_settings: TrainerSettings,
+        training: bool,
+        load: bool,
+        seed: int,
+        artifact_path: str,
+    ) -> None:
+        """Makes the trainer from what ML-Agents' factory gives, in its order."""
+        super().__init__(behavior_name, trainer_settings, training, load, artifact_path, reward_buff_cap)
+        self.seed = seed
+        self.rng = Rng(max(seed, 0)).child("behaviors").child(behavior_name)
+        self.blocks = behavior_settings(trainer_settings, trainer_settings.max_steps)
+        self.experience: TrajectoryBuffer
+
+    def create_policy(self, parsed_behavior_id: str, behavior_spec: Any) -> Policy:
+        make, settings = self._part("policy", self.blocks["policy"])
+        core = make(settings, core_spec(self.brain_name, behavior_spec), self.rng.child("policy"))
+        return Policy(core, parsed_behavior_id, behavior_spec)
+
+    def create_optimizer(self) -> Algorithm:
+        """Makes the algorithm, which has the optimizer, and the store that trajectories wait in."""
+        make_store, rollout = self._part("rollout", self.blocks["rollout"])
+        block = TrajectoryBlock(self.policy.spec, rollout.steps_per_batch + rollout.time_horizon)
+        self.experience = make_store(block, rollout)
+        signals = {}
+        for name, given in self.blocks["reward_signals"].items():
+            make_signal, settings = self._part("reward_signal", {"type": name, **given})
+            signals[name] = make_signal(settings)
+        make, settings = self._part("algorithm", self.blocks["algorithm"])
+        algorithm: Algorithm = make(settings, self.policy, signals, self.rng.child("algorithm"))
+        return algorithm
+
+    def _part(self, kind: str, given: dict[str, Any]) -> tuple[Any, Any]:
+        registration = registry.get(kind, given["type"])
+        return registration.load(), registration.settings_class.model_validate(given)
+
+    def _process_trajectory(self, trajectory: Trajectory) -> None:
+        super()._process_trajectory(trajectory)
+        if not self.is_training:
+            return
+        if not self.experience.is_lent:
+            self.experience.reserve()
+        names = leaves(self.policy.spec.obs, f.OBS)
+        one = np.ones(1, np.bool_)
+        closed = Closed(
+            slots=np.zeros(1, np.int64),
+            ids=np.array([int(trajectory.agent_id)]),
+            lengths=np.array([len(trajectory)]),
+            terminated=one & (trajectory.done_reached and not trajectory.interrupted),
+            truncated=one & trajectory.interrupted,
+            begins=one & trajectory.begins_episode,
+            group_id=np.array([trajectory.group_id]),
+            next_obs={name: rows[None] for name, rows in zip(names, trajectory.next_obs, strict=True)},
+        )
+        self.experience.trajectories.append(closed, {name: rows[None] for name, rows in trajectory.fields.items()})
+
+    def _is_ready_update(self) -> bool:
+        return self.experience.is_full
+
+    def _update_policy(self) -> bool:
+        experience, algorithm = self.experience, self.optimizer
+        close_block(experience.trajectories, self.policy)
+        experience.commit(experience.trajectories)
+        batch = experience.take()
+        algorithm.estimate(batch)
+        losses = algorithm.update(batch, self.progress)
+        algorithm.observe(batch.valid_obs())
+        self._log_train(losses)
+        for stat, name in self.reported.items():
+            if name in losses:
+                self.stats_reporter.add_stat(stat, losses[name])
+        experience.spend()
+        experience.release()
+        return True
+
+
+class PPOTrainer(AlgorithmTrainer):
+    """Trains a behaviour by PPO."""
+
+    reported: ClassVar[dict[str, str]] = {
+        "Losses/Policy Loss": "train/policy_loss",
+        "Losses/Value Loss": "train/value_loss",
+        "Policy/Entropy": "train/entropy",
+        "Policy/Learning Rate": "train/learning_rate",
+    }
+
+    @staticmethod
+    def get_trainer_name() -> str:
+        return "ppo"
+
+
+class SACTrainer(AlgorithmTrainer):
+    """Trains a behaviour by SAC."""
+
+    reported: ClassVar[dict[str, str]] = {
+        "Losses/Policy Loss": "train/policy_loss",
+        "Policy/Learning Rate": "train/learning_rate",
+    }
+
+    @staticmethod
+    def get_trainer_name() -> str:
+        return "sac"
