@@ -9,6 +9,7 @@ import torch
 
 from quintain.assemble import load_part, make_events, resolve_device
 from quintain.data.row_layout import RowLayout
+from quintain.data.sequence_block import SequenceBlock
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
@@ -100,8 +101,16 @@ class _Maker:
         self.collector = AgentCollector(
             self.policy, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
         )
-        block = TrajectoryBlock(env.specs[name], rollout.steps_per_batch + rollout.time_horizon)
-        self.store: TrajectoryBuffer = load_part("rollout", rollout)(block, rollout, *self._places(session, writer))
+        self.store: TrajectoryBuffer = load_part("rollout", rollout)(
+            self._block(rollout), rollout, *self._places(session, writer)
+        )
+
+    def _block(self, rollout: Any) -> TrajectoryBlock | SequenceBlock:
+        spec, state_size = self.policy.spec, self.policy.state_size
+        if state_size:
+            num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
+            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size)
+        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""

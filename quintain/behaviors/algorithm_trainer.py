@@ -15,6 +15,7 @@ from quintain.data import fields as f
 from quintain.data.spec import leaves
 from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
+from quintain.errors import SettingsError
 from quintain.rng import Rng
 from quintain.rollouts.agent_collector import close_block
 from quintain.rollouts.trajectory_store import TrajectoryBuffer
@@ -55,6 +56,8 @@ class AlgorithmTrainer(RLTrainer):
 
     def create_optimizer(self) -> Algorithm:
         """Makes the algorithm, which has the optimizer, and the store that trajectories wait in."""
+        if self.policy.state_size:
+            raise SettingsError("trajectories in queues do not say what a policy remembered; leave memory out")
         make_store, rollout = self._part("rollout", self.blocks["rollout"])
         block = TrajectoryBlock(self.policy.spec, rollout.steps_per_batch + rollout.time_horizon)
         self.experience = make_store(block, rollout)

@@ -186,7 +186,12 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "adam_eps": 1e-8,
         },
         # There an action is drawn with deviation 1, cut to +-3 and divided by 3; here it is drawn as it is used.
-        "policy": {"type": "actor_critic", **_network(settings), "initial_log_std": round(-math.log(3.0), 6)},
+        "policy": {
+            "type": "actor_critic",
+            **_network(settings),
+            "initial_log_std": round(-math.log(3.0), 6),
+            "memory": _memory(settings),
+        },
         "rollout": {"type": "trajectories", "buffer_size": numbers.buffer_size},
     }
 
@@ -208,6 +213,12 @@ def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
         "policy": {"type": "soft_actor", **_network(settings)},
         "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size},
     }
+
+
+def _memory(settings: TrainerSettings) -> dict[str, Any] | None:
+    memory = settings.network_settings.memory
+    # There half of the numbers are the cell's own; here the size is of what is passed on.
+    return None if memory is None else {"cell": "lstm", "size": memory.memory_size // 2}
 
 
 def _network(settings: TrainerSettings) -> dict[str, Any]:
@@ -262,8 +273,8 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     if settings.threaded:
         yield "threaded", "learning while agents act on is not built yet; set it to false"
     network = settings.network_settings
-    if network.memory is not None:
-        yield "network_settings.memory", "memory is not built for agents yet; leave it out"
+    if network.memory is not None and settings.trainer_type == "sac":
+        yield "network_settings.memory", "memory is not built for sac yet; leave it out"
     if network.vis_encode_type not in ("simple", "fully_connected"):
         yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
     if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:
@@ -280,5 +291,12 @@ def _notes(configuration: Configuration) -> Iterator[str]:
         or path in {("debug",), ("checkpoint_settings", "train_model")}
         or path[-1] == "framework"
     ]
+    for name, settings in configuration.options.behaviors.items():
+        memory = settings.network_settings.memory
+        if memory is not None and memory.sequence_length != settings.time_horizon:
+            yield (
+                f"note: memory of {name} is learned over whole trajectories, time_horizon {settings.time_horizon}, and "
+                f"not over sequence_length {memory.sequence_length}"
+            )
     if idle:
         yield f"note: without a Unity build these have no effect: {', '.join(idle)}"

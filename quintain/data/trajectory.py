@@ -18,6 +18,7 @@ from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec
 
 if TYPE_CHECKING:
+    from quintain.data.sequence_block import SequenceBlock
     from quintain.typing import Array, State
 
 GROUP_REWARD = "group_reward"
@@ -43,6 +44,10 @@ class Closed(NamedTuple):
     """[k] int64; 0 is no group"""
     next_obs: dict[str, Array]
     """What was seen after the last step, by field name, [k, ...]"""
+    begin_state: Array | None = None
+    """[k, S] the policy's memory before the first step, if it has one"""
+    last_state: Array | None = None
+    """[k, S] the same after the last step"""
 
     def places(self, horizon: int) -> Array:
         """Returns where the steps lie in fields that were flattened from [slots, horizon, ...], in order."""
@@ -67,6 +72,11 @@ class TrajectoryBlock(Rollout):
     @property
     def capacity(self) -> int:
         return len(self.memory[f.VALUE]) - 1
+
+    @property
+    def num_held(self) -> int:
+        """Steps that it holds."""
+        return self.num_steps
 
     def begin(self, sequence: int, version: int) -> None:
         self.sequence = sequence
@@ -146,6 +156,6 @@ class TrajectoryBlock(Rollout):
 class TrajectoryBatch(Batch):
     """What one update consumes; ends of horizons are no ends of episodes."""
 
-    def __init__(self, block: TrajectoryBlock) -> None:
+    def __init__(self, block: TrajectoryBlock | SequenceBlock) -> None:
         super().__init__(block)
         self.num_episodes = block.num_episodes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
-    def __init__(self, spec: BehaviorSpec, horizon: int) -> None:
+    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0) -> None:
         self.horizon = horizon
         self.slots = AgentSlots()
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
@@ -38,6 +38,10 @@ class AgentAssembler(KeepsState):
         """Whether the slot's trajectory is the first of an episode."""
         self.episode_return: Array = np.zeros(0, np.float64)
         self.episode_length: Array = np.zeros(0, np.int64)
+        self.state: Array = np.zeros((0, state_size), np.float32)
+        """The policy's memory of each agent, after its last action."""
+        self.begin_state: Array = np.zeros((0, state_size), np.float32)
+        """The same before the first step of its open trajectory."""
         self.deciding: Array = np.zeros(0, np.int64)
         """Slots of the agents that want a decision now, in the order in which they asked."""
 
@@ -73,9 +77,21 @@ class AgentAssembler(KeepsState):
         self.begins[at[rows]] = False
         return closed
 
-    def act(self, acted: Mapping[str, Array | int]) -> None:
-        """Writes what the deciding agents saw and do by field name: rows [n, ...], or one number for all."""
+    @property
+    def are_first(self) -> Array:
+        """Whether each deciding agent is at the first step of an episode."""
+        return self.begins[self.deciding] & (self.length[self.deciding] == 0)
+
+    def act(self, acted: Mapping[str, Array | int], state: Array | None = None) -> None:
+        """Writes what the deciding agents saw and do by field name: rows [n, ...], or one number for all.
+
+        `state [n, S]` is what a policy with memory remembers after it.
+        """
         at, step = self.deciding, self.length[self.deciding]
+        if state is not None:
+            begins = at[step == 0]
+            self.begin_state[begins] = self.state[begins]
+            self.state[at] = state
         for name, rows in acted.items():
             self.steps[name][at, step] = rows
         self.is_acting[at] = True
@@ -104,13 +120,15 @@ class AgentAssembler(KeepsState):
             begins=self.begins[slots],
             group_id=reports.group_id[rows],
             next_obs={name: obs[rows] for name, obs in reports.obs.items()},
+            begin_state=self.begin_state[slots],
+            last_state=self.state[slots],
         )
 
     def _welcome(self, ids: Array) -> Array:
         slots = self.slots.add(ids)
         room = self.slots.capacity - len(self.length)
         if room:
-            for name in ("length", "is_acting", "begins", "episode_return", "episode_length"):
+            for name in ("length", "is_acting", "begins", "episode_return", "episode_length", "state", "begin_state"):
                 setattr(self, name, _grown(getattr(self, name), room))
             self.steps = {name: _grown(field, room) for name, field in self.steps.items()}
         self.length[slots] = 0
@@ -118,6 +136,7 @@ class AgentAssembler(KeepsState):
         self.begins[slots] = True
         self.episode_return[slots] = 0.0
         self.episode_length[slots] = 0
+        self.state[slots] = 0.0
         return slots
 
 

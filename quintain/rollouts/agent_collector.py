@@ -11,6 +11,7 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout, Slot
+from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves
 from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import Reports
@@ -58,15 +59,13 @@ class AgentCollector(KeepsState):
         rng: Rng,
         on_episodes: Callable[[Array, Array], None],
     ) -> None:
-        if policy.state_size:
-            raise SettingsError("a policy with memory cannot act for agents that come and go yet; leave memory out")
         if policy.device.type != "cpu":
             raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
         self.policy = policy
         self.spec: BehaviorSpec = policy.spec
         self.rng = rng
         self.on_episodes = on_episodes
-        self.assembler = AgentAssembler(policy.spec, horizon)
+        self.assembler = AgentAssembler(policy.spec, horizon, policy.state_size)
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
         }
@@ -99,21 +98,32 @@ class AgentCollector(KeepsState):
         slot = self._slot(num_agents)
         for name, rows in self.seen.items():
             slot.arrays[name][:num_agents] = rows
-        self.policy.act(slot, deterministic=self.is_deterministic)
+        state = self._state(slot, num_agents)
+        self.policy.act(slot, state, deterministic=self.is_deterministic)
         acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, f.LOG_PROB, f.VALUE)}
-        self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version})
+        after = None if state is None else state.numpy()[:num_agents]
+        self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version}, after)
         chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)
         self.num_acts += 1
         self.seconds += perf_counter() - started
         return self._of_kind(chosen, num_agents, is_number=True), self._of_kind(chosen, num_agents, is_number=False)
 
-    def finish(self, block: TrajectoryBlock) -> None:
+    def _state(self, slot: Slot, num_agents: int) -> torch.Tensor | None:
+        """Returns what a policy with memory remembers of the deciding agents, and tells it whose episodes begin."""
+        if not self.policy.state_size:
+            return None
+        slot.arrays[f.FIRST][:num_agents] = self.assembler.are_first
+        state = torch.zeros((len(slot.log_prob), self.policy.state_size))
+        state.numpy()[:num_agents] = self.assembler.state[self.assembler.deciding]
+        return state
+
+    def finish(self, block: TrajectoryBlock | SequenceBlock) -> None:
         """Closes a block that is to be learned from."""
         close_block(block, self.policy)
 
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""
-        self.assembler = AgentAssembler(self.spec, self.assembler.horizon)
+        self.assembler = AgentAssembler(self.spec, self.assembler.horizon, self.policy.state_size)
 
     def _slot(self, num_agents: int) -> Slot:
         """Returns memory for at least so many agents, with the random numbers of this step."""
@@ -149,14 +159,15 @@ class AgentCollector(KeepsState):
         return np.zeros((num_agents, 0), np.float32 if is_number else np.int32)
 
 
-def close_block(block: TrajectoryBlock, policy: Policy) -> None:
+def close_block(block: TrajectoryBlock | SequenceBlock, policy: Policy) -> None:
     """Lets a block end, and values what was seen after its trajectories that would have gone on."""
     block.seal()
     open_ends = block.storage[f.FINAL_INDEX][:-1] >= 0
     if open_ends.any():
         rows = block.final.take(block.storage[f.FINAL_INDEX][:-1][open_ends].long())
         with torch.no_grad():
-            block.storage[f.FINAL_VALUE][:-1][open_ends] = policy.value_of(build(policy.spec.obs, rows, f.OBS))
+            values = policy.value_of(build(policy.spec.obs, rows, f.OBS), rows[f.POLICY_STATE])
+            block.storage[f.FINAL_VALUE][:-1][open_ends] = values
 
 
 def _is_seen(name: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from quintain.data.replay_memory import Allocator, ReplayMemory
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.row_layout import RowLayout
+from quintain.data.sequence_block import SequenceBlock
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
 from quintain.data.trajectory_replay import TrajectoryReplayBatch, TrajectoryTransitions
 from quintain.rollouts.settings import TrajectoryReplaySettings, TrajectorySettings
@@ -36,20 +37,22 @@ class TrajectoryStore(RolloutStore, Protocol):
 class TrajectoryBuffer(RolloutBuffer):
     """One block that takes trajectories until it has enough steps; the last ones may make it longer."""
 
-    def __init__(self, block: TrajectoryBlock, settings: TrajectorySettings | TrajectoryReplaySettings) -> None:
+    def __init__(
+        self, block: TrajectoryBlock | SequenceBlock, settings: TrajectorySettings | TrajectoryReplaySettings
+    ) -> None:
         super().__init__(block)
         self._trajectories = block
         self.steps_per_batch = settings.steps_per_batch
 
     @property
-    def trajectories(self) -> TrajectoryBlock:
+    def trajectories(self) -> TrajectoryBlock | SequenceBlock:
         """The block that trajectories go into."""
         return self._trajectories
 
     @property
     def is_full(self) -> bool:
         """Whether what was collected is enough for an update."""
-        return self.is_lent and self.trajectories.num_steps >= self.steps_per_batch
+        return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
 
     def reserve(self) -> Rollout | None:
         was_open = self.is_open
@@ -66,7 +69,7 @@ class TrajectoryBuffer(RolloutBuffer):
     @property
     def utilisation(self) -> float:
         """The part of a batch that is there."""
-        return min(1.0, self.trajectories.num_steps / self.steps_per_batch)
+        return min(1.0, self.trajectories.num_held / self.steps_per_batch)
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
@@ -81,12 +84,13 @@ class TrajectoryReplay(TrajectoryBuffer):
         self, block: TrajectoryBlock, settings: TrajectoryReplaySettings, allocate: Allocator = np.zeros
     ) -> None:
         super().__init__(block, settings)
+        self.rows = block
         self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
         self.writer = TrajectoryTransitions(self.memory)
 
     def take(self) -> TrajectoryReplayBatch:
         self.is_taken = True
-        return TrajectoryReplayBatch(self.trajectories, self.memory, self.writer)
+        return TrajectoryReplayBatch(self.rows, self.memory, self.writer)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "memory": self.memory.state_dict()}

@@ -289,11 +289,11 @@ def _agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Exp
         return
     if not keeps:
         return
-    if getattr(type(behavior.algorithm), "needs_groups", False) or getattr(behavior.policy, "memory", None) is not None:
+    if getattr(type(behavior.algorithm), "needs_groups", False):
         yield Problem(
-            path,
-            "agents that come and go are neither compared with each other (algorithm) nor remembered (policy.memory) "
-            "yet; choose another algorithm, or leave memory out",
+            (*path, "algorithm", "type"),
+            f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
+            f"another algorithm",
             "E0226",
         )
     for place, event in enumerate(behavior.events):

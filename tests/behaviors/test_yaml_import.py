@@ -216,7 +216,10 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ("behaviors: {Ball: {behavioral_cloning: {demo_path: a}}}", "behaviors.Ball.behavioral_cloning: "),
         ("behaviors: {Ball: {init_path: a.pt}}", "behaviors.Ball.init_path: "),
         ("behaviors: {Ball: {threaded: true}}", "behaviors.Ball.threaded: "),
-        ("behaviors: {Ball: {network_settings: {memory: {}}}}", "behaviors.Ball.network_settings.memory: "),
+        (
+            "behaviors: {Ball: {trainer_type: sac, network_settings: {memory: {}}}}",
+            "behaviors.Ball.network_settings.memory: ",
+        ),
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
         ("environment_parameters: {g: {curriculum: [{name: a, value: 1}]}}", "environment_parameters.g: curricula are"),
@@ -300,3 +303,10 @@ behaviors:
     assert algorithm.learning_rate.at(0.7) == 0.001
     assert (rollout.type, rollout.buffer_size, rollout.time_horizon) == ("trajectory_replay", 2000, 32)
     assert behavior.policy.type == "soft_actor"
+
+
+def test_memory_is_learned_over_whole_trajectories_and_says_so() -> None:
+    request = asked("behaviors: {Ball: {network_settings: {memory: {sequence_length: 32, memory_size: 48}}}}")
+    policy: Any = request.run_file.experiment.behaviors["Ball"].policy
+    assert (policy.memory.cell, policy.memory.size) == ("lstm", 24)
+    assert "time_horizon 64, and not over sequence_length 32" in request.notes[0]

@@ -1,0 +1,127 @@
+"""Trajectories of agents side by side, one column each: minibatches of a policy with memory are whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout
+from quintain.data.spec import BehaviorSpec
+from quintain.data.trajectory import GROUP_REWARD, Closed
+from quintain.state import as_tensor
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, State
+
+
+class SequenceBlock(Rollout):
+    """As many lanes as there are trajectories, each as long as the horizon; beyond a trajectory's end nothing is valid.
+
+    Trajectories are gathered in memory that grows. What learners read is made by `seal`, with one lane for each.
+    """
+
+    def __init__(self, spec: BehaviorSpec, horizon: int, num_columns: int, state_size: int) -> None:
+        super().__init__(spec, num_lanes=num_columns, num_steps=horizon, noise_size=0, state_size=state_size)
+        self.memory = dict(self.storage)
+        self.states = self.policy_state
+        self.faces = {name: field.numpy() for name, field in self.memory.items()}
+        self.num_columns = 0
+        self.num_held = 0
+        self.num_episodes = 0
+        self.seal()
+
+    @property
+    def capacity(self) -> int:
+        """Trajectories that there is room for."""
+        return len(self.states)
+
+    def begin(self, sequence: int, version: int) -> None:
+        self.sequence = sequence
+        self.num_columns = self.num_held = self.num_episodes = 0
+        self.final.clear()
+        self.seal()
+
+    def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:
+        """Copies trajectories in; `steps` are the fields of agents' slots, [slots, horizon, ...]."""
+        assert closed.begin_state is not None, "a policy with memory says what it remembered"
+        columns = slice(self.num_columns, self.num_columns + len(closed.lengths))
+        self._make_room(columns.stop)
+        present = np.arange(self.num_steps)[:, None] < closed.lengths[None, :]
+        for name, field in steps.items():
+            if name != GROUP_REWARD:
+                rows = field[closed.slots].swapaxes(0, 1)
+                rows[~present] = 0
+                self.faces[name][:-1, columns] = rows
+        self.faces[f.REWARD][:-1, columns] += steps[GROUP_REWARD][closed.slots].T * present
+        self.states[columns] = torch.from_numpy(closed.begin_state)
+        self.num_columns = columns.stop
+        self.num_held += int(closed.lengths.sum())
+        self.num_episodes += int(np.count_nonzero(closed.terminated | closed.truncated))
+        self._mark(closed, columns, present)
+
+    def _mark(self, closed: Closed, columns: slice, present: Array) -> None:
+        """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
+        faces, last = self.faces, closed.lengths - 1
+        numbers = np.arange(columns.start, columns.stop)
+        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED, f.FINAL_VALUE, f.ADVANTAGE, f.RETURN):
+            faces[name][:, columns] = 0
+        faces[f.FINAL_INDEX][:-1, columns] = -1
+        faces[f.VALID][:-1, columns] = present
+        faces[f.FIRST][0, columns] = closed.begins
+        faces[f.DONE][last, numbers] = True
+        faces[f.TERMINATED][last, numbers] = closed.terminated
+        faces[f.TRUNCATED][last, numbers] = closed.truncated
+        goes_on = np.flatnonzero(~closed.terminated)
+        if len(goes_on):
+            assert closed.last_state is not None
+            seen = {name: obs[goes_on] for name, obs in closed.next_obs.items()}
+            kept = self.final.add(seen, torch.from_numpy(closed.last_state[goes_on]))
+            faces[f.FINAL_INDEX][last[goes_on], numbers[goes_on]] = kept.numpy()
+
+    def seal(self) -> None:
+        """Makes fields with one lane for each trajectory, in one piece, so that flat views share their memory."""
+        with torch.inference_mode(False):
+            self.num_lanes = self.num_columns
+            self.storage = {name: field[:, : self.num_columns].contiguous() for name, field in self.memory.items()}
+            self.arrays = {name: field.numpy() for name, field in self.storage.items()}
+            self.policy_state = self.states[: self.num_columns]
+
+    def _make_room(self, num_columns: int) -> None:
+        if num_columns <= self.capacity:
+            return
+        # Growing happens while acting; what is made in inference mode could never take part in learning.
+        with torch.inference_mode(False):
+            room = max(num_columns, 2 * self.capacity) - self.capacity
+            self.states = torch.cat((self.states, self.states.new_zeros((room, self.states.shape[1]))))
+            for name, field in self.memory.items():
+                more = field.new_zeros((field.shape[0], room, *field.shape[2:]))
+                self.memory[name] = torch.cat((field, more), dim=1)
+        self.faces = {name: field.numpy() for name, field in self.memory.items()}
+
+    def state_dict(self) -> State:
+        held = slice(0, self.num_columns)
+        # The last row of a column is padding, and may hold what an earlier use left there.
+        fields = {name: torch.cat((x[:-1, held], torch.zeros_like(x[-1:, held]))) for name, x in self.memory.items()}
+        return {
+            "fields": fields,
+            "policy_state": self.states[held].clone(),
+            "final": self.final.state_dict(),
+            "sequence": self.sequence,
+            "num_held": self.num_held,
+            "num_episodes": self.num_episodes,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        num_columns = len(state["policy_state"])
+        self._make_room(num_columns)
+        for name, field in self.memory.items():
+            field[:, :num_columns] = as_tensor(state["fields"][name])
+        self.states[:num_columns] = as_tensor(state["policy_state"])
+        self.final.load_state_dict(state["final"])
+        self.sequence, self.num_columns = state["sequence"], num_columns
+        self.num_held, self.num_episodes = state["num_held"], state["num_episodes"]
+        self.seal()
