@@ -6,8 +6,9 @@ that steps environments. A step's slot is contiguous, and the first T steps flat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from quintain.typing import Array, State
+
+Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+"""Makes memory of this shape and type, filled with zeros."""
 
 TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
 
@@ -55,7 +59,9 @@ class Rollout:
         state_size: int = 0,
         group_size: int = 1,
         device: torch.device | str = "cpu",
+        allocate: Allocator | None = None,
     ) -> None:
+        """Makes the block; memory of the caller's own (`allocate`) has a fixed size, and room for every last row."""
         self.spec = spec
         self.num_lanes = num_lanes
         self.num_steps = num_steps
@@ -63,10 +69,12 @@ class Rollout:
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
-        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, self.device)
-        self.policy_state = torch.zeros((num_lanes, state_size), device=self.device)
+        new = allocate or partial(_zeros, self.device)
+        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, new)
+        self.policy_state = new((num_lanes, state_size), torch.float32)
         obs = {name: self.storage[name] for name in self.obs_names}
-        self.final = FinalRows(obs, state_size, capacity=max(num_lanes, num_lanes * num_steps // 8))
+        most = num_lanes * num_steps
+        self.final = FinalRows(obs, state_size, most if allocate else max(num_lanes, most // 8), new)
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
@@ -169,11 +177,15 @@ class Batch:
         return {name: self.rollout.flat(name)[self.valid_rows].cpu().numpy() for name in self.rollout.obs_names}
 
 
+def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 def _allocate(
-    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, device: torch.device
+    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, new: Allocator
 ) -> dict[str, torch.Tensor]:
     def field(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros((num_steps + 1, num_lanes, *shape), dtype=dtype, device=device)
+        return new((num_steps + 1, num_lanes, *shape), dtype)
 
     structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
     return {

@@ -72,6 +72,11 @@ class Env(KeepsState, ABC):
         """
         return self.reset()
 
+    @property
+    def pulse(self) -> int:
+        """A number that changes while lanes of a single step move on, if anybody counts; may be read in any thread."""
+        return 0
+
     def action_mask(self) -> Values | None:
         """Returns what may be chosen in the observations that `reset` returned; None without masks."""
         return None

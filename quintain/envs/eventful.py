@@ -49,6 +49,10 @@ class EventfulEnv(Env):
         self.events.apply(RESET)
         return obs
 
+    @property
+    def pulse(self) -> int:
+        return self.env.pulse
+
     def action_mask(self) -> Values | None:
         return self.env.action_mask()
 

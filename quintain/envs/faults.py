@@ -55,6 +55,17 @@ Listener = Callable[[LaneFault, str], None]
 """Receives a fault and a line for the user."""
 
 
+@dataclass(frozen=True)
+class FaultNews:
+    """What a keeper in another thread or process has to tell since the last time."""
+
+    told: tuple[tuple[LaneFault, str], ...] = ()
+    restarts: int = 0
+    aborted: int = 0
+    spent: EnvError | None = None
+    fatal: LaneFault | None = None
+
+
 class FaultKeeper:
     """Counts faults against a budget; without a budget the first one is an error."""
 
@@ -108,6 +119,15 @@ class FaultKeeper:
         if self.budget is not None and (verdict := self.budget.watch_team(team, fault)) is not None:
             self._end(f"every {_owner(team)}lane", verdict)
 
+    def adopt(self, news: FaultNews) -> None:
+        """Counts and tells what another keeper decided, and asks to stop, or raises, as if it were decided here."""
+        self.restarts += news.restarts
+        self.aborted += news.aborted
+        for fault, line in news.told:
+            self._tell(fault, line)
+        if news.spent is not None:
+            self._stop(news.spent, news.fatal)
+
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
         """Ends the series of failures of lanes that took a good step."""
         if self.budget is not None and self.budget.shaky:
@@ -132,6 +152,9 @@ class FaultKeeper:
         first = verdict.first
         error = EnvError(f"{who} {verdict.reason}; first: {first.as_error().message}", code="E0503")
         error.__cause__ = first.cause
+        self._stop(error, first)
+
+    def _stop(self, error: EnvError, first: LaneFault | None) -> None:
         if self._give_up is None:
             raise error
         self.spent, self.fatal = error, first

@@ -98,6 +98,10 @@ class LaneEnv(Env):
         """The environments themselves, where they are in this process."""
         return list(self.host.envs.values())
 
+    @property
+    def pulse(self) -> int:
+        return int(self.rows.marks.sum())
+
     def reset(self, lanes: Any = None) -> Any:
         wanted = self.every_lane if lanes is None else np.flatnonzero(np.asarray(lanes)).tolist()
         if lanes is None:

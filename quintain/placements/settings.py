@@ -24,4 +24,22 @@ class LocalSettings(PlacementSettings):
     """Ranks that may die one after another, with no checkpoint between them, before the run ends; 0 ends it at once."""
 
 
-REGISTERED = (Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),)
+class ThreadsSettings(PlacementSettings):
+    """Acts in a second thread of this process, at the same time as learning if rollouts may be stale."""
+
+    num_ranks: Count = 1
+    """Processes on this machine that share the lanes and learn together, each with its own two threads."""
+
+
+class ProcessesSettings(PlacementSettings):
+    """Acts in a second process, at the same time as learning if rollouts may be stale."""
+
+    num_ranks: Count = 1
+    """Processes on this machine that share the lanes and learn together, each with its own collector process."""
+
+
+REGISTERED = (
+    Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),
+    Registration("placement", "threads", ThreadsSettings, "quintain.placements.threads:ThreadsPlacement"),
+    Registration("placement", "processes", ProcessesSettings, "quintain.placements.processes:ProcessesPlacement"),
+)

@@ -270,6 +270,11 @@ class SyncCollector(KeepsState):
         self.lane_step += last
         self.cursor = 0
 
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping."""
+        seconds, self.seconds = self.seconds, {"act": 0.0, "env": 0.0}
+        return seconds
+
     def drain_metrics(self) -> Metrics:
         """Returns and forgets what the environment said about the steps since the last time."""
         return {**self.step_metrics.drain(), **self.gate.metrics()}

@@ -14,12 +14,13 @@ from quintain.settings.yaml_text import KeyPath
 
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
-    problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
+    problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree), *_processes_have_place(tree)]
     problems += _env_events_can_happen(tree.experiment)
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
         problems += _staleness_has_placement(path, behavior, tree.run.placement)
+        problems += _mirrors_are_here(path, behavior, tree.run.placement)
         problems += _ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
         problems += _events_can_happen(path, behavior, tree.experiment)
@@ -55,8 +56,38 @@ def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartS
         yield Problem(
             (*path, "rollout", "max_staleness"),
             f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
-            "set max_staleness to 0 or choose another placement",
+            "set max_staleness to 0, or run.placement to threads or processes",
             "E0213",
+        )
+
+
+def _processes_have_place(tree: RunTree) -> Iterator[Problem]:
+    run = tree.run
+    if run.placement.type != "processes":
+        return
+    if run.env_workers.num_workers is not None:
+        yield Problem(
+            ("run", "env_workers", "num_workers"),
+            f"{run.env_workers.num_workers} workers cannot be had with run.placement.type processes, whose collector "
+            "steps its lanes itself; leave it out, or set run.placement to threads, which may have workers",
+            "E0253",
+        )
+    if run.device != "cpu":
+        yield Problem(
+            ("run", "device"),
+            f"{run.device} does not go with run.placement.type processes, which shares memory of the CPU; set it to "
+            "cpu, or run.placement to threads",
+            "E0253",
+        )
+
+
+def _mirrors_are_here(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
+    if placement.type == "processes" and getattr(behavior.algorithm, "use_symmetry", False):
+        yield Problem(
+            (*path, "algorithm", "use_symmetry"),
+            "mirror(obs, action) is a function of the environment, which run.placement.type processes has in another "
+            "process than the learner; set run.placement to threads or local",
+            "E0253",
         )
 
 
