@@ -141,7 +141,7 @@ def _beating(actor: Actor, signals: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(timeout=2 * _BEAT_SECONDS)
 
 
 def _tell_failure(channel: socket.socket, error: Exception) -> None:

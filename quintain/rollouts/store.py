@@ -6,7 +6,7 @@ consumed it, published, and begun the next cycle: with one block, nobody can act
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from quintain.data.rollout import Batch, Rollout
@@ -32,7 +32,7 @@ class RolloutStore(Protocol):
 class _Shelf:
     """One block and where it is in its round; a block that nobody needs is none of these."""
 
-    block: Rollout
+    block: Rollout = field(compare=False)
     number: int = 0
     """Which reservation of the store this is, or was."""
     is_lent: bool = False

@@ -16,7 +16,7 @@ from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainErr
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.envs.fragile import Walk
 from tests.placements.broken import Unmade, Wrong
-from tests.placements.runs import EITHER, LANES, STEPS, make, walk_of
+from tests.placements.runs import AHEAD, EITHER, LANES, STEPS, make, walk_of
 from tests.resume.test_workers import is_alive
 
 BUDGET = 20 * LANES * STEPS
@@ -91,7 +91,7 @@ def test_no_thread_outlives_its_trainer() -> None:
     trainer.close()
     assert threading.active_count() == before
     forgotten: Any = make("threads", 1)
-    thread = forgotten.source.outpost._thread
+    thread = forgotten.source.outpost.outpost._thread
     del forgotten
     gc.collect()
     thread.join(timeout=10)
@@ -109,11 +109,35 @@ def test_a_collector_process_that_is_killed_ends_the_run_with_exit_code_5() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("placement", AHEAD)
+def test_a_collector_that_hangs_ends_the_run_and_says_where(placement: str, max_staleness: int) -> None:
+    patience = {"env_workers.reset_timeout_seconds": 2.0}
+    error = failure_of(make(placement, max_staleness, env=walk_of(Wrong, how="hang"), **patience))
+    assert isinstance(error, CollectorDied)
+    assert (error.code, error.exit_code) == ("E0542", 5)
+    assert "did nothing for 2 s" in error.message
+    assert "broken.py" in trace_of(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", AHEAD)
+def test_slow_lanes_one_after_the_other_are_not_mistaken_for_one_that_hangs(placement: str) -> None:
+    patience = {"env_workers.reset_timeout_seconds": 1.0}
+    slow = walk_of(Walk, step_seconds=0.3)
+    # One step of all lanes takes 2.4 s, and none of them takes more than a third of its time.
+    trainer = make(placement, env=slow, num_lanes=8, num_steps=2, batch_size=16, **patience)
+    trainer.train(32)
+    assert trainer.progress.env_steps == 32
+    trainer.close()
+
+
+@pytest.mark.slow
 def test_no_process_outlives_its_trainer() -> None:
     trainer: Any = make("processes", 1, env=walk_of(Wrong, how="hang", at=LANES * STEPS))
-    child = trainer.source.outpost.conversation.child
+    child = trainer.source.outpost.outpost.conversation.child
     trainer.source.fill(trainer.store, lambda: False)
-    trainer.source.outpost.conversation.supervisor.read_reports()
+    trainer.source.outpost.outpost.conversation.supervisor.read_reports()
     assert child.pid is not None
     assert is_alive(child.pid)
     trainer.close()  # though it hangs

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from quintain import Trainer
 from tests.composition.combinations import FEW, LANES, STEPS, Combination
 from tests.envs.fragile import Fragile
 from tests.placements.runs import AHEAD, EITHER, outcome, trained, walk_of
 
+REPLAY: dict[str, Any] = {
+    "num_lanes": 2, "seed": 3, "num_steps": 4, "learning_starts": 32, "batch_size": 16, "hidden_sizes": [16],
+    "buffer_size": 1000, "writers": [], "events": [],
+}  # fmt: skip
 SYMMETRIC = [one for one in FEW if one.use_symmetry]
 
 
@@ -19,9 +26,33 @@ def played(one: Combination, placement: str, max_staleness: int) -> tuple[str, l
     return found
 
 
-@pytest.mark.parametrize("placement", [*EITHER])
-def test_acting_elsewhere_in_turns_gives_the_same_numbers(placement: str) -> None:
-    assert trained(placement) == trained("local")
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("placement", EITHER)
+def test_acting_elsewhere_in_turns_gives_the_same_numbers(placement: str, compiled: bool) -> None:
+    assert trained(placement, compiled=compiled) == trained("local", compiled=compiled)
+
+
+@pytest.mark.parametrize("placement", EITHER)
+def test_the_copy_that_acts_is_compiled_where_its_original_is(placement: str) -> None:
+    """Kernels and torch round differently, so a copy that acted plainly would give itself away."""
+    assert trained(placement, compiled=True) != trained("local", compiled=False)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("placement", EITHER)
+def test_replay_is_filled_from_elsewhere(placement: str, max_staleness: int) -> None:
+    """Waiting blocks are added to the memory in their order, each when it is taken."""
+
+    def played(placement: str) -> tuple[str, list[float], list[int]]:
+        trainer = Trainer("sac", "Pendulum-v1", **REPLAY, placement=placement, max_staleness=max_staleness)
+        trainer.train(160)
+        found = outcome(trainer)
+        assert trainer.progress.updates > 0
+        trainer.close()
+        return found
+
+    first = played(placement)
+    assert first == played("threads" if max_staleness else "local")
 
 
 def test_acting_ahead_gives_the_same_numbers_every_time() -> None:
