@@ -15,12 +15,16 @@ from quintain.data.rollout import Allocator, Rollout
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
 from quintain.envs.gymnasium import env_from_object, gym_env
+from quintain.envs.halves import HalvesEnv
 from quintain.envs.hosting import Hosting
 from quintain.envs.recipes import Recipe
 from quintain.envs.settings import GymSettings
+from quintain.envs.workers import WorkerEnv
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
 from quintain.rng import Rng
+from quintain.rollouts.halves_collector import HalvesCollector
+from quintain.rollouts.source import Collector
 from quintain.rollouts.sync_collector import EpisodeListener, SyncCollector
 from quintain.settings.tree import RunFile
 
@@ -80,23 +84,34 @@ class ActingPlan:
         """Makes this rank's lanes, with their events."""
         settings: Any = self.run_file.experiment.env
         num_lanes = settings.num_lanes // self.num_ranks
+        events = {**cfg_of(settings.env_events), **self.env_events}
+        if self.run_file.run.env_workers.acts_in_halves:
+            if events:
+                raise _cannot_halve("environment events see all lanes at once")
+            return self._make_halves(hosting, num_lanes)
         make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
         env = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
-        events = {**cfg_of(settings.env_events), **self.env_events}
         return with_events(env, events, self.rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
+
+    def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
+        first_lane, middle = num_lanes * self.rank, num_lanes // 2
+        halves = [
+            env_maker(self.run_file, self.slot, half, is_grouped=True)(middle, self.rng.child("env"), first_lane=lane)
+            for half, lane in zip(hosting.halved(), (first_lane, first_lane + middle), strict=True)
+        ]
+        first, second = (env for env in halves if isinstance(env, WorkerEnv))
+        return HalvesEnv(first, second)
 
     def make_collector(
         self, env: Env, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> SyncCollector:
+    ) -> Collector:
         settings: Any = self.run_file.experiment.env
-        return SyncCollector(
-            env,
-            policy,
-            self.rng.child("acting"),
-            on_episodes,
-            starts_fresh=starts_fresh,
-            on_nonfinite=settings.on_nonfinite,
-        )
+        rng, on_nonfinite = self.rng.child("acting"), settings.on_nonfinite
+        if isinstance(env, HalvesEnv):
+            if starts_fresh:
+                raise _cannot_halve("the algorithm begins all lanes together")
+            return HalvesCollector(env, policy, rng, on_episodes, on_nonfinite=on_nonfinite)
+        return SyncCollector(env, policy, rng, on_episodes, starts_fresh=starts_fresh, on_nonfinite=on_nonfinite)
 
     def make_block(self, env: Env, policy: Policy, allocate: Allocator | None = None) -> Rollout:
         settings: Any = behavior_of(self.run_file).rollout
@@ -160,6 +175,10 @@ def _cannot_travel(what: str, advice: str) -> SettingsError:
         f"threads or local",
         code="E0252",
     )
+
+
+def _cannot_halve(why: str) -> SettingsError:
+    return SettingsError(f"run.env_workers.acts_in_halves cannot be on: {why}. Leave it out", code="E0232")
 
 
 def env_maker(

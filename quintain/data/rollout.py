@@ -6,6 +6,7 @@ that steps environments. A step's slot is contiguous, and the first T steps flat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,6 +94,16 @@ class Rollout:
             leaves={name: step[name] for name in seen + ([f.ACTION_MASK] if self.spec.mask_size else [])},
             arrays={name: array[t] for name, array in self.arrays.items()},
         )
+
+    def part(self, lanes: slice) -> Rollout:
+        """Returns some neighbouring lanes as a block in the same memory; both add to the same last observations."""
+        part = copy.copy(self)
+        part.storage = {name: tensor[:, lanes] for name, tensor in self.storage.items()}
+        part.arrays = {name: array[:, lanes] for name, array in self.arrays.items()}
+        part.policy_state = self.policy_state[lanes]
+        part.num_lanes = len(part.policy_state)
+        part.slots = [part._slot(t) for t in range(self.num_steps + 1)]
+        return part
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Returns the field as [N, T+1, ...], a view."""

@@ -49,6 +49,9 @@ class EventfulEnv(Env):
         self.events.apply(RESET)
         return obs
 
+    def be_watched(self) -> None:
+        self.env.be_watched()
+
     @property
     def pulse(self) -> int:
         return self.env.pulse

@@ -97,14 +97,15 @@ class FaultKeeper:
             raise fault.as_error() from fault.cause
         self.restarts += 1
         self.aborted += num_aborted
-        verdicts = [self.budget.fail((team, lane), fault) for lane in fault.lanes]
-        used = max(self.budget.used((team, lane)) for lane in fault.lanes)
+        numbers = [first_lane + lane for lane in fault.lanes]
+        verdicts = [self.budget.fail((team, number), fault) for number in numbers]
+        used = max(self.budget.used((team, number)) for number in numbers)
         cause = f" ({fault.error})" if fault.error else ""
         window = f"{self.budget.max_restarts} in {self.budget.window_seconds:g} s"
         self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
-        for lane, verdict in zip(fault.lanes, verdicts, strict=True):
+        for number, verdict in zip(numbers, verdicts, strict=True):
             if verdict is not None:
-                self._end(f"{_owner(team)}lane {first_lane + lane}", verdict)
+                self._end(f"{_owner(team)}lane {number}", verdict)
 
     def wait_before_restart(self, lanes: Iterable[int], team: str = "") -> None:
         """Gives environments that failed several times in a row, or what they need, some time to come back.

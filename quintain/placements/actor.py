@@ -10,8 +10,8 @@ from quintain.envs.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, IN_ORDER, Answer, Command, Report
 from quintain.placements.snapshots import Snapshot, load_snapshot
-from quintain.rollouts.source import fire_env_events, idle_env_events
-from quintain.rollouts.sync_collector import StepListener, SyncCollector
+from quintain.rollouts.source import Collector, fire_env_events, idle_env_events
+from quintain.rollouts.sync_collector import StepListener
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -22,7 +22,7 @@ class Actor:
 
     def __init__(
         self,
-        collector: SyncCollector,
+        collector: Collector,
         blocks: Sequence[Rollout],
         snapshots: Sequence[Snapshot],
         faults: FaultKeeper,
@@ -36,6 +36,7 @@ class Actor:
         self.is_held = False
         """Whether a command in the order was left undone, so that no later one may be done."""
         collector.on_episodes = self._remember
+        collector.env.be_watched()
         self.faults = FaultRelay(faults, self._give_up)
 
     def obey(self, command: Command, should_stop: Callable[[], bool]) -> Answer:

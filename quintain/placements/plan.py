@@ -13,8 +13,8 @@ from quintain.data.rollout import Allocator, Rollout
 from quintain.envs.base import Env
 from quintain.envs.hosting import Hosting
 from quintain.policies.base import Policy
-from quintain.rollouts.source import RolloutSource
-from quintain.rollouts.sync_collector import EpisodeListener, SyncCollector
+from quintain.rollouts.source import Collector, RolloutSource
+from quintain.rollouts.sync_collector import EpisodeListener
 
 
 class ActingPlan(Protocol):
@@ -40,7 +40,7 @@ class ActingPlan(Protocol):
     def make_env(self, hosting: Hosting) -> Env: ...
     def make_collector(
         self, env: Env, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> SyncCollector: ...
+    ) -> Collector: ...
     def make_block(self, env: Env, policy: Policy, allocate: Allocator | None = None) -> Rollout: ...
     def in_words(self) -> dict[str, Any]: ...
 

@@ -40,7 +40,7 @@ def answer_from(words: dict[str, Any]) -> Answer:
 
 def parcel(value: Any) -> int:
     """Returns the descriptor of memory that holds a value."""
-    descriptor = unnamed_memory.allocate(0)
+    descriptor = unnamed_memory.growing()
     refill(descriptor, value)
     return descriptor
 

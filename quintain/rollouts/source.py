@@ -12,7 +12,7 @@ from quintain.envs.eventful import events_of
 from quintain.envs.parameters import Parameters
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.sync_collector import StepListener, SyncCollector
+from quintain.rollouts.sync_collector import EpisodeListener, StepListener
 from quintain.services.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -56,10 +56,28 @@ NOTHING_AHEAD: State = {"commands": [], "reports": []}
 """What a source that does not run ahead of the learner saves of its plans."""
 
 
+class Collector(Protocol):
+    """Fills blocks of one environment's lanes with one policy."""
+
+    policy: Policy
+    on_step: StepListener | None
+    on_episodes: EpisodeListener
+
+    @property
+    def env(self) -> Env: ...
+    def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool: ...
+    def start_episodes(self) -> None: ...
+    def begin_anew(self, states: Sequence[State]) -> None: ...
+    def drain_seconds(self) -> dict[str, float]: ...
+    def drain_metrics(self) -> Metrics: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
 class LocalSource:
     """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
 
-    def __init__(self, settings: PartSettings, collector: SyncCollector) -> None:
+    def __init__(self, settings: PartSettings, collector: Collector) -> None:
         self.settings = settings
         self.collector = collector
         self.version = 0

@@ -34,7 +34,7 @@ StepListener = Callable[[Any, "dict[str, Any]"], None]
 """Receives each step as a TensorDict of batch [N] that shares the rollout's memory, and what the environment said."""
 
 
-def _never() -> bool:
+def never() -> bool:
     return False
 
 
@@ -86,7 +86,7 @@ class SyncCollector(KeepsState):
         self.cursor = 0
         self.seconds = {"act": 0.0, "env": 0.0}
 
-    def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = _never) -> bool:
+    def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = never) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
         with torch.inference_mode():
             self._share(rollout)
@@ -129,15 +129,18 @@ class SyncCollector(KeepsState):
             rollout.write(f.ACTION_MASK, 0, self.mask)
 
     def _step(self, rollout: Rollout, t: int) -> None:
+        self._take_in(rollout, t, self._admitted(rollout, self.env.step, self._act(rollout, t)))
+
+    def _act(self, rollout: Rollout, t: int) -> Any:
         slot = rollout.slots[t]
         started = perf_counter()
         self.policy.act(slot, self.policy_state)
         action = self.policy.env_action(slot)
-        acted = perf_counter()
-        admitted = self._admitted_step(rollout, action)
-        stepped = perf_counter()
-        self.seconds["act"] += acted - started
-        self.seconds["env"] += stepped - acted
+        self.seconds["act"] += perf_counter() - started
+        return action
+
+    def _take_in(self, rollout: Rollout, t: int, admitted: Admitted) -> None:
+        """Writes what a step led to, and follows the episodes."""
         result = admitted.result
         if self.writing_env is None or admitted.is_changed:
             rollout.write(f.REWARD, t, result.reward)
@@ -154,14 +157,17 @@ class SyncCollector(KeepsState):
         if self.on_step is not None:
             self.on_step(self.steps[t], result.info or {})
 
-    def _admitted_step(self, rollout: Rollout, action: Any) -> Admitted:
+    def _admitted(self, rollout: Rollout, step: Callable[..., StepResult], *action: Any) -> Admitted:
+        started = perf_counter()
         try:
-            result = self.env.step(action)
+            result = step(*action)
         except EnvError:
             # An environment often fails because of a number it returned itself some steps before.
             refuse_nonfinite(rollout, self.env.first_lane)
             raise
-        return self.gate.admit(result)
+        admitted = self.gate.admit(result)
+        self.seconds["env"] += perf_counter() - started
+        return admitted
 
     def _follow_episodes(self, rollout: Rollout, t: int, result: StepResult) -> None:
         reward, done = _array(result.reward), _array(result.terminated) | _array(result.truncated)
@@ -256,12 +262,20 @@ class SyncCollector(KeepsState):
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
-        last = rollout.num_steps
-        slot = rollout.slots[last]
-        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
-        self._value_truncated(rollout)
+        self.value_last(rollout)
+        value_truncated(rollout, self.policy)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
+        self.hand_over(rollout)
+
+    def value_last(self, rollout: Rollout) -> None:
+        """Values what the last step led to."""
+        slot = rollout.slots[rollout.num_steps]
+        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
+
+    def hand_over(self, rollout: Rollout) -> None:
+        """Keeps where the lanes stand, for the next block."""
+        last = rollout.num_steps
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:
@@ -279,12 +293,14 @@ class SyncCollector(KeepsState):
         """Returns and forgets what the environment said about the steps since the last time."""
         return {**self.step_metrics.drain(), **self.gate.metrics()}
 
-    def _value_truncated(self, rollout: Rollout) -> None:
-        cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
-        if cut.any():
-            rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
-            obs = build(self.env.spec.obs, rows, f.OBS)
-            rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(obs, rows[f.POLICY_STATE])
+
+def value_truncated(rollout: Rollout, policy: Policy) -> None:
+    """Values the last observations of episodes that were cut."""
+    cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
+    if cut.any():
+        rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
+        obs = build(rollout.spec.obs, rows, f.OBS)
+        rollout.storage[f.FINAL_VALUE][cut] = policy.value_of(obs, rows[f.POLICY_STATE])
 
 
 def _array(values: object) -> Array:

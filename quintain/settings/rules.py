@@ -15,7 +15,7 @@ from quintain.settings.yaml_text import KeyPath
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
     problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree), *_processes_have_place(tree)]
-    problems += _env_events_can_happen(tree.experiment)
+    problems += [*_halves_are_whole(tree), *_env_events_can_happen(tree.experiment)]
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
@@ -101,6 +101,20 @@ def _workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
             "num_workers or raise num_lanes",
             "E0232",
         )
+
+
+def _halves_are_whole(tree: RunTree) -> Iterator[Problem]:
+    workers = tree.run.env_workers
+    if not workers.acts_in_halves:
+        return
+    where: KeyPath = ("run", "env_workers", "acts_in_halves")
+    if (workers.num_workers or 0) < 2:
+        yield Problem(where, "halves of the lanes need workers of their own; set num_workers to 2 or more", "E0232")
+    unit = 2 * (_integer(tree.run.placement, "num_ranks") or 1) * (_integer(tree.experiment.env, "group_size") or 1)
+    num_lanes = _integer(tree.experiment.env, "num_lanes") or unit
+    if num_lanes % unit:
+        text = f"experiment.env.num_lanes = {num_lanes} has no equal halves; make it a multiple of {unit}"
+        yield Problem(where, text, "E0232")
 
 
 def _ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
