@@ -142,8 +142,9 @@ class Rollout:
         """Clears what the last use of this memory left behind."""
         self.sequence = sequence
         self.final.clear()
-        for name in (f.FINAL_INDEX, f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD):
-            self.storage[name].fill_(-1 if name == f.FINAL_INDEX else 0)
+        for name in (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN):
+            self.storage[name].zero_()
+        self.storage[f.FINAL_INDEX].fill_(-1)
         self.storage[f.VALID].fill_(True)
         self.storage[f.POLICY_VERSION].fill_(version)
 

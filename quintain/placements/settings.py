@@ -24,18 +24,12 @@ class LocalSettings(PlacementSettings):
     """Ranks that may die one after another, with no checkpoint between them, before the run ends; 0 ends it at once."""
 
 
-class ThreadsSettings(PlacementSettings):
-    """Acts in a second thread of this process, at the same time as learning if rollouts may be stale."""
-
-    num_ranks: Count = 1
-    """Processes on this machine that share the lanes and learn together, each with its own two threads."""
+class ThreadsSettings(LocalSettings):
+    """Acts in a second thread of each rank, at the same time as learning if rollouts may be stale."""
 
 
-class ProcessesSettings(PlacementSettings):
-    """Acts in a second process, at the same time as learning if rollouts may be stale."""
-
-    num_ranks: Count = 1
-    """Processes on this machine that share the lanes and learn together, each with its own collector process."""
+class ProcessesSettings(LocalSettings):
+    """Acts in a second process beside each rank, at the same time as learning if rollouts may be stale."""
 
 
 REGISTERED = (
