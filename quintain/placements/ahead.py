@@ -109,8 +109,8 @@ class AheadSource:
 
     def listen(self, on_step: StepListener | None) -> None:
         """Lets a function see every step from now on, in the collector's thread, or none."""
-        self.on_step = on_step
         self._call("listen", on_step=on_step)
+        self.on_step = on_step
 
     @contextmanager
     def heard_by(self, on_step: StepListener) -> Iterator[None]:

@@ -226,6 +226,21 @@ def test_a_listener_sees_every_step_in_a_thread() -> None:
     trainer.close()
 
 
+@pytest.mark.parametrize("placement", ["local", "threads"])
+def test_a_listener_of_one_rollout_hears_it_and_no_other(placement: str) -> None:
+    trainer = make(placement)
+    always: list[Any] = []
+    once: list[Any] = []
+    trainer.source.listen(lambda step, info: always.append(step["reward"].clone()))
+    assert trainer._collect_rollout(lambda step, info: once.append(step["reward"].clone()))
+    trainer.store.take()
+    trainer.store.release()
+    assert trainer._collect_rollout()
+    assert (len(once), len(always)) == (STEPS, 2 * STEPS)
+    assert all(one.equal(other) for one, other in zip(once, always, strict=False))
+    trainer.close()
+
+
 def test_the_shipped_check_of_saved_state_holds_in_turns() -> None:
     one, other = make("threads"), make("threads")
     assert_all_state_saved(one, other)
