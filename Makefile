@@ -49,5 +49,9 @@ learning: install   ## train to a score over several seeds; writes docs/results/
 bench: install      ## speed beside other libraries, for hours; writes docs/results/
 	@$(BIN)/python bench/run.py
 
+.PHONY: bench-learning
+bench-learning: install    ## learning beside Stable-Baselines3 at equal steps, for hours; writes docs/results/
+	@$(BIN)/python bench/learning.py --jobs 2
+
 clean:              ## remove what make made
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

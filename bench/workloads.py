@@ -44,6 +44,9 @@ class PPO:
     is_annealed: bool = False
     """Whether learning rate and clip range fall to zero over the run."""
 
+    def minibatch_size(self, num_envs: int) -> int:
+        return num_envs * self.num_steps // self.num_minibatches
+
 
 @dataclass(frozen=True)
 class SAC:
@@ -87,7 +90,7 @@ class Workload:
 
     @property
     def minibatch_size(self) -> int:
-        return self.steps_per_iteration // self.ppo.num_minibatches
+        return self.ppo.minibatch_size(self.num_envs)
 
     @property
     def is_image(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workloads import Workload
+from workloads import PPO, SAC, Workload
 
 from peers import Tick
 
@@ -31,48 +31,41 @@ def entries(work: Workload) -> tuple[str, ...]:
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
-    hyper = work.ppo
-    falling = {"end": 0.0} if hyper.is_annealed else {}
     network = {"image_features": 512} if work.is_image else {}
-    _train(
-        "ppo",
-        work,
-        entry,
-        tick,
-        seed=seed,
-        threads=threads,
-        num_lanes=work.num_envs,
-        num_steps=hyper.num_steps,
-        num_epochs=hyper.num_epochs,
-        batch_size=work.minibatch_size,
-        hidden_sizes=list(hyper.hidden_sizes),
-        learning_rate={"start": hyper.learning_rate, **falling},
-        clip_coef={"start": hyper.clip_coef, **falling},
-        entropy_coef=hyper.entropy_coef,
-        value_coef=hyper.value_coef,
-        max_grad_norm=hyper.max_grad_norm,
-        gamma=hyper.gamma,
-        gae_lambda=hyper.gae_lambda,
-        **network,
-    )
+    _train("ppo", work, entry, tick, seed=seed, threads=threads, **ppo_settings(work.ppo, work.num_envs), **network)
+
+
+def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
+    falling = {"end": 0.0} if hyper.is_annealed else {}
+    return {
+        "num_lanes": num_envs,
+        "num_steps": hyper.num_steps,
+        "num_epochs": hyper.num_epochs,
+        "batch_size": hyper.minibatch_size(num_envs),
+        "hidden_sizes": list(hyper.hidden_sizes),
+        "learning_rate": {"start": hyper.learning_rate, **falling},
+        "clip_coef": {"start": hyper.clip_coef, **falling},
+        "entropy_coef": hyper.entropy_coef,
+        "value_coef": hyper.value_coef,
+        "max_grad_norm": hyper.max_grad_norm,
+        "gamma": hyper.gamma,
+        "gae_lambda": hyper.gae_lambda,
+    }
 
 
 def sac(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
-    hyper = work.sac
-    _train(
-        "sac",
-        work,
-        entry,
-        tick,
-        seed=seed,
-        threads=threads,
-        num_lanes=1,
-        batch_size=hyper.batch_size,
-        hidden_sizes=list(hyper.hidden_sizes),
-        learning_rate=hyper.learning_rate,
-        buffer_size=hyper.buffer_size,
-        learning_starts=hyper.learning_starts,
-    )
+    _train("sac", work, entry, tick, seed=seed, threads=threads, **sac_settings(work.sac))
+
+
+def sac_settings(hyper: SAC) -> dict[str, Any]:
+    return {
+        "num_lanes": 1,
+        "batch_size": hyper.batch_size,
+        "hidden_sizes": list(hyper.hidden_sizes),
+        "learning_rate": hyper.learning_rate,
+        "buffer_size": hyper.buffer_size,
+        "learning_starts": hyper.learning_starts,
+    }
 
 
 def _train(algorithm: str, work: Workload, entry: str, tick: Tick, **settings: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workloads import Workload
+from workloads import PPO, SAC, Workload
 
 from peers import Tick
 
@@ -19,43 +19,42 @@ def entries(work: Workload) -> tuple[str, ...]:
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
-    import torch
-    from stable_baselines3 import PPO
+    from stable_baselines3 import PPO as Model
 
-    hyper = work.ppo
+    settings = ppo_settings(work.ppo, work.num_envs)
     if work.is_image:
-        policy, options = "CnnPolicy", {}
-    else:
-        policy, options = "MlpPolicy", {"net_arch": list(hyper.hidden_sizes), "activation_fn": torch.nn.Tanh}
-    model = PPO(
-        policy,
-        _environments(work, entry, seed),
-        learning_rate=_schedule(hyper.learning_rate, hyper.is_annealed),
-        clip_range=_schedule(hyper.clip_coef, hyper.is_annealed),
-        n_steps=hyper.num_steps,
-        batch_size=work.minibatch_size,
-        n_epochs=hyper.num_epochs,
-        ent_coef=hyper.entropy_coef,
-        vf_coef=hyper.value_coef,
-        max_grad_norm=hyper.max_grad_norm,
-        gamma=hyper.gamma,
-        gae_lambda=hyper.gae_lambda,
-        policy_kwargs=options,
-        device="cpu",
-        seed=seed,
-    )
-    learn(model, work, tick)
+        del settings["policy_kwargs"]
+    policy = "CnnPolicy" if work.is_image else "MlpPolicy"
+    learn(Model(policy, _environments(work, entry, seed), device="cpu", seed=seed, **settings), work, tick)
+
+
+def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
+    """Returns what SB3 calls the settings of PPO with perceptrons."""
+    import torch
+
+    return {
+        "learning_rate": _schedule(hyper.learning_rate, hyper.is_annealed),
+        "clip_range": _schedule(hyper.clip_coef, hyper.is_annealed),
+        "n_steps": hyper.num_steps,
+        "batch_size": hyper.minibatch_size(num_envs),
+        "n_epochs": hyper.num_epochs,
+        "ent_coef": hyper.entropy_coef,
+        "vf_coef": hyper.value_coef,
+        "max_grad_norm": hyper.max_grad_norm,
+        "gamma": hyper.gamma,
+        "gae_lambda": hyper.gae_lambda,
+        "policy_kwargs": {"net_arch": list(hyper.hidden_sizes), "activation_fn": torch.nn.Tanh},
+    }
 
 
 def sac(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
-    from stable_baselines3 import SAC
+    from stable_baselines3 import SAC as Model
 
-    learn(SAC("MlpPolicy", work.env_id, device="cpu", **sac_settings(work, seed)), work, tick)
+    learn(Model("MlpPolicy", work.env_id, device="cpu", seed=seed, **sac_settings(work.sac)), work, tick)
 
 
-def sac_settings(work: Workload, seed: int) -> dict[str, Any]:
+def sac_settings(hyper: SAC) -> dict[str, Any]:
     """Returns what SB3 and those that follow it call the settings of SAC."""
-    hyper = work.sac
     return {
         "learning_rate": hyper.learning_rate,
         "buffer_size": hyper.buffer_size,
@@ -64,7 +63,6 @@ def sac_settings(work: Workload, seed: int) -> dict[str, Any]:
         "train_freq": 1,
         "gradient_steps": 1,
         "policy_kwargs": {"net_arch": list(hyper.hidden_sizes)},
-        "seed": seed,
     }
 
 

@@ -44,4 +44,4 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
 def sac(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
     from sbx import SAC
 
-    learn(SAC("MlpPolicy", work.env_id, **sac_settings(work, seed)), work, tick)
+    learn(SAC("MlpPolicy", work.env_id, seed=seed, **sac_settings(work.sac)), work, tick)

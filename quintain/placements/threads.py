@@ -124,7 +124,8 @@ class CollectorThread:
 
     def close(self) -> None:
         self._end()
-        self._thread.join(timeout=_END_SECONDS)
+        # One that was given up will not end now.
+        self._thread.join(timeout=0.0 if isinstance(self._failure, CollectorDied) else _END_SECONDS)
         if not self._thread.is_alive():
             self.env.close()
 

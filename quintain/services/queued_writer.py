@@ -12,8 +12,8 @@ from quintain.services.writers import RunHeader, RunSummary, Writer, WriterCompl
 CAPACITY = 1000
 """Rows and notes that wait; then the oldest is dropped for each new one."""
 MAX_FAILURES = 3
-CLOSE_SECONDS = 2.0
-"""How long the end of a run waits for what is still in the queue."""
+CLOSE_SECONDS = 15.0
+"""How long the end of a run waits for what is still in the queue: a display may need seconds to be imported."""
 
 Call = Callable[[], None]
 
