@@ -15,13 +15,13 @@ from quintain.envs.halves import HalvesEnv
 from quintain.envs.workers import WorkerEnv
 from quintain.policies.base import Policy
 from quintain.rng import Rng
+from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import refuse_empty, refuse_nonfinite
 from quintain.rollouts.sync_collector import (
     EpisodeListener,
     StepListener,
     SyncCollector,
     never,
-    value_truncated,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class HalvesCollector:
                     self._begin(rollout, parts, version)
                 self._take_steps(rollout, parts, should_stop)
             for half, part in zip(self.halves, parts, strict=True):
-                half.value_last(part)
+                value_last(part, self.policy, half.policy_state)
             value_truncated(rollout, self.policy)
             refuse_nonfinite(rollout, self.env.first_lane)
             refuse_empty(rollout, *(half.gate for half in self.halves))

@@ -16,11 +16,12 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.data.spec import build, flatten
+from quintain.data.spec import flatten
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import EnvError
 from quintain.policies.base import Policy, draw_noise
 from quintain.rng import Rng
+from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
 from quintain.rollouts.step_metrics import StepMetrics
 from quintain.state import KeepsState
@@ -230,11 +231,7 @@ class SyncCollector(KeepsState):
     def start_episodes(self) -> None:
         """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
         assert self.cursor == 0, "episodes are cut between rollouts only"
-        for name, rows in flatten(self.env.spec.obs, self.env.reset(), f.OBS).items():
-            np.copyto(self.obs[name], _array(rows))
-        mask = self.env.action_mask()
-        if self.mask is not None and mask is not None:
-            np.copyto(self.mask, _array(mask))
+        self._stand_at(self.env.reset())
         self.first.fill(True)
         self.playing.fill(True)
         self.episode_return.fill(0.0)
@@ -242,12 +239,16 @@ class SyncCollector(KeepsState):
 
     def begin_anew(self, states: Sequence[State]) -> None:
         """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
-        for name, rows in flatten(self.env.spec.obs, self.env.begin_anew([s["env"] for s in states]), f.OBS).items():
+        self._stand_at(self.env.begin_anew([state["env"] for state in states]))
+        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
+
+    def _stand_at(self, obs: Any) -> None:
+        """Keeps what the lanes see at the start of episodes."""
+        for name, rows in flatten(self.env.spec.obs, obs, f.OBS).items():
             np.copyto(self.obs[name], _array(rows))
         mask = self.env.action_mask()
         if self.mask is not None and mask is not None:
             np.copyto(self.mask, _array(mask))
-        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
         """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
@@ -262,16 +263,11 @@ class SyncCollector(KeepsState):
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
-        self.value_last(rollout)
+        value_last(rollout, self.policy, self.policy_state)
         value_truncated(rollout, self.policy)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
         self.hand_over(rollout)
-
-    def value_last(self, rollout: Rollout) -> None:
-        """Values what the last step led to."""
-        slot = rollout.slots[rollout.num_steps]
-        slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
 
     def hand_over(self, rollout: Rollout) -> None:
         """Keeps where the lanes stand, for the next block."""
@@ -292,15 +288,6 @@ class SyncCollector(KeepsState):
     def drain_metrics(self) -> Metrics:
         """Returns and forgets what the environment said about the steps since the last time."""
         return {**self.step_metrics.drain(), **self.gate.metrics()}
-
-
-def value_truncated(rollout: Rollout, policy: Policy) -> None:
-    """Values the last observations of episodes that were cut."""
-    cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
-    if cut.any():
-        rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
-        obs = build(rollout.spec.obs, rows, f.OBS)
-        rollout.storage[f.FINAL_VALUE][cut] = policy.value_of(obs, rows[f.POLICY_STATE])
 
 
 def _array(values: object) -> Array:
