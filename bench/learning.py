@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -53,7 +54,10 @@ def main() -> None:
 def train(python: Path, task: LearningTask, peer: str, seed: int) -> Row:
     """Trains once in a process of the peer's own and appends the outcome to the record."""
     command = [str(python), str(HERE / "learners.py"), peer, task.name, str(seed)]
-    done = subprocess.run(command, env=process_environment(1), capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # where libraries may leave what they like
+        done = subprocess.run(
+            command, env=process_environment(1), cwd=folder, capture_output=True, text=True, check=False
+        )
     lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]
     if not lines:
         raise SystemExit(f"{peer} on {task.name} failed: {done.stderr.strip().splitlines()[-1]}")

@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 def kernel_notes(policy: Policy, algorithm: Algorithm) -> list[str]:
     """Returns the lines to show before training; kernels that were asked for and cannot be are refused here."""
-    if policy.why_plain:
+    plain = {"acting": policy.why_plain, "learning": algorithm.why_plain}
+    compiled = [half for half, reason in plain.items() if not reason]
+    if not compiled:
         return [f"plain path: {policy.why_plain}"]
     from quintain.compiled.act import act
+    from quintain.compiled.adam import descend
     from quintain.compiled.cache import cache_note, is_kept
 
-    learning = f"; learning is plain: {algorithm.why_plain}" if algorithm.why_plain else " and learning"
-    notes = [f"compiled path: acting{learning}"]
+    others = [f"; {half} is plain: {reason}" for half, reason in plain.items() if reason]
+    notes = [f"compiled path: {' and '.join(compiled)}{''.join(others)}"]
     if cannot_keep := cache_note():
         return [*notes, cannot_keep]
-    return notes if is_kept(act) else [*notes, "note: compiling for the first time, which takes about ten seconds"]
+    is_ready = is_kept(descend if policy.why_plain else act)
+    return notes if is_ready else [*notes, "note: compiling for the first time, which takes about ten seconds"]

@@ -189,9 +189,12 @@ class Algorithm(KeepsState, ABC):
 
         A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
-        means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
-        self.world.average(means)
-        values: list[Any] = means.tolist()
+        if self.world.size == 1 and all(isinstance(value, float) for value in sums.values()):
+            values: list[Any] = (np.array(list(sums.values()), np.float32) / np.float32(count)).tolist()
+        else:
+            means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
+            self.world.average(means)
+            values = means.tolist()
         metrics = dict(zip(sums, values, strict=True))
         for name, value in metrics.items():
             if value != value or value in (float("inf"), float("-inf")):

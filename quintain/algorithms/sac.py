@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
 from quintain.algorithms.base import Algorithm, Loss
+from quintain.algorithms.kernel_rule import make_gradients, why_autograd
 from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.replay_draws import ReplayDraws
 from quintain.algorithms.settings import SACSettings
+from quintain.algorithms.side_by_side import SecondThread
 from quintain.algorithms.temperature import Temperature, entropy_of_choices
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.data import fields as f
@@ -33,6 +37,7 @@ from quintain.rng import Rng
 from quintain.world import World
 
 if TYPE_CHECKING:
+    from quintain.algorithms.soft_gradients import SoftGradients
     from quintain.typing import Array, Metrics
 
 NEXT_NOISE = f"{f.NEXT}{f.NOISE}"
@@ -42,7 +47,13 @@ class SAC(Algorithm):
     """Values actions by two critics learned from replay, and prefers good actions without becoming predictable."""
 
     policy: SoftActor
-    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {"num_numbers"}
+    not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {
+        "num_numbers",
+        "draws",
+        "gradients",
+        "second_thread",
+        "why_plain",
+    }
 
     def __init__(
         self,
@@ -65,6 +76,12 @@ class SAC(Algorithm):
         self.temperature = Temperature(settings, self.num_numbers, choice_sizes(policy.spec.action)).to(policy.device)
         super().__init__(settings, policy, signals, rng)
         self.settings: SACSettings = settings
+        self.why_plain = why_autograd(self, is_changed=type(self) is not SAC)
+        self.gradients: SoftGradients | None = None
+        self.second_thread = SecondThread()
+        self.draws = ReplayDraws(self.rng, settings.batch_size, self.num_numbers)
+        if not self.why_plain:
+            self.optimizer.use_kernel()
         policy.acts_at_random.fill_(True)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -94,11 +111,12 @@ class SAC(Algorithm):
         due = self._num_due(batch, progress)
         learning_rate = settings.learning_rate.at(fraction)
         sums: dict[str, torch.Tensor] = {}
-        for step in range(due):
-            [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
-            parts = self.descend(minibatch, fraction, learning_rate)
-            self.targets.follow(self.critics, settings.tau)
-            sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
+        with nullcontext() if self.why_plain else self.second_thread.helping():
+            for step in range(due):
+                [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
+                parts = self.descend(minibatch, fraction, learning_rate)
+                self.targets.follow(self.critics, settings.tau)
+                sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
         return {**self.report(sums, due, progress), "train/learning_rate": learning_rate} if due else {}
 
     def _num_due(self, batch: ReplayBatch, progress: Progress) -> int:
@@ -112,13 +130,28 @@ class SAC(Algorithm):
         ratio = self.settings.updates_per_step
         return math.floor(ratio * after) - math.floor(ratio * before)
 
+    def descend(
+        self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
+    ) -> dict[str, Any]:
+        if self.why_plain:
+            return super().descend(minibatch, fraction, learning_rate, micro_batch_size)
+        num_rows = len(minibatch[f.REWARD])
+        if self.gradients is None or self.gradients.num_rows != num_rows:
+            self.gradients = make_gradients(self, num_rows)
+        parts = self.gradients.write(minibatch)
+        norm = self.optimizer.apply(learning_rate * self.learning_rate_scale, float(num_rows))
+        return {**parts, "train/grad_norm": norm}
+
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields one minibatch, drawn evenly from all that is remembered, with the noise that its actions take."""
         assert isinstance(batch, ReplayBatch)
-        draw, size = self.rng.generator("replay", *counters), batch_size // self.world.size
-        minibatch = batch.memory.draw(draw.integers(len(batch.memory), size=size))
-        noise = torch.from_numpy(draw.standard_normal((2, size, self.num_numbers), dtype="float32"))
-        named = {**minibatch, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
+        update, step = counters
+        size = batch_size // self.world.size
+        if self.draws.size != size or self.draws.rng != self.rng:
+            self.draws = ReplayDraws(self.rng, size, self.num_numbers)
+        places, drawn = self.draws.draw(update, step, len(batch.memory))
+        noise = torch.from_numpy(drawn)
+        named = {**batch.memory.draw(places), f.NOISE: noise[0], NEXT_NOISE: noise[1]}
         device = self.policy.device
         yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from quintain.data.spec import LeafSpec
+from quintain.optimizer import flat_memory
 from quintain.policies.encoders import Encoder
 from quintain.policies.networks import FUNCTIONS, linear
 from quintain.policies.settings import SoftActorSettings
@@ -48,6 +49,8 @@ class TwinCritics(nn.Module):
         # A ParameterList is slow to go through; loading and the optimizer change the data of these same objects.
         self.layers = list(zip(self.weights, self.biases, strict=True))
         self.activate = FUNCTIONS[settings.activation]
+        self.everything = list(self.parameters())
+        self.address, self.flat = 0, torch.zeros(0)
 
     def encode(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the features [B, F] of observations."""
@@ -76,9 +79,19 @@ class TwinCritics(nn.Module):
         """Returns a copy that takes no gradients and sees observations on the same scale, now and later."""
         copied = copy.deepcopy(self).requires_grad_(False)
         copied.encoder.share_scale(self.encoder)
+        # At once, so that whoever reads the weights elsewhere may keep views of them.
+        copied.in_one_piece()
         return copied
+
+    def in_one_piece(self) -> torch.Tensor:
+        """Returns all weights as one vector that shares their memory."""
+        # Whoever moved the parameters to other memory moved the first one too.
+        if self.everything[0].data_ptr() != self.address:
+            self.flat = flat_memory(self.everything)
+            self.address = self.everything[0].data_ptr()
+        return self.flat
 
     @torch.no_grad()
     def follow(self, others: TwinCritics, tau: float) -> None:
         """Moves each weight a part of the way to another's."""
-        torch._foreach_lerp_(list(self.parameters()), list(others.parameters()), tau)
+        self.in_one_piece().lerp_(others.in_one_piece(), tau)

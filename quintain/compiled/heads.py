@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 _ZERO, _HALF, _ONE, _TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
-_HALF_LOG_2PI = np.float32(0.5 * log(2.0 * pi))
+HALF_LOG_2PI = np.float32(0.5 * log(2.0 * pi))
 _LOG_2 = np.float32(log(2.0))
 _FORBIDDEN = np.float32(-1e9)
-_LOWEST_LOG_STD, _HIGHEST_LOG_STD = np.float32(-5.0), np.float32(2.0)
+LOWEST_LOG_STD, HIGHEST_LOG_STD = np.float32(-5.0), np.float32(2.0)
 _LINEAR_FROM = np.float32(20.0)
 
 
@@ -49,9 +49,9 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
             drawn = _ZERO if is_likeliest else noise[r, len(tables.choices) + m]
             number = outputs[mean, r] + exp(log_std) * drawn
             step.numbers[r, m] = number
-            log_prob[r] += -_HALF * drawn * drawn - log_std - _HALF_LOG_2PI
+            log_prob[r] += -_HALF * drawn * drawn - log_std - HALF_LOG_2PI
             if tables.is_squashed:
-                log_prob[r] -= _log_slope(number)
+                log_prob[r] -= log_slope(number)
 
 
 @fast_part
@@ -80,9 +80,9 @@ def judge(
             log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
             number = numbers[rows[r], m]
             noise = (number - outputs[mean, r]) * exp(-log_std)
-            slope = _log_slope(number) if tables.is_squashed else _ZERO
-            judged[0, r] += -_HALF * noise * noise - log_std - _HALF_LOG_2PI - slope
-            judged[1, r] += log_std + _HALF_LOG_2PI + _HALF + slope
+            slope = log_slope(number) if tables.is_squashed else _ZERO
+            judged[0, r] += -_HALF * noise * noise - log_std - HALF_LOG_2PI - slope
+            judged[1, r] += log_std + HALF_LOG_2PI + _HALF + slope
 
 
 @fast_part
@@ -116,7 +116,7 @@ def add_gradient(
             if not tables.has_state_std:
                 grad[place] += by_log_std
             else:
-                is_free = _LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= _HIGHEST_LOG_STD
+                is_free = LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= HIGHEST_LOG_STD
                 deltas[place, r] = by_log_std if is_free else _ZERO
 
 
@@ -166,11 +166,11 @@ def _likeliest(outputs: Array, r: int, first: int, size: int) -> int:
 @fast_part
 def _state_log_std(tables: PolicyTables, output: Any) -> Any:
     log_std = output + np.float32(tables.initial_log_std)
-    return min(max(log_std, _LOWEST_LOG_STD), _HIGHEST_LOG_STD)
+    return min(max(log_std, LOWEST_LOG_STD), HIGHEST_LOG_STD)
 
 
 @fast_part
-def _log_slope(number: Any) -> Any:
+def log_slope(number: Any) -> Any:
     """Returns log |d tanh(u) / du|, in a form that does not lose digits for large u."""
     steep = -_TWO * number
     softplus = steep if steep > _LINEAR_FROM else log1p(exp(steep))

@@ -39,6 +39,7 @@ class ReplayMemory:
         self.segments = [range(start, min(start + self.segment_rows, buffer_size)) for start in self._starts()]
         self.hashes: dict[tuple[str, int], tuple[int, str]] = {}
         self.drawn: dict[str, torch.Tensor] = {}
+        self.drawn_fields: dict[str, torch.Tensor] = {}
 
     def _starts(self) -> range:
         return range(0, self.buffer_size, self.segment_rows)
@@ -64,10 +65,11 @@ class ReplayMemory:
                 dtype: torch.from_numpy(np.zeros((len(places), packed.shape[1]), dtype))
                 for dtype, packed in self.rows.items()
             }
+            self.drawn_fields = self.layout.tensors(self.drawn)
         for dtype, packed in self.rows.items():
             # Without mode="clip" numpy would go through a buffer of its own; the places are in range.
             np.take(packed, places, axis=0, out=self.drawn[dtype].numpy(), mode="clip")
-        return self.layout.tensors(self.drawn)
+        return self.drawn_fields
 
     def state_dict(self) -> State:
         """Returns the ring in segments that share its memory: whoever keeps them must copy them."""

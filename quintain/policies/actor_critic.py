@@ -102,6 +102,11 @@ class ActorCritic(Policy):
         # What a subclass changes the kernels cannot know.
         cls.fits_kernels = vars(cls).get("fits_kernels", False)
 
+    @property
+    def encoders(self) -> tuple[Encoder, Encoder]:
+        """What actor and critic see through; often the same."""
+        return self.trunk.encoder, (self.critic_trunk or self.trunk).encoder
+
     @cached_property
     def why_plain(self) -> str:
         return why_plain(self)

@@ -20,6 +20,7 @@ class ActorOnly(ActorCritic):
     """Acts like an actor-critic; every value is zero."""
 
     fits_kernels = True
+    has_values = False
 
     def __init__(self, settings: ActorOnlySettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         if settings.critic_obs is not None:

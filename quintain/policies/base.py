@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ class Policy(nn.Module, ABC):
     noise: NoiseSpec
     state_size: int = 0
     """Numbers of memory per lane; 0 for a policy without memory."""
+    has_values: ClassVar[bool] = True
+    """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
 
     @property
     def why_plain(self) -> str:
@@ -170,11 +172,16 @@ class Policy(nn.Module, ABC):
 
 
 def draw_noise(rollout: Rollout, noise: NoiseSpec, rng: Rng, *, first_step: int, first_lane: int = 0) -> None:
-    """Fills the rollout's noise from (seed, stream, lane, lane step), each kind of number from a stream of its own."""
+    """Fills the rollout's noise from (seed, stream, lane, lane step)."""
     out = rollout.arrays[f.NOISE] if rollout.arrays else np.zeros(rollout.storage[f.NOISE].shape, np.float32)
+    fill_noise(out, noise, rng, first_step, first_lane)
+    if not rollout.arrays:
+        rollout.storage[f.NOISE].copy_(torch.from_numpy(out))
+
+
+def fill_noise(out: Array, noise: NoiseSpec, rng: Rng, first_step: int, first_lane: int) -> None:
+    """Fills `out [steps, lanes, noise.size]`, each kind of number from a stream of its own."""
     if noise.num_uniform:
         rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step, first_lane)
     if noise.num_normal:
         rng.fill_normal(out[..., noise.num_uniform :], "normal", first_step, first_lane)
-    if not rollout.arrays:
-        rollout.storage[f.NOISE].copy_(torch.from_numpy(out))

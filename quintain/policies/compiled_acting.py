@@ -1,4 +1,4 @@
-"""An actor-critic's acting by compiled kernels: the same numbers to rounding, without a tensor operation per layer."""
+"""A policy's acting by compiled kernels: the same numbers to rounding, without a tensor operation per layer."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ from quintain.optimizer import flat_memory
 from quintain.policies.kernel_tables import num_outputs, num_units, tables_of, tile_size, widest_layer
 
 if TYPE_CHECKING:
-    from quintain.policies.actor_critic import ActorCritic, Trunk
+    from quintain.policies.encoders import Encoder
+    from quintain.policies.kernel_tables import KernelPolicy
     from quintain.typing import Array
 
 _NOTHING = np.zeros(0, np.float32)
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
 
 
 class CompiledActing:
     """Acts for a policy and values for it; it only reads the policy."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: KernelPolicy) -> None:
         self.parameters = list(policy.parameters())
-        self.trunks = (policy.trunk, policy.critic_trunk or policy.trunk)
+        self.encoders = policy.encoders
         self.tables = tables_of(policy)
         self.actions = ActionColumns(leaves(policy.spec.action, f.ACTION))
+        self.bounds = {
+            name: leaf.bounds()
+            for name, leaf in leaves(policy.spec.action, f.ACTION).items()
+            if isinstance(leaf, BoxSpec)
+        }
         self.scratch: dict[int, ActingScratch] = {}
         self.address = 0
         self.flat = _NOTHING
@@ -47,9 +54,17 @@ class CompiledActing:
         act(self.tables, self._parameters(), self._seen(slot), step, deterministic, self._scratch(len(noise)))
         self.actions.write_back(choices, numbers, arrays)
 
+    def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
+        """Returns the leaves of a step's action with numbers squashed into their bounds, as the heads do it."""
+        actions = {name: slot.leaves[name] for name in self.actions.choices}
+        for name, (low, high) in self.bounds.items():
+            numbers = np.tanh(slot.arrays[name])
+            actions[name] = torch.from_numpy(low + _HALF * (numbers + _ONE) * (high - low))
+        return actions
+
     def values(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the critic's value of observations, by field name."""
-        rows = np.ascontiguousarray(self.trunks[1].encoder(obs).numpy())
+        rows = np.ascontiguousarray(self.encoders[1](obs).numpy())
         value = np.empty(len(rows), np.float32)
         nobody = Observed(np.zeros((0, self.tables.actor[0, NUM_INPUTS]), np.float32), _NOTHING, _NOTHING, 0.0)
         seen = nobody, Observed(rows, _NOTHING, _NOTHING, 0.0)
@@ -83,13 +98,12 @@ class CompiledActing:
         return scratch
 
     def _seen(self, slot: Slot) -> tuple[Observed, Observed]:
-        for_actor = _observed(self.trunks[0], slot)
-        return for_actor, for_actor if self.trunks[1] is self.trunks[0] else _observed(self.trunks[1], slot)
+        for_actor = _observed(self.encoders[0], slot)
+        return for_actor, for_actor if self.encoders[1] is self.encoders[0] else _observed(self.encoders[1], slot)
 
 
-def _observed(trunk: Trunk, slot: Slot) -> Observed:
+def _observed(encoder: Encoder, slot: Slot) -> Observed:
     """Returns what a network sees; a single array of floats is scaled by the kernel, anything else by the encoder."""
-    encoder = trunk.encoder
     if encoder.is_plain:
         (name,) = encoder.numbers
         rows = slot.arrays[name]

@@ -8,13 +8,13 @@ from quintain.errors import SettingsError
 from quintain.policies.networks import Mlp
 
 if TYPE_CHECKING:
-    from quintain.policies.actor_critic import ActorCritic
+    from quintain.policies.kernel_tables import KernelPolicy
 
 MAX_WEIGHTS = 250_000
 """Weights of both networks up to which kernels are chosen by themselves; beyond, torch's products are as fast."""
 
 
-def why_plain(policy: ActorCritic) -> str:
+def why_plain(policy: KernelPolicy) -> str:
     """Returns why a policy acts by torch's own operations; nothing if it acts by compiled kernels.
 
     Kernels that were asked for and cannot be are refused.
@@ -30,13 +30,12 @@ def why_plain(policy: ActorCritic) -> str:
     return obstacle
 
 
-def _obstacle(policy: ActorCritic) -> str:
+def _obstacle(policy: KernelPolicy) -> str:
     if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
         return f"kernels do not know what {type(policy).__name__} changes"
-    trunks = [policy.trunk] if policy.critic_trunk is None else [policy.trunk, policy.critic_trunk]
-    if any(trunk.memory is not None for trunk in trunks):
+    if policy.state_size:
         return "there is no kernel for policy.memory"
-    if any(len(trunk.encoder.images) for trunk in trunks):
+    if any(len(encoder.images) for encoder in policy.encoders):
         return "there is no kernel for convolutions; policy.image_encoder=flatten would do without them"
     if policy.device.type != "cpu":
         return f"kernels run on the CPU, and the policy is on {policy.device}"

@@ -1,8 +1,8 @@
-"""From an actor-critic to the tables that kernels read: where its parameters and outputs are."""
+"""From a policy to the tables that kernels read: where its parameters and outputs are."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from torch import nn
@@ -14,14 +14,18 @@ from quintain.policies.networks import Mlp
 
 if TYPE_CHECKING:
     from quintain.policies.actor_critic import ActorCritic
+    from quintain.policies.soft_actor import SoftActor
     from quintain.typing import Array
+
+    KernelPolicy: TypeAlias = ActorCritic | SoftActor
+    """A policy that kernels can act for."""
 
 MAX_TILE = 128
 """Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
 _VECTOR = 16
 
 
-def tables_of(policy: ActorCritic) -> PolicyTables:
+def tables_of(policy: KernelPolicy) -> PolicyTables:
     """Returns the tables of a policy whose parameters lie one after the other in flat memory."""
     sizes = [parameter.numel() for parameter in policy.parameters()]
     starts = np.cumsum([0, *sizes[:-1]]).tolist()

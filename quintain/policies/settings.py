@@ -91,6 +91,10 @@ class SoftActorSettings(NetworkSettings):
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
     """Non-linearity between layers."""
 
+    compiled: bool | None = None
+    """Act by compiled kernels and learn by gradients that are written out, which round differently; null does where
+    there are and they are faster."""
+
 
 REGISTERED = (
     Registration("policy", "soft_actor", SoftActorSettings, "quintain.policies.soft_actor:SoftActor"),

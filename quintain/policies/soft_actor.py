@@ -7,6 +7,7 @@ probabilities of choices, so that an expectation over choices is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,12 +19,14 @@ from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
+from quintain.policies.kernel_rule import why_plain
 from quintain.policies.networks import mlp
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
+    from quintain.policies.compiled_acting import CompiledActing
     from quintain.typing import Array
 
 
@@ -42,6 +45,7 @@ class SoftActor(Policy):
     """One network and its heads; every value is zero."""
 
     acts_at_random: torch.Tensor
+    has_values = False
 
     def __init__(self, settings: SoftActorSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
@@ -64,12 +68,45 @@ class SoftActor(Policy):
         # A buffer, because it decides what is collected: an algorithm that has learned nothing yet sets it.
         self.register_buffer("acts_at_random", torch.zeros((), dtype=torch.bool))
 
+    @property
+    def device(self) -> torch.device:
+        # Asked for in every step: going through the modules for a parameter takes longer than drawing a minibatch.
+        return self.acts_at_random.device
+
+    @property
+    def fits_kernels(self) -> bool:
+        """Whether its network and heads are those that are compiled or written out elsewhere."""
+        # What a subclass changes nobody else can know.
+        return type(self) is SoftActor
+
+    @property
+    def encoders(self) -> tuple[Encoder, Encoder]:
+        """What actor and critic see through; there is no critic, so that it is the same."""
+        return self.encoder, self.encoder
+
+    @cached_property
+    def why_plain(self) -> str:
+        return why_plain(self)
+
+    @cached_property
+    def kernels(self) -> CompiledActing | None:
+        """What acts in place of the modules, if anything does."""
+        if self.why_plain:
+            return None
+        from quintain.policies.compiled_acting import CompiledActing
+
+        return CompiledActing(self)
+
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         mask = slot.leaves.get(f.ACTION_MASK)
+        explores = bool(self.acts_at_random) and not deterministic
+        if slot.arrays and self.kernels is not None and not explores:
+            self.kernels.act(slot, deterministic=deterministic)
+            return
         slot.value.zero_()
         if deterministic:
             slot.log_prob.copy_(self.head.mode(self._output(slot.leaves), slot.leaves, mask))
-        elif self.acts_at_random:
+        elif explores:
             slot.log_prob.copy_(self.head.explore(slot.noise, slot.leaves, mask))
         else:
             slot.log_prob.copy_(self.head.sample(self._output(slot.leaves), slot.noise, slot.leaves, mask))
@@ -123,6 +160,8 @@ class SoftActor(Policy):
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
     def env_action(self, slot: Slot) -> Any:
+        if slot.arrays and self.kernels is not None:
+            return build(self.spec.action, self.kernels.squashed_actions(slot), f.ACTION)
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
     def observe(self, obs: Mapping[str, Array]) -> None:

@@ -18,8 +18,9 @@ def value_last(rollout: Rollout, policy: Policy, policy_state: torch.Tensor) -> 
 
 def value_truncated(rollout: Rollout, policy: Policy) -> None:
     """Values the last observations of episodes that were cut, all in one batch."""
+    if not (rollout.array(f.DONE) & ~rollout.array(f.TERMINATED)).any():
+        return
     cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
-    if cut.any():
-        rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
-        obs = build(rollout.spec.obs, rows, f.OBS)
-        rollout.storage[f.FINAL_VALUE][cut] = policy.value_of(obs, rows[f.POLICY_STATE])
+    rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
+    obs = build(rollout.spec.obs, rows, f.OBS)
+    rollout.storage[f.FINAL_VALUE][cut] = policy.value_of(obs, rows[f.POLICY_STATE])

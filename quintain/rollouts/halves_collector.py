@@ -50,9 +50,10 @@ class HalvesCollector:
                 if self.cursor == 0:
                     self._begin(rollout, parts, version)
                 self._take_steps(rollout, parts, should_stop)
-            for half, part in zip(self.halves, parts, strict=True):
-                value_last(part, self.policy, half.policy_state)
-            value_truncated(rollout, self.policy)
+            if self.policy.has_values:
+                for half, part in zip(self.halves, parts, strict=True):
+                    value_last(part, self.policy, half.policy_state)
+                value_truncated(rollout, self.policy)
             refuse_nonfinite(rollout, self.env.first_lane)
             refuse_empty(rollout, *(half.gate for half in self.halves))
             for half, part in zip(self.halves, parts, strict=True):

@@ -19,10 +19,11 @@ from quintain.data.rollout import Rollout
 from quintain.data.spec import flatten
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import EnvError
-from quintain.policies.base import Policy, draw_noise
+from quintain.policies.base import Policy
 from quintain.rng import Rng
 from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
+from quintain.rollouts.noise_ahead import NoiseAhead
 from quintain.rollouts.step_metrics import StepMetrics
 from quintain.state import KeepsState
 
@@ -48,8 +49,8 @@ class SyncCollector(KeepsState):
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps"}
-    )
+        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps", "noise"}
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class SyncCollector(KeepsState):
     ) -> None:
         self.env = env
         self.policy = policy
-        self.rng = rng
+        self.noise = NoiseAhead(policy.noise, rng)
         self.on_episodes = on_episodes
         self.on_step: StepListener | None = None
         self.writing_env = env if isinstance(env, WritesRollout) else None
@@ -121,7 +122,7 @@ class SyncCollector(KeepsState):
         if self.starts_fresh and self.lane_step > 0:
             self.start_episodes()
         rollout.begin(rollout.sequence + 1, version)
-        draw_noise(rollout, self.policy.noise, self.rng, first_step=self.lane_step, first_lane=self.env.first_lane)
+        self.noise.fill(rollout, self.lane_step, self.env.first_lane)
         for name, rows in self.obs.items():
             rollout.write(name, 0, rows)
         rollout.write(f.FIRST, 0, self.first)
@@ -263,8 +264,9 @@ class SyncCollector(KeepsState):
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
-        value_last(rollout, self.policy, self.policy_state)
-        value_truncated(rollout, self.policy)
+        if self.policy.has_values:
+            value_last(rollout, self.policy, self.policy_state)
+            value_truncated(rollout, self.policy)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
         self.hand_over(rollout)

@@ -12,12 +12,23 @@ from tests.architecture.source import PACKAGE, called_name, files, functions, pl
 SYNCHRONISING = frozenset({"item", "cpu", "tolist"})
 
 PER_STEP = {
-    "rollouts/sync_collector.py": {"_step", "_act", "_take_in", "_admitted", "_follow_episodes", "_skip_resets", "_array"},
+    "rollouts/sync_collector.py": {
+        "_step",
+        "_act",
+        "_take_in",
+        "_admitted",
+        "_follow_episodes",
+        "_skip_resets",
+        "_array",
+    },
     "algorithms/ppo.py": {"loss"},
     "algorithms/a2c.py": {"loss"},
     "algorithms/grpo.py": {"loss"},
     "algorithms/sac.py": {"loss", "minibatches", "_target", "_soft_value", "_of_choices_made"},
-    "algorithms/twin_critics.py": {"encode", "values", "follow"},
+    "algorithms/soft_gradients.py": {"write", "_read", "_propose", "_value_taken", "_fit_critics", "_improve_policy"},
+    "algorithms/dense_layers.py": {"evaluate", "differentiate"},
+    "algorithms/replay_draws.py": {"draw"},
+    "algorithms/twin_critics.py": {"encode", "values", "follow", "in_one_piece"},
     "algorithms/temperature.py": {"coef", "loss"},
     "policies/soft_actor.py": {"act", "propose", "numbers_of", "chosen_in", "_output"},
     "algorithms/base.py": {"minibatches", "descend", "judge", "mirrored"},

@@ -35,6 +35,22 @@ def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return dict(trainer.policy.state_dict())
 
 
+SAC = {"seed": 3, "batch_size": 32, "hidden_sizes": [16, 16], "learning_starts": 40, "max_episode_steps": 17}
+SAC_CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "several steps and lanes": {"num_lanes": 2, "updates_per_step": 1.5, "num_return_steps": 3},
+    "normalized": {"normalize_obs": True, "activation": "tanh", "entropy_coef": 0.2, "buffer_size": 70},
+}
+
+
+def soft_trained(case: str, **settings: Any) -> Trainer:
+    given = {**SAC, **SAC_CASES[case], **settings}
+    trainer = Trainer("sac", "Pendulum-v1", total_timesteps=150, writers=[], events=[], **given)
+    trainer.train()
+    trainer.close()
+    return trainer
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_the_plain_run_to_rounding(case: str) -> None:
     compiled, plain = trained(case), trained(case, compiled=False)
@@ -68,3 +84,30 @@ def test_a_resumed_run_is_exact(case: str) -> None:
     given = {"total_timesteps": BUDGET, "events": [], **given}
     run_file = RunFile.from_names("ppo", given.pop("env"), *(f"{name}={value}" for name, value in given.items()))
     assert_resumes_exactly(run_file, stop_after_steps=[13, 40])
+
+
+@pytest.mark.parametrize("case", SAC_CASES)
+def test_a_run_of_sac_is_the_plain_run_to_rounding(case: str) -> None:
+    compiled, plain, other = soft_trained(case), soft_trained(case, compiled=False), soft_trained(case, seed=4)
+    assert compiled.paths == {"acting": "compiled", "learning": "compiled"}
+    assert plain.paths == dict.fromkeys(("acting", "learning"), "plain: policy.compiled is off")
+    trained_weights = plain.algorithm.optimizer.flat.detach()
+    gap, far = (float((trained_weights - x.algorithm.optimizer.flat.detach()).abs().max()) for x in (compiled, other))
+    # Adam turns gradients of any size into steps of one, so that rounding grows; another seed is much further away.
+    assert 0.0 < gap < 2e-2 < 0.1 < far
+
+
+@pytest.mark.parametrize("case", SAC_CASES)
+def test_the_same_seed_gives_the_same_digest_of_sac_with_any_threads(case: str) -> None:
+    one, again, two = (soft_trained(case, threads=threads) for threads in (1, 1, 2))
+    torch.set_num_threads(1)
+    assert len({digest_of(trainer.state_dict()) for trainer in (one, again, two)}) == 1
+    assert two.algorithm.second_thread.pool is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SAC_CASES)
+def test_a_resumed_run_of_sac_is_exact(case: str) -> None:
+    given = {"total_timesteps": 150, "events": [], **SAC, **SAC_CASES[case]}
+    run_file = RunFile.from_names("sac", "Pendulum-v1", *(f"{name}={value}" for name, value in given.items()))
+    assert_resumes_exactly(run_file, stop_after_steps=[30, 77])

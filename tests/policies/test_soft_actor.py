@@ -101,3 +101,50 @@ def test_actor_and_critics_may_see_different_entries() -> None:
     spec = BehaviorSpec(obs=DictSpec((("seen", box(2)), ("hidden", box(3)))), action=discrete(2))
     policy = SoftActor(SoftActorSettings(hidden_sizes=(4,), actor_obs=("seen",)), spec, Rng(0))
     assert policy.actor[0].in_features == 2
+
+
+@pytest.mark.parametrize("spec", [NUMBERS, HYBRID], ids=["numbers", "hybrid"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_kernels_act_as_torch_does(spec: BehaviorSpec, deterministic: bool) -> None:
+    compiled, plain = (
+        SoftActor(SoftActorSettings(hidden_sizes=(16, 8), normalize_obs=True, compiled=is_compiled), spec, Rng(0))
+        for is_compiled in (True, False)
+    )
+    assert compiled.why_plain == ""
+    assert plain.why_plain == "policy.compiled is off"
+    with torch.no_grad():
+        plain.actor[-1].weight.mul_(60)
+    plain.observe({"obs": np.random.default_rng(0).normal(2.0, 3.0, (50, 2)).astype(np.float32)})
+    compiled.load_state_dict(plain.state_dict())
+    results = []
+    for policy in (compiled, plain):
+        rollout = Rollout(spec, num_lanes=5, num_steps=1, noise_size=policy.noise.size)
+        draw_noise(rollout, policy.noise, Rng(4), first_step=0)
+        rollout.arrays["obs"][...] = np.linspace(-3.0, 5.0, rollout.arrays["obs"].size).reshape(2, 5, 2)
+        rollout.storage[f.VALUE].fill_(7.0)
+        if spec.mask_size:
+            rollout.storage[f.ACTION_MASK].fill_(True)
+        with torch.inference_mode():
+            policy.act(rollout.slots[0], deterministic=deterministic)
+        results.append({name: array[0] for name, array in rollout.arrays.items()})
+    for name, found in results[0].items():
+        np.testing.assert_allclose(found, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)
+    assert not results[0][f.VALUE].any()
+    assert len(np.unique(results[0][f.LOG_PROB])) > 1
+
+
+def test_random_actions_are_random_with_kernels_too() -> None:
+    rollouts = []
+    for is_compiled in (True, False):
+        policy = SoftActor(SoftActorSettings(hidden_sizes=(4,), compiled=is_compiled), NUMBERS, Rng(0))
+        policy.acts_at_random.fill_(True)
+        rollouts.append(acted(policy, 6))
+    assert torch.equal(rollouts[0].storage[f.ACTION], rollouts[1].storage[f.ACTION])
+
+
+def test_what_a_subclass_changes_is_not_compiled_away() -> None:
+    class Doubled(SoftActor):
+        """Does everything twice."""
+
+    policy = Doubled(SoftActorSettings(hidden_sizes=(4,)), NUMBERS, Rng(0))
+    assert "kernels do not know what Doubled changes" in policy.why_plain

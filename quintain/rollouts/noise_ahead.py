@@ -1,0 +1,46 @@
+"""Noise for rollouts of few steps, drawn for many steps at once, which takes as long as for one.
+
+It is a function of lane and step, so that the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout
+from quintain.policies.base import draw_noise, fill_noise
+from quintain.policies.heads import NoiseSpec
+from quintain.rng import Rng
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+_NUM_AHEAD = 32
+
+
+class NoiseAhead:
+    """Fills the noise of one rollout after the other; what it has drawn ahead is no state."""
+
+    def __init__(self, noise: NoiseSpec, rng: Rng) -> None:
+        self.noise = noise
+        self.rng = rng
+        self.drawn: Array = np.zeros((0, 0, noise.size), np.float32)
+        self.place = (0, 0)
+        """The lane step and the lane that what is drawn begins with."""
+
+    def fill(self, rollout: Rollout, first_step: int, first_lane: int) -> None:
+        """Fills the noise of a rollout whose lanes stand at `first_step`."""
+        num_slots = rollout.num_steps + 1
+        if not rollout.arrays or 2 * num_slots > _NUM_AHEAD:
+            draw_noise(rollout, self.noise, self.rng, first_step=first_step, first_lane=first_lane)
+            return
+        start = first_step - self.place[0]
+        is_there = 0 <= start <= len(self.drawn) - num_slots
+        if not is_there or self.place[1] != first_lane or self.drawn.shape[1] != rollout.num_lanes:
+            self.drawn = np.zeros((_NUM_AHEAD, rollout.num_lanes, self.noise.size), np.float32)
+            fill_noise(self.drawn, self.noise, self.rng, first_step, first_lane)
+            self.place, start = (first_step, first_lane), 0
+        np.copyto(rollout.arrays[f.NOISE], self.drawn[start : start + num_slots])
