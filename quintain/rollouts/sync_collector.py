@@ -49,8 +49,8 @@ class SyncCollector(KeepsState):
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "rng", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps", "noise"}
-    )  # fmt: skip
+        {"policy", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps", "noise"}
+    )
 
     def __init__(
         self,
