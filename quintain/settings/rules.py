@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quintain.settings.base import PartSettings
 from quintain.settings.errors import Problem
 from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
+from quintain.settings.placement_rules import (
+    halves_are_whole,
+    integer,
+    mirrors_are_here,
+    processes_have_place,
+    ranks_share_lanes,
+    ranks_share_minibatches,
+    staleness_has_placement,
+    workers_have_lanes,
+)
 from quintain.settings.sources import dotted
 from quintain.settings.yaml_text import KeyPath
 
 
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
-    problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
-    problems += _env_events_can_happen(tree.experiment)
+    problems: list[Problem] = [*ranks_share_lanes(tree), *workers_have_lanes(tree), *processes_have_place(tree)]
+    problems += [*halves_are_whole(tree), *_env_events_can_happen(tree.experiment)]
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
-        problems += _staleness_has_placement(path, behavior, tree.run.placement)
-        problems += _ranks_share_minibatches(path, behavior, tree.run.placement)
+        problems += staleness_has_placement(path, behavior, tree.run.placement)
+        problems += mirrors_are_here(path, behavior, tree.run.placement)
+        problems += ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
         problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
@@ -33,9 +43,9 @@ def broken_rules(tree: RunTree) -> list[Problem]:
 
 
 def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    batch_size = _integer(behavior.algorithm, "batch_size")
-    num_lanes = _integer(experiment.env, "num_lanes")
-    num_steps = _integer(behavior.rollout, "num_steps")
+    batch_size = integer(behavior.algorithm, "batch_size")
+    num_lanes = integer(experiment.env, "num_lanes")
+    num_steps = integer(behavior.rollout, "num_steps")
     if batch_size is None or num_lanes is None or num_steps is None or keeps_replay(behavior):
         return
     if batch_size > num_lanes * num_steps:
@@ -46,58 +56,6 @@ def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experim
             f"{num_lanes * num_steps}; "
             "lower batch_size, or raise num_lanes or num_steps",
             "E0215",
-        )
-
-
-def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    max_staleness = _integer(behavior.rollout, "max_staleness")
-    if max_staleness and placement.type == "local":
-        yield Problem(
-            (*path, "rollout", "max_staleness"),
-            f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
-            "set max_staleness to 0 or choose another placement",
-            "E0213",
-        )
-
-
-def _workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
-    num_workers = tree.run.env_workers.num_workers
-    num_lanes = _integer(tree.experiment.env, "num_lanes")
-    if num_workers is not None and num_lanes is not None and num_workers > num_lanes:
-        yield Problem(
-            ("run", "env_workers", "num_workers"),
-            f"{num_workers} is more than experiment.env.num_lanes, {num_lanes}: a lane runs in one process; lower "
-            "num_workers or raise num_lanes",
-            "E0232",
-        )
-
-
-def _ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
-    num_ranks = _integer(tree.run.placement, "num_ranks") or 1
-    num_lanes = _integer(tree.experiment.env, "num_lanes") or num_ranks
-    group_size = _integer(tree.experiment.env, "group_size") or 1
-    if num_lanes % num_ranks or (num_ranks > 1 and num_lanes // num_ranks % group_size):
-        groups = f" in groups of {group_size}" if group_size > 1 else ""
-        yield Problem(
-            ("run", "placement", "num_ranks"),
-            f"{num_ranks} ranks cannot share experiment.env.num_lanes = {num_lanes} equally{groups}; make num_lanes a "
-            f"multiple of {num_ranks * group_size}",
-            "E0241",
-        )
-
-
-def _ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    num_ranks = _integer(placement, "num_ranks") or 1
-    batch_size = _integer(behavior.algorithm, "batch_size")
-    has_memory = getattr(behavior.policy, "memory", None) is not None
-    unit = num_ranks * (_integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
-    if num_ranks > 1 and batch_size is not None and batch_size % unit:
-        lanes = ", each with whole lanes" if has_memory else ""
-        yield Problem(
-            (*path, "algorithm", "batch_size"),
-            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}{lanes}; make it a "
-            f"multiple of {unit}",
-            "E0241",
         )
 
 
@@ -113,9 +71,9 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
 
 def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     budget = experiment.budget.env_steps
-    num_lanes, num_steps = _integer(experiment.env, "num_lanes"), _integer(behavior.rollout, "num_steps")
+    num_lanes, num_steps = integer(experiment.env, "num_lanes"), integer(behavior.rollout, "num_steps")
     for place, event in enumerate(behavior.events):
-        steps, updates = _integer(event, "every_env_steps"), _integer(event, "every_updates")
+        steps, updates = integer(event, "every_env_steps"), integer(event, "every_updates")
         # An evaluation comes at the end in any case.
         if event.type == "evaluate":
             continue
@@ -129,7 +87,7 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
 
 
 def _env_events_can_happen(experiment: Experiment) -> Iterator[Problem]:
-    num_lanes = _integer(experiment.env, "num_lanes")
+    num_lanes = integer(experiment.env, "num_lanes")
     if num_lanes is None:
         return
     steps_of_a_lane = -(-experiment.budget.env_steps // num_lanes)
@@ -153,7 +111,7 @@ def _never(interval: str, budget: int) -> str:
 
 def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     env = ("experiment", "env")
-    group_size, num_lanes = _integer(experiment.env, "group_size"), _integer(experiment.env, "num_lanes")
+    group_size, num_lanes = integer(experiment.env, "group_size"), integer(experiment.env, "num_lanes")
     if group_size is None or num_lanes is None:
         return
     algorithm = f"{dotted((*path, 'algorithm', 'type'))} {behavior.algorithm.type}"
@@ -180,11 +138,11 @@ def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment)
 
 
 def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    num_steps = _integer(behavior.rollout, "num_steps")
+    num_steps = integer(behavior.rollout, "num_steps")
     if num_steps is None or getattr(behavior.policy, "memory", None) is None:
         return
     for name in ("batch_size", "micro_batch_size"):
-        size = _integer(behavior.algorithm, name)
+        size = integer(behavior.algorithm, name)
         if size is not None and size % num_steps:
             yield Problem(
                 (*path, "algorithm", name),
@@ -196,7 +154,7 @@ def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Probl
 
 
 def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    whole, part = _integer(behavior.algorithm, "batch_size"), _integer(behavior.algorithm, "micro_batch_size")
+    whole, part = integer(behavior.algorithm, "batch_size"), integer(behavior.algorithm, "micro_batch_size")
     if whole is not None and part is not None and part > whole:
         yield Problem(
             (*path, "algorithm", "micro_batch_size"),
@@ -237,8 +195,8 @@ def _replay_has_its_algorithm(path: KeyPath, behavior: Behavior) -> Iterator[Pro
 
 
 def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    buffer_size = _integer(behavior.rollout, "buffer_size")
-    num_lanes, num_steps = _integer(experiment.env, "num_lanes") or 1, _integer(behavior.rollout, "num_steps") or 1
+    buffer_size = integer(behavior.rollout, "buffer_size")
+    num_lanes, num_steps = integer(experiment.env, "num_lanes") or 1, integer(behavior.rollout, "num_steps") or 1
     if buffer_size is None or not keeps_replay(behavior):
         return
     if buffer_size < num_lanes * num_steps:
@@ -248,9 +206,3 @@ def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) 
             f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes * num_steps}; raise it",
             "E0225",
         )
-
-
-def _integer(settings: PartSettings, name: str) -> int | None:
-    """Reads a setting that only some parts of a kind have."""
-    value = getattr(settings, name) if name in type(settings).model_fields else None
-    return value if isinstance(value, int) else None

@@ -30,8 +30,10 @@ LAYERS: tuple[frozenset[str], ...] = (
         {
             "",
             "__main__",
+            "acting",
             "assemble",
             "cli",
+            "collector_process",
             "embodichain_names",
             "env_limits",
             "follow",
