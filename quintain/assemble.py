@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from quintain import registry
+from quintain.acting import ActingPlan, behavior_of, env_maker
 from quintain.algorithms.base import Algorithm
 from quintain.data.rollout import Rollout
 from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.base import Env
-from quintain.envs.eventful import cfg_of, with_events
-from quintain.envs.gymnasium import env_from_object, gym_env
 from quintain.envs.hosting import Hosting
-from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.kernel_notes import kernel_notes
+from quintain.placements.local import LocalPlacement
+from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
 from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.settings import ReplaySettings
+from quintain.rollouts.source import LocalSource
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.events import EventManager
 from quintain.services.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
-from quintain.settings.rules import has_agents
+from quintain.settings.agent_rules import has_agents
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.events import CallFunction, EventContext
 from quintain.trainers.global_streams import GlobalStreams
@@ -42,12 +40,6 @@ if TYPE_CHECKING:
     from quintain.services.writers import Writer
     from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
-
-
-class EnvMaker(Protocol):
-    """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
-
-    def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
 
 
 @dataclass(frozen=True)
@@ -75,19 +67,19 @@ def assemble(
 
         return assemble_agents(run_file, session, writer)
     parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
-    trainer_class: Any = load_part("trainer", _behavior(run_file).trainer)
+    trainer_class: Any = load_part("trainer", behavior_of(run_file).trainer)
     trainer: Trainer = trainer_class.from_parts(parts)
     return trainer
 
 
 def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
-    experiment, behavior = run_file.experiment, _behavior(run_file)
+    experiment, behavior = run_file.experiment, behavior_of(run_file)
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     hosting = Hosting.from_settings(run_file.run.env_workers)
-    env_settings: Any = experiment.env
-    env = _training_env(run_file, slots, hosting, rng, world)
+    placement = _make_placement(run_file, slots, hosting, world)
+    env = placement.env
     for note in env.notes:
         writer.note(note)
     policy = slots.policy or make_policy(run_file, env.spec)
@@ -104,19 +96,12 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
     _connect_symmetry(behavior.algorithm, algorithm, env, policy)
-    collector = SyncCollector(
-        env,
-        policy,
-        rng.child("acting"),
-        episodes.extend,
-        starts_fresh=algorithm.starts_fresh,
-        on_nonfinite=env_settings.on_nonfinite,
-    )
+    source, blocks = placement.furnish(policy, episodes.extend, starts_fresh=algorithm.starts_fresh)
     return Parts(
         policy=policy,
         algorithm=algorithm,
-        source=load_part("placement", run_file.run.placement)(run_file.run.placement, collector),
-        store=_make_store(run_file, _make_block(behavior, env, policy), session, writer, world),
+        source=source,
+        store=_make_store(run_file, blocks, session, writer, world),
         progress=Progress(experiment.budget.env_steps),
         events=make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
@@ -129,33 +114,43 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def _make_block(behavior: Behavior, env: Env, policy: Policy) -> Rollout:
-    return Rollout(
-        env.spec,
-        num_lanes=env.num_lanes,
-        num_steps=behavior.rollout.num_steps,  # type: ignore[attr-defined]  # every rollout has steps
-        noise_size=policy.noise.size,
-        state_size=policy.state_size,
-        group_size=env.group_size,
-        device=policy.device,
+def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: World) -> Placement:
+    """Makes what decides where acting happens, and with it the environment."""
+    plan = ActingPlan(
+        run_file,
+        hosting,
+        slot=slots.env,
+        env_events=slots.env_events,
+        has_own_policy=slots.policy is not None,
+        rank=world.rank,
+        num_ranks=world.size,
     )
+    settings = run_file.run.placement
+    registered: Any = load_part("placement", settings)
+    if isinstance(registered, type) and issubclass(registered, LocalSource):
+        return LocalPlacement(settings, plan, registered)
+    placement: Placement = registered(settings, plan)
+    return placement
 
 
-def _make_store(run_file: RunFile, block: Rollout, session: Session, writer: Writer, world: World) -> RolloutStore:
-    settings = _behavior(run_file).rollout
+def _make_store(
+    run_file: RunFile, blocks: Sequence[Rollout], session: Session, writer: Writer, world: World
+) -> RolloutStore:
+    settings = behavior_of(run_file).rollout
     store_class: Any = load_part("rollout", settings)
     store: RolloutStore
     if isinstance(settings, ReplaySettings):
         place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        row_bytes = RowLayout(block.spec).row_bytes
+        row_bytes = RowLayout(blocks[0].spec).row_bytes
         # On all ranks together there are as many transitions as on one.
         buffer_size = settings.buffer_size // world.size
         allocate, note = place.allocator(buffer_size * row_bytes, row_bytes)
         if note:
             writer.note(note)
-        store = store_class(block, settings.model_copy(update={"buffer_size": buffer_size}), allocate)
+        settings = settings.model_copy(update={"buffer_size": buffer_size})
+        store = store_class(blocks[0], settings, allocate, more_blocks=blocks[1:])
     else:
-        store = store_class(block)
+        store = store_class(*blocks)
     return store
 
 
@@ -171,73 +166,9 @@ def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, 
     )
 
 
-def _training_env(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> Env:
-    """Makes this rank's lanes, with their events."""
-    settings: Any = run_file.experiment.env
-    num_lanes = settings.num_lanes // world.size
-    make = env_maker(run_file, slots.env, hosting, is_grouped=True)
-    env = make(num_lanes, rng.child("env"), first_lane=num_lanes * world.rank)
-    events = {**cfg_of(settings.env_events), **slots.env_events}
-    return with_events(env, events, rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
-
-
-def env_maker(
-    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
-) -> EnvMaker:
-    """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
-
-    Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
-    """
-    settings = run_file.experiment.env
-    if has_agents(run_file.experiment):
-        raise SettingsError(
-            "an environment of agents has no lanes: it can be trained in, and neither evaluated nor measured yet",
-            code="E0226",
-        )
-    if not is_grouped and "group_size" in type(settings).model_fields:
-        settings = settings.model_copy(update={"group_size": 1})
-    make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
-    knows_lanes = "first_lane" in inspect.signature(make).parameters
-
-    def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
-        if isinstance(slot, Env):
-            env: Env = slot
-        elif first_lane and not knows_lanes:
-            # It cannot give a lane the seeds that it would have on one rank; at least no two ranks share theirs.
-            env = make(num_lanes, rng.child(f"lanes_from_{first_lane}"))
-        else:
-            env = make(num_lanes, rng, **({"first_lane": first_lane} if first_lane else {}))
-        if first_lane != env.first_lane:
-            env.first_lane = first_lane
-        return env
-
-    return make_env
-
-
-def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
-    if slot is not None and not isinstance(slot, Env):
-        return partial(_env_from_slot, settings, slot, hosting)
-    if slot is None and isinstance(settings, GymSettings):
-        return partial(gym_env, settings, hosting=hosting)
-    hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
-    return partial(load_part("env", settings), settings)
-
-
-def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
-    return env_from_object(
-        slot,
-        num_lanes,
-        rng,
-        group_size=settings.group_size,
-        encode_text=settings.text_observations == "encode",
-        first_lane=first_lane,
-        hosting=hosting,
-    )
-
-
 def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
     """Builds an untrained policy that fits the spaces."""
-    settings = _behavior(run_file).policy
+    settings = behavior_of(run_file).policy
     policy: Policy = load_part("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
     return policy
 
@@ -291,10 +222,6 @@ def _connect_symmetry(settings: Any, algorithm: Algorithm, env: Env, policy: Pol
             code="E0220",
         )
     algorithm.mirror = env.mirror
-
-
-def _behavior(run_file: RunFile) -> Behavior:
-    return next(iter(run_file.experiment.behaviors.values()))
 
 
 def load_part(kind: str, settings: Any) -> Callable[..., Any]:

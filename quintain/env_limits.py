@@ -81,7 +81,7 @@ def raw_rates(run_file: RunFile, seconds: float) -> Iterator[RawRate]:
 
 
 def _raw_rate(run_file: RunFile, num_lanes: int, seconds: float) -> float:
-    from quintain.assemble import env_maker
+    from quintain.acting import env_maker
     from quintain.envs.play import random_actions
     from quintain.rng import Rng
 

@@ -10,6 +10,7 @@ QuintainError                      1   a bug of ours
 │   └── CheckpointIncompatible     4
 ├── EnvError                       5   an environment cannot be created or broke its contract
 ├── RankError                      5   another learner of this run ended or fell silent
+├── CollectorDied                  5   the process that acts for the learner ended or fell silent
 ├── NonFiniteError                 6   NaN or infinity where a number is needed
 ├── ServiceError                   7   an external service
 └── ResourceError                  8   disk, memory, file descriptors
@@ -79,6 +80,11 @@ class EnvError(QuintainError):
 class RankError(QuintainError):
     exit_code = 5
     default_code = "E0530"
+
+
+class CollectorDied(QuintainError):
+    exit_code = 5
+    default_code = "E0540"
 
 
 class NonFiniteError(QuintainError):

@@ -133,7 +133,8 @@ def evaluate(
 
     import torch
 
-    from quintain.assemble import env_maker, make_policy, resolve_device
+    from quintain.acting import env_maker
+    from quintain.assemble import make_policy, resolve_device
     from quintain.rng import Rng
     from quintain.rollouts.evaluate import Evaluator
     from quintain.trainers.events import MAX_EVAL_LANES

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quintain.services import state_files
-from quintain.services.state_files import SUBTREES, EncodedState
+from quintain.services.packed_state import pack, unpack
+from quintain.services.state_files import SUBTREES
 
 if TYPE_CHECKING:
     from quintain.policies.base import Policy
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from quintain.world import World
 
 RANKS = "ranks"
-_LENGTH_BYTES = 8
 
 
 def gather_state(trainer: Trainer) -> State:
@@ -70,19 +69,6 @@ def share_policy(policy: Policy, world: World) -> None:
 def broadcast_state(world: World, state: State | None) -> State:
     """Returns rank 0's state to all ranks, as a checkpoint would give it back."""
     return unpack(world.broadcast(b"" if state is None else pack(state)))
-
-
-def pack(state: State) -> bytes:
-    """Turns a state into bytes; what is not finite is refused later, by the checkpoint."""
-    encoded = state_files.encode(state_files.with_bulk_inside(state), allow_nonfinite=SUBTREES)
-    document = encoded.document_bytes()
-    return len(document).to_bytes(_LENGTH_BYTES, "little") + document + encoded.tensor_bytes()
-
-
-def unpack(data: bytes) -> State:
-    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    encoded: EncodedState = state_files.parse(data[end:], data[_LENGTH_BYTES:end])
-    return state_files.decode(encoded)
 
 
 def _take(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class FaultDesk:
 
     def final_error(self, spent: EnvError, first: LaneFault | None) -> EnvError:
         """Returns the error that ends the run, with the place of the first report in it."""
-        path = next((path for fault, path in self.reports if fault is first), None)
+        path = next((path for fault, path in self.reports if fault == first), None)
         if path is None and first is not None:
             path = self._write_report(first)
         place = f" ({path})" if path else ""
@@ -105,9 +105,11 @@ def watching_environments(run: Run, trainer: Trainer) -> Iterator[None]:
     """Tells the user of faults while the block runs; raises at its end if environments broke too often to go on."""
     desk = FaultDesk(run, trainer)
     faults, team = trainer.faults, trainer.hosting.team
-    if team is not None and run.directory is not None and run.checkpoints is not None:
+    supervisors = [*([] if team is None else [team.supervisor]), *trainer.source.supervisors]
+    if supervisors and run.directory is not None and run.checkpoints is not None:
         atomic.make_directory(run.directory.worker_logs)
-        team.supervisor.log_to(run.directory.worker_logs)
+        for supervisor in supervisors:
+            supervisor.log_to(run.directory.worker_logs)
     faults.listen(desk.receive, trainer.stop)
     try:
         yield

@@ -9,8 +9,8 @@ from quintain import registry
 from quintain.services.queued_writer import QueuedWriter
 from quintain.services.run_directory import RunDirectory
 from quintain.services.writers import RunHeader, Writer
+from quintain.settings.agent_rules import has_agents
 from quintain.settings.fingerprint import leaves
-from quintain.settings.rules import has_agents
 from quintain.versions import facts, quintain_version
 
 if TYPE_CHECKING:

@@ -65,7 +65,8 @@ class TrajectoryQueueStore:
         self.spec = spec
         self.horizon = horizon
         self.queue: AgentManagerQueue[Trajectory] = AgentManagerQueue(behavior_id, maxlen)
-        self.is_lent, self.is_taken, self.is_spent, self.is_full = True, False, False, False
+
+    is_lent, is_taken, is_spent, is_full = True, False, False, False
 
     @property
     def trajectories(self) -> TrajectoryQueueStore:

@@ -62,7 +62,7 @@ def check(
 
 
 def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
-    from quintain.assemble import env_maker
+    from quintain.acting import env_maker
     from quintain.envs.checks import check_env, check_lanes
     from quintain.envs.settings import GymSettings
 

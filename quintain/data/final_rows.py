@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 class FinalRows:
     """Rows that are added as episodes end, with the policy's memory at that moment if it has one."""
 
-    def __init__(self, like: Mapping[str, torch.Tensor], state_size: int, capacity: int) -> None:
+    def __init__(
+        self,
+        like: Mapping[str, torch.Tensor],
+        state_size: int,
+        capacity: int,
+        new: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
+    ) -> None:
         """Makes room for rows of the fields `like` [T+1, N, ...]; the room doubles when it is too small."""
         self.count = 0
-        self.rows = {name: field.new_zeros((capacity, *field.shape[2:])) for name, field in like.items()}
-        device = next(iter(like.values())).device
-        self.rows["policy_state"] = torch.zeros((capacity, state_size), device=device)
+        self.rows = {name: new((capacity, *field.shape[2:]), field.dtype) for name, field in like.items()}
+        self.rows["policy_state"] = new((capacity, state_size), torch.float32)
 
     def clear(self) -> None:
         self.count = 0

@@ -6,9 +6,10 @@ that steps environments. A step's slot is contiguous, and the first T steps flat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from quintain.typing import Array, State
+
+Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+"""Makes memory of this shape and type, filled with zeros."""
 
 TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
 
@@ -56,7 +60,9 @@ class Rollout:
         state_size: int = 0,
         group_size: int = 1,
         device: torch.device | str = "cpu",
+        allocate: Allocator | None = None,
     ) -> None:
+        """Makes the block; memory of the caller's own (`allocate`) has a fixed size, and room for every last row."""
         self.spec = spec
         self.num_lanes = num_lanes
         self.num_steps = num_steps
@@ -64,10 +70,12 @@ class Rollout:
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
-        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, self.device)
-        self.policy_state = torch.zeros((num_lanes, state_size), device=self.device)
+        new = allocate or partial(_zeros, self.device)
+        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, new)
+        self.policy_state = new((num_lanes, state_size), torch.float32)
         obs = {name: self.storage[name] for name in self.obs_names}
-        self.final = FinalRows(obs, state_size, capacity=max(num_lanes, num_lanes * num_steps // 8))
+        most = num_lanes * num_steps
+        self.final = FinalRows(obs, state_size, most if allocate else max(num_lanes, most // 8), new)
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
@@ -90,6 +98,16 @@ class Rollout:
             leaves={name: step[name] for name in seen + ([f.ACTION_MASK] if self.spec.mask_size else [])},
             arrays={name: array[t] for name, array in self.arrays.items()},
         )
+
+    def part(self, lanes: slice) -> Rollout:
+        """Returns some neighbouring lanes as a block in the same memory; both add to the same last observations."""
+        part = copy.copy(self)
+        part.storage = {name: tensor[:, lanes] for name, tensor in self.storage.items()}
+        part.arrays = {name: array[:, lanes] for name, array in self.arrays.items()}
+        part.policy_state = self.policy_state[lanes]
+        part.num_lanes = len(part.policy_state)
+        part.slots = [part._slot(t) for t in range(self.num_steps + 1)]
+        return part
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Returns the field as [N, T+1, ...], a view."""
@@ -128,7 +146,8 @@ class Rollout:
         """Clears what the last use of this memory left behind."""
         self.sequence = sequence
         self.final.clear()
-        cleared = dict.fromkeys((f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD), 0)
+        written = (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN)
+        cleared = dict.fromkeys(written, 0)
         fields: Mapping[str, Any] = self.arrays or self.storage
         # Both faces of a field take a whole assignment; for a block of few steps numpy's costs a tenth.
         for name, value in {**cleared, f.FINAL_INDEX: -1, f.VALID: True, f.POLICY_VERSION: version}.items():
@@ -183,11 +202,15 @@ class Batch:
         return {name: field[rows] for name, field in flat.items()}
 
 
+def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 def _allocate(
-    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, device: torch.device
+    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, new: Allocator
 ) -> dict[str, torch.Tensor]:
     def field(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros((num_steps + 1, num_lanes, *shape), dtype=dtype, device=device)
+        return new((num_steps + 1, num_lanes, *shape), dtype)
 
     structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
     return {

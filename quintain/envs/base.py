@@ -72,6 +72,14 @@ class Env(KeepsState, ABC):
         """
         return self.reset()
 
+    def be_watched(self) -> None:
+        """Lets `pulse` change from now on while lanes of a single step move on, where they do so one by one."""
+
+    @property
+    def pulse(self) -> int:
+        """A number that stands still while nothing moves; may be read in any thread."""
+        return 0
+
     def action_mask(self) -> Values | None:
         """Returns what may be chosen in the observations that `reset` returned; None without masks."""
         return None

@@ -49,6 +49,13 @@ class EventfulEnv(Env):
         self.events.apply(RESET)
         return obs
 
+    def be_watched(self) -> None:
+        self.env.be_watched()
+
+    @property
+    def pulse(self) -> int:
+        return self.env.pulse
+
     def action_mask(self) -> Values | None:
         return self.env.action_mask()
 

@@ -55,6 +55,17 @@ Listener = Callable[[LaneFault, str], None]
 """Receives a fault and a line for the user."""
 
 
+@dataclass(frozen=True)
+class FaultNews:
+    """What a keeper in another thread or process has to tell since the last time."""
+
+    told: tuple[tuple[LaneFault, str], ...] = ()
+    restarts: int = 0
+    aborted: int = 0
+    spent: EnvError | None = None
+    fatal: LaneFault | None = None
+
+
 class FaultKeeper:
     """Counts faults against a budget; without a budget the first one is an error."""
 
@@ -86,14 +97,15 @@ class FaultKeeper:
             raise fault.as_error() from fault.cause
         self.restarts += 1
         self.aborted += num_aborted
-        verdicts = [self.budget.fail((team, lane), fault) for lane in fault.lanes]
-        used = max(self.budget.used((team, lane)) for lane in fault.lanes)
+        numbers = [first_lane + lane for lane in fault.lanes]
+        verdicts = [self.budget.fail((team, number), fault) for number in numbers]
+        used = max(self.budget.used((team, number)) for number in numbers)
         cause = f" ({fault.error})" if fault.error else ""
         window = f"{self.budget.max_restarts} in {self.budget.window_seconds:g} s"
         self._tell(fault, f"warning[{fault.warning}]: {fault.what}{cause}, restarted ({used} of {window})")
-        for lane, verdict in zip(fault.lanes, verdicts, strict=True):
+        for number, verdict in zip(numbers, verdicts, strict=True):
             if verdict is not None:
-                self._end(f"{_owner(team)}lane {first_lane + lane}", verdict)
+                self._end(f"{_owner(team)}lane {number}", verdict)
 
     def wait_before_restart(self, lanes: Iterable[int], team: str = "") -> None:
         """Gives environments that failed several times in a row, or what they need, some time to come back.
@@ -107,6 +119,15 @@ class FaultKeeper:
         """Takes note of the fault after which no lane works, or of None if one does; too long ends the run."""
         if self.budget is not None and (verdict := self.budget.watch_team(team, fault)) is not None:
             self._end(f"every {_owner(team)}lane", verdict)
+
+    def adopt(self, news: FaultNews) -> None:
+        """Counts and tells what another keeper decided, and asks to stop, or raises, as if it were decided here."""
+        self.restarts += news.restarts
+        self.aborted += news.aborted
+        for fault, line in news.told:
+            self._tell(fault, line)
+        if news.spent is not None:
+            self._stop(news.spent, news.fatal)
 
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
         """Ends the series of failures of lanes that took a good step."""
@@ -132,6 +153,9 @@ class FaultKeeper:
         first = verdict.first
         error = EnvError(f"{who} {verdict.reason}; first: {first.as_error().message}", code="E0503")
         error.__cause__ = first.cause
+        self._stop(error, first)
+
+    def _stop(self, error: EnvError, first: LaneFault | None) -> None:
         if self._give_up is None:
             raise error
         self.spent, self.fatal = error, first

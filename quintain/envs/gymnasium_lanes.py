@@ -98,6 +98,13 @@ class LaneEnv(Env):
         """The environments themselves, where they are in this process."""
         return list(self.host.envs.values())
 
+    def be_watched(self) -> None:
+        self.host.is_watched = True
+
+    @property
+    def pulse(self) -> int:
+        return int(self.rows.marks.sum())
+
     def reset(self, lanes: Any = None) -> Any:
         wanted = self.every_lane if lanes is None else np.flatnonzero(np.asarray(lanes)).tolist()
         if lanes is None:
@@ -120,15 +127,21 @@ class LaneEnv(Env):
         return self.mask
 
     def step(self, action: Any) -> StepResult:
+        return self._conclude(self.crew.step(self._choose(action)))
+
+    def _choose(self, action: Any) -> list[int]:
+        """Puts the actions where the lanes read them; returns the lanes that can be stepped."""
         rows = self.rows
         chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
         for name, values in chosen.items():
             self.action_checks.refuse_impossible(name, values, self.mask)
             rows.action[name][...] = values
         self.action_log.append(chosen)
-        was_down = _has_any(self.down)
-        up = np.flatnonzero(~self.down).tolist() if was_down else self.every_lane
-        faults = self.crew.step(up)
+        return np.flatnonzero(~self.down).tolist() if _has_any(self.down) else self.every_lane
+
+    def _conclude(self, faults: Sequence[LaneFault]) -> StepResult:
+        """Follows the episodes after a step, and makes anew what broke in it."""
+        rows, was_down = self.rows, _has_any(self.down)
         if was_down or faults:
             self._abort(faults)
         if _has_any(rows.terminated) or _has_any(rows.truncated):
@@ -137,13 +150,13 @@ class LaneEnv(Env):
             self.incarnation[ended] = 0
             self._start_episodes(ended)
         if was_down or faults:
-            self.faults.succeeded(np.flatnonzero(~self.aborted).tolist(), self.team)
+            self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
             self._take_down(faults, num_aborted=None)
             self._bring_up()
             aborted: Array | None = self.aborted.copy()
         else:
             aborted = None
-            self.faults.succeeded(self.every_lane, self.team)
+            self.faults.succeeded(range(self.first_lane, self.first_lane + self.num_lanes), self.team)
         return StepResult(
             rows.obs_view,
             rows.reward,
@@ -294,7 +307,7 @@ class LaneEnv(Env):
         if self.faults.spent is not None or not self.down.any():
             return
         lanes = np.flatnonzero(self.down).tolist()
-        self.faults.wait_before_restart(lanes, self.team)
+        self.faults.wait_before_restart([self.first_lane + lane for lane in lanes], self.team)
         self.incarnation[lanes] += 1
         faults = self._restart(lanes)
         self.down[lanes] = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quintain.envs.faults import FaultKeeper, LaneFault
 from quintain.errors import SettingsError
@@ -20,6 +20,8 @@ class WorkerTeam:
 
     settings: EnvWorkerSettings
     supervisor: Supervisor
+    first_number: int = 0
+    """What the first worker of an environment is called by."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,19 @@ class Hosting:
         if settings.num_workers is not None:
             team = WorkerTeam(settings, Supervisor(PRELOAD, settings.pass_environment))
         return cls(FaultKeeper(budget), team)
+
+    def halved(self) -> tuple[Hosting, Hosting]:
+        """Returns places for two halves of the lanes, with half of the workers each, under the same watch."""
+        team = self.team
+        assert team is not None, "only workers step by halves"
+        num_workers = team.settings.num_workers or 0
+        most = num_workers - num_workers // 2
+
+        def with_workers(count: int, first_number: int) -> Hosting:
+            settings = team.settings.model_copy(update={"num_workers": count})
+            return replace(self, team=replace(team, settings=settings, first_number=first_number))
+
+        return with_workers(most, 0), with_workers(num_workers - most, most)
 
     def refuse_workers(self, why: str) -> None:
         """Refuses a setting that would have no effect."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
 from quintain.registry import import_part
 
-_HOW = "Name it as module:Name, define it in a module that can be imported, or leave run.env_workers.num_workers out"
+_HOW = "Name it as module:Name, define it in a module that can be imported, or keep it in this process"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Recipe:
     """Gymnasium's own description of the id, for a process in which nobody registered it."""
     path: str = ""
     arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] | None = None
+    keywords: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
@@ -49,12 +49,20 @@ class Recipe:
     def factory(self) -> EnvFactory:
         """Returns what makes one environment, in whichever process it is called."""
         if self.settings is not None:
-            settings = GymSettings.model_validate(self.settings)
-            if self.registered is not None and settings.id not in gymnasium.registry:
-                gymnasium.registry[settings.id] = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
-            return factory_of(settings)
+            self.register()
+            return factory_of(GymSettings.model_validate(self.settings))
+        return partial(made_alone, self.path, self.made_by())
+
+    def register(self) -> None:
+        """Tells Gymnasium of an id that only the process knew in which the recipe was written."""
+        if self.registered is not None:
+            spec = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
+            gymnasium.registry.setdefault(spec.id, spec)
+
+    def made_by(self) -> Any:
+        """Returns what the recipe was written from, where that was an object."""
         made_by = import_part("env", self.path)
-        return partial(made_alone, self.path, partial(made_by, *self.arguments, **(self.keywords or {})))
+        return partial(made_by, *self.arguments, **self.keywords) if self.arguments or self.keywords else made_by
 
     def to_json(self) -> dict[str, Any]:
         """Returns the recipe as JSON; what is not JSON cannot travel."""
@@ -63,7 +71,7 @@ class Recipe:
             text = json.dumps(words, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise SettingsError(
-                f"run.env_workers: an environment's arguments cannot be sent to another process ({error}). {_HOW}",
+                f"an environment's arguments cannot be sent to another process ({error}). {_HOW}",
                 code="E0231",
             ) from error
         found: dict[str, Any] = json.loads(text)
@@ -100,5 +108,5 @@ def _path_of(made_by: Any) -> str:
         found = getattr(found, step, None)
     if found is not made_by or module == "__main__":
         shown = name or type(made_by).__name__
-        raise SettingsError(f"run.env_workers: another process cannot import {module}:{shown}. {_HOW}", code="E0231")
+        raise SettingsError(f"another process cannot import {module}:{shown}. {_HOW}", code="E0231")
     return f"{module}:{name}"

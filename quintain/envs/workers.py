@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
+from quintain.envs.base import StepResult
 from quintain.envs.faults import FaultKeeper, LaneFault
 from quintain.envs.gymnasium_lanes import LaneEnv
 from quintain.envs.hosting import WorkerTeam
@@ -42,6 +43,8 @@ ENTRY = "quintain.envs.worker_process:serve"
 class WorkerEnv(LaneEnv):
     """Steps lanes that live in worker processes; the numbers are those of the same lanes in this process."""
 
+    crew: WorkerCrew
+
     def __init__(
         self,
         name: str,
@@ -65,6 +68,16 @@ class WorkerEnv(LaneEnv):
         label = rng.path.strip("/").replace("/", "-") or "env"
         crew = WorkerCrew(name, order, num_lanes, team, label=label, first_lane=first_lane)
         self._install(name, crew, rng, HostOptions(group_size, encode_text, first_lane), faults)
+
+    def begin_step(self, action: Any) -> None:
+        """Lets the workers step all lanes; what it led to is returned by `finish_step`, which must be called next."""
+        self.crew.begin_step(self._choose(action))
+
+    def finish_step(self) -> StepResult:
+        return self._conclude(self.crew.finish_step())
+
+    def be_watched(self) -> None:
+        """Does nothing: workers always are."""
 
     @property
     def mirror(self) -> Any:
@@ -91,8 +104,13 @@ class WorkerCrew:
         self.settings = team.settings
         self.supervisor = team.supervisor
         shares = np.array_split(np.arange(num_lanes), num_workers)
-        self.workers = [WorkerHandle(f"{label}-{i}", share.tolist(), first_lane) for i, share in enumerate(shares)]
+        self.workers = [
+            WorkerHandle(f"{label}-{i}", share.tolist(), first_lane)
+            for i, share in enumerate(shares, team.first_number)
+        ]
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
+        self.stepping: list[WorkerHandle] = []
+        """Who was told to step."""
         self.resources = ExitStack()
         # Until the shared memory is there, workers have no place in which to note down what they do.
         self.watch = WorkerWatch(name, team, np.zeros(num_lanes, np.int64))
@@ -120,17 +138,29 @@ class WorkerCrew:
         return self._call("restart", lanes, parameters=parameters)
 
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
-        if len(lanes) != len(self.home) or not autoreset:
-            return self._call("step", lanes, autoreset=autoreset)
-        for worker in self.workers:
-            worker.send_step()
+        if not autoreset:
+            return self._call("step", lanes, autoreset=False)
+        self.begin_step(lanes)
+        return self.finish_step()
+
+    def begin_step(self, lanes: Sequence[int]) -> None:
+        """Sends the command to step, and waits for nobody."""
+        if len(lanes) == len(self.home):
+            for worker in self.workers:
+                worker.send_step()
+            self.stepping = self.workers
+        else:
+            self.stepping = self._ask("step", lanes, autoreset=True)
+
+    def finish_step(self) -> list[LaneFault]:
+        """Waits for everyone who was told to step."""
         # All must answer, so it does not matter who is waited for first: no poll, and one wake-up for several answers.
         faults: list[LaneFault] = []
-        for place, worker in enumerate(self.workers):
+        for place, worker in enumerate(self.stepping):
             if not worker.read(faults, waits=True):
                 faults.append(self.watch.lose(worker))
             elif worker.num_owed:
-                return self.watch.gather(self.workers[place:], faults)
+                return self.watch.gather(self.stepping[place:], faults)
         return faults
 
     def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
@@ -160,15 +190,19 @@ class WorkerCrew:
     def _call(
         self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Any
     ) -> list[LaneFault]:
-        if not lanes:
-            return []
-        asked = dict.fromkeys(self.home[lane] for lane in lanes)
+        return self.watch.gather(asked) if (asked := self._ask(call, lanes, parameters=parameters, **words)) else []
+
+    def _ask(
+        self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Any
+    ) -> list[WorkerHandle]:
+        """Sends a command about some lanes to the workers that have them, and returns these."""
+        asked = list(dict.fromkeys(self.home[lane] for lane in lanes))
         for worker in asked:
             mine = [lane for lane in lanes if self.home[lane] is worker]
             if parameters is not None:
                 words["parameters"] = {str(lane): dict(parameters[lane]) for lane in mine}
             worker.send({"call": call, "lanes": mine, **words})
-        return self.watch.gather(list(asked))
+        return asked
 
     def _open(self) -> tuple[BehaviorSpec, Any, tuple[str, ...]]:
         """Starts every worker and lets the one with lane 0 say what there is to see and to choose."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import QuintainError, RankError
+from quintain.placements.remote_errors import error_from, words_of
 
 if TYPE_CHECKING:
     from quintain.world import Gloo
@@ -29,10 +30,6 @@ CAUSE_SECONDS = 3.0
 
 RankEntry = Callable[[int, int, str, Any], None]
 """What a started process calls: with its rank, the number of ranks, the meeting place and where to send a report."""
-
-
-class RemoteTraceback(Exception):
-    """Carries the traceback of another process as the cause of what is raised here."""
 
 
 class RankProcesses:
@@ -109,7 +106,7 @@ class RankProcesses:
             about = _read(report, max(0.0, deadline - time.monotonic()))
             # One that too only lost another is not the cause.
             if about is not None and about["code"] != RankError.default_code:
-                return _error_of(about, rank)
+                return error_from(about, f"rank {rank}: ")
             process.join(timeout=max(0.0, deadline - time.monotonic()))
             if about is None and process.exitcode:
                 silent = silent or _end_without_report(rank, process.exitcode)
@@ -152,9 +149,8 @@ def settle_in(rank: int) -> None:
 
 def send_report(report: Connection, error: QuintainError, traceback: str) -> None:
     """Tells rank 0 why this rank ends."""
-    about = {"code": error.code, "exit_code": error.exit_code, "message": error.message, "traceback": traceback}
     with suppress(OSError):
-        report.send_bytes(json.dumps(about).encode())
+        report.send_bytes(json.dumps(words_of(error, traceback)).encode())
 
 
 def _read(report: Connection, timeout: float) -> dict[str, Any] | None:
@@ -166,13 +162,6 @@ def _read(report: Connection, timeout: float) -> dict[str, Any] | None:
     except (EOFError, OSError, ValueError):
         return None
     return about
-
-
-def _error_of(about: dict[str, Any], rank: int) -> QuintainError:
-    by_exit_code = {cls.exit_code: cls for cls in reversed(QuintainError.__subclasses__())}
-    error = by_exit_code.get(about["exit_code"], QuintainError)(f"rank {rank}: {about['message']}", code=about["code"])
-    error.__cause__ = RemoteTraceback(about["traceback"])
-    return error
 
 
 def _end_without_report(rank: int, exit_code: int) -> RankError:

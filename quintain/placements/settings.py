@@ -24,4 +24,16 @@ class LocalSettings(PlacementSettings):
     """Ranks that may die one after another, with no checkpoint between them, before the run ends; 0 ends it at once."""
 
 
-REGISTERED = (Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),)
+class ThreadsSettings(LocalSettings):
+    """Acts in a second thread of each rank, at the same time as learning if rollouts may be stale."""
+
+
+class ProcessesSettings(LocalSettings):
+    """Acts in a second process beside each rank, at the same time as learning if rollouts may be stale."""
+
+
+REGISTERED = (
+    Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),
+    Registration("placement", "threads", ThreadsSettings, "quintain.placements.threads:ThreadsPlacement"),
+    Registration("placement", "processes", ProcessesSettings, "quintain.placements.processes:ProcessesPlacement"),
+)

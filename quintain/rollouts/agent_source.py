@@ -19,6 +19,7 @@ from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.trajectory_store import TrajectoryStore
+from quintain.services.supervisor import Supervisor
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -145,8 +146,19 @@ class AgentWorld(KeepsState):
         self.seconds = 0.0
         return seconds
 
+    supervisors: Sequence[Supervisor] = ()
+
     def wait(self) -> None:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+
+    def pause(self, should_stop: Callable[[], bool]) -> None:
+        """Returns at once: nothing happens outside `fill`."""
+
+    def trigger(self, name: str, lanes: Any) -> None:
+        """Does nothing: an environment of agents has no events."""
+
+    def idle_env_events(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         self.env.close()
@@ -192,8 +204,19 @@ class AgentSource:
         self.listen(on_step)
         yield
 
+    supervisors: Sequence[Supervisor] = ()
+
     def wait(self) -> None:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+
+    def pause(self, should_stop: Callable[[], bool]) -> None:
+        """Returns at once: nothing happens outside `fill`."""
+
+    def trigger(self, name: str, lanes: Any) -> None:
+        """Does nothing: an environment of agents has no events."""
+
+    def idle_env_events(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         """Leaves the world alone, which others may still need; whoever owns it closes it."""

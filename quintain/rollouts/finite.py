@@ -128,9 +128,9 @@ def refuse_nonfinite(rollout: Rollout, first_lane: int = 0) -> None:
             raise _error(rollout, "a last observation", lane, t, last[row], first_lane)
 
 
-def refuse_empty(rollout: Rollout, gate: FiniteGate) -> None:
+def refuse_empty(rollout: Rollout, *gates: FiniteGate) -> None:
     """Raises if nothing of a rollout is left to learn from."""
-    if gate.num_dropped_episodes and not rollout.array(f.VALID)[:-1].any():
+    if any(gate.num_dropped_episodes for gate in gates) and not rollout.array(f.VALID)[:-1].any():
         raise NonFiniteError(
             "every episode of a rollout was dropped because of numbers that are not finite. Mend the environment",
             code="E0601",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,16 +20,22 @@ if TYPE_CHECKING:
 
 
 class ReplayBuffer(RolloutBuffer):
-    """One block to fill, and a memory of transitions to draw from."""
+    """Blocks to fill, and a memory of transitions to draw from."""
 
-    def __init__(self, block: Rollout, settings: ReplaySettings, allocate: Allocator = np.zeros) -> None:
-        super().__init__(block)
+    def __init__(
+        self,
+        block: Rollout,
+        settings: ReplaySettings,
+        allocate: Allocator = np.zeros,
+        *,
+        more_blocks: Sequence[Rollout] = (),
+    ) -> None:
+        super().__init__(block, *more_blocks)
         self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
         self.writer = TransitionWriter(self.memory, block.num_lanes, settings.num_return_steps)
 
-    def take(self) -> ReplayBatch:
-        self.is_taken = True
-        return ReplayBatch(self.block, self.memory, self.writer)
+    def batch_of(self, rollout: Rollout) -> ReplayBatch:
+        return ReplayBatch(rollout, self.memory, self.writer)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "memory": self.memory.state_dict(), "writer": self.writer.state_dict()}

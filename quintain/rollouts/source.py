@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
+from quintain.envs.eventful import events_of
 from quintain.envs.parameters import Parameters
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.sync_collector import StepListener, SyncCollector
+from quintain.rollouts.sync_collector import EpisodeListener, StepListener
+from quintain.services.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
@@ -19,15 +21,22 @@ if TYPE_CHECKING:
 
 
 class RolloutSource(Protocol):
-    """Fills a store with experience and receives new versions of the policy."""
+    """Fills a store with experience and receives new versions of the policy.
+
+    What is asked of the environment (`set_env_parameters`, `end_episode`, `trigger`) happens after the rollouts that
+    were begun before and before those that begin after, so it does not depend on who is quicker.
+    """
 
     def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool: ...
     def publish(self, version: int, policy: Policy) -> None: ...
     def set_env_parameters(self, values: Parameters) -> None: ...
     def end_episode(self) -> None: ...
+    def trigger(self, name: str, lanes: Any) -> None: ...
+    def idle_env_events(self) -> list[str]: ...
     def listen(self, on_step: StepListener | None) -> None: ...
     def heard_by(self, on_step: StepListener) -> AbstractContextManager[None]: ...
     def wait(self) -> None: ...
+    def pause(self, should_stop: Callable[[], bool]) -> None: ...
     def close(self) -> None: ...
     def drain_seconds(self) -> dict[str, float]: ...
     def drain_metrics(self) -> Metrics: ...
@@ -39,12 +48,36 @@ class RolloutSource(Protocol):
     def env(self) -> Env: ...
     @property
     def exactness(self) -> str: ...
+    @property
+    def supervisors(self) -> Sequence[Supervisor]: ...
+
+
+NOTHING_AHEAD: State = {"commands": [], "reports": []}
+"""What a source that does not run ahead of the learner saves of its plans."""
+
+
+class Collector(Protocol):
+    """Fills blocks of one environment's lanes with one policy."""
+
+    policy: Policy
+    on_step: StepListener | None
+    on_episodes: EpisodeListener
+
+    @property
+    def env(self) -> Env: ...
+    def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool: ...
+    def start_episodes(self) -> None: ...
+    def begin_anew(self, states: Sequence[State]) -> None: ...
+    def drain_seconds(self) -> dict[str, float]: ...
+    def drain_metrics(self) -> Metrics: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class LocalSource:
     """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
 
-    def __init__(self, settings: PartSettings, collector: SyncCollector) -> None:
+    def __init__(self, settings: PartSettings, collector: Collector) -> None:
         self.settings = settings
         self.collector = collector
         self.version = 0
@@ -72,6 +105,14 @@ class LocalSource:
         """Cuts the episodes that are going on and begins new ones; only between rollouts."""
         self.collector.start_episodes()
 
+    def trigger(self, name: str, lanes: Any) -> None:
+        """Fires the environment's events that wait for this name, in these lanes or in all."""
+        fire_env_events(self.collector.env, name, lanes)
+
+    def idle_env_events(self) -> list[str]:
+        """Names the environment's events that were never called."""
+        return idle_env_events(self.collector.env)
+
     def listen(self, on_step: StepListener | None) -> None:
         """Lets a function see every step from now on, or none."""
         self.collector.on_step = on_step
@@ -80,7 +121,7 @@ class LocalSource:
     def heard_by(self, on_step: StepListener) -> Iterator[None]:
         """Lets a function see the steps of this block only; who listened before hears them too."""
         before = self.collector.on_step
-        self.collector.on_step = on_step if before is None else _both(before, on_step)
+        self.collector.on_step = on_step if before is None else both(before, on_step)
         try:
             yield
         finally:
@@ -89,13 +130,15 @@ class LocalSource:
     def wait(self) -> None:
         """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
 
+    def pause(self, should_stop: Callable[[], bool]) -> None:
+        """Returns at once: nothing happens outside `fill`."""
+
     def close(self) -> None:
         self.collector.env.close()
 
     def drain_seconds(self) -> dict[str, float]:
         """Returns and forgets the seconds spent acting and stepping."""
-        seconds, self.collector.seconds = self.collector.seconds, {"act": 0.0, "env": 0.0}
-        return seconds
+        return self.collector.drain_seconds()
 
     def drain_metrics(self) -> Metrics:
         return self.collector.drain_metrics()
@@ -108,11 +151,17 @@ class LocalSource:
     def exactness(self) -> str:
         return self.collector.env.exactness
 
+    @property
+    def supervisors(self) -> Sequence[Supervisor]:
+        """Those whose children only this source has: none, environment workers are the run's."""
+        return ()
+
     def state_dict(self) -> State:
-        return {"collector": self.collector.state_dict(), "version": self.version}
+        return {"collector": self.collector.state_dict(), "version": self.version, "ahead": NOTHING_AHEAD}
 
     def load_state_dict(self, state: State) -> None:
         self.version = state["version"]
+        self.open_block = None
         self.collector.load_state_dict(state["collector"])
 
     def begin_anew(self, states: Sequence[State]) -> None:
@@ -121,9 +170,24 @@ class LocalSource:
         self.collector.begin_anew([state["collector"] for state in states])
 
 
-def _both(first: StepListener, second: StepListener) -> StepListener:
+def both(first: StepListener, second: StepListener) -> StepListener:
+    """Returns a listener that lets both hear of each step."""
+
     def listen(step: Any, info: dict[str, Any]) -> None:
         first(step, info)
         second(step, info)
 
     return listen
+
+
+def fire_env_events(env: Env, name: str, lanes: Any) -> None:
+    """Calls the events of an environment that wait for this name."""
+    events = events_of(env)
+    if events is not None and name in events.available_modes:
+        events.apply(name, lanes)
+
+
+def idle_env_events(env: Env) -> list[str]:
+    """Names the events of an environment that were never called."""
+    events = events_of(env)
+    return [] if events is None else events.never_fired()

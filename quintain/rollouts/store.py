@@ -1,11 +1,12 @@
 """The only place where experience waits: a fixed number of blocks, so that nobody can run ahead further than allowed.
 
-With staleness 0 there is one block per update. It is free again only when the learner has consumed it, published, and
-begun the next cycle; acting ahead of learning is impossible by construction.
+There is one block more than versions by which experience may be stale. A block is free again only when the learner has
+consumed it, published, and begun the next cycle: with one block, nobody can act ahead of learning by construction.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from quintain.data.rollout import Batch, Rollout
@@ -27,61 +28,110 @@ class RolloutStore(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
-class RolloutBuffer:
-    """One block: reserved, filled, taken, released."""
+@dataclass
+class _Shelf:
+    """One block and where it is in its round; a block that nobody needs is none of these."""
 
-    def __init__(self, block: Rollout) -> None:
-        self.block = block
-        self.is_lent = False
-        self.is_open = False
-        self.is_committed = False
-        self.is_taken = False
-        self.is_spent = False
+    block: Rollout = field(compare=False)
+    number: int = 0
+    """Which reservation of the store this is, or was."""
+    is_lent: bool = False
+    """In the hands of a collector of this process; not saved, because a resume lends it anew."""
+    is_open: bool = False
+    """Reserved and not committed: it may be half full."""
+    is_committed: bool = False
+    is_taken: bool = False
+    is_spent: bool = False
+    """Taken, and never to be learned from again."""
+
+    @property
+    def is_needed(self) -> bool:
+        return (self.is_open or self.is_committed) and not self.is_spent
+
+
+class RolloutBuffer:
+    """A ring of blocks, each reserved, filled, taken and released in its turn."""
+
+    def __init__(self, block: Rollout, *more: Rollout) -> None:
+        self.shelves = [_Shelf(each) for each in (block, *more)]
+
+    @property
+    def block(self) -> Rollout:
+        """The block that the learner has, or is the next to have."""
+        return self._oldest.block
 
     def reserve(self) -> Rollout | None:
-        """Lends the block to a collector; after a resume it may be half full already."""
-        if self.is_lent or self.is_committed:
-            return None
-        self.is_lent = self.is_open = True
-        return self.block
+        """Lends a free block to a collector, the oldest first; after a resume it may be half full already."""
+        for shelf in self._in_order():
+            if shelf.is_open and not shelf.is_lent:
+                shelf.is_lent = True
+                return shelf.block
+        for shelf in self._in_order():
+            if not (shelf.is_open or shelf.is_committed):
+                newest = max(each.number for each in self.shelves)
+                # A collector numbers a block when it begins it: the next number after the one it finds.
+                shelf.number, shelf.block.sequence = newest + 1, newest
+                shelf.is_lent = shelf.is_open = True
+                return shelf.block
+        return None
 
     def commit(self, rollout: Rollout) -> None:
-        if rollout is not self.block or not self.is_lent:
-            raise ValueError("only the block that was reserved can be committed, once")
-        self.is_lent = self.is_open = False
-        self.is_committed = True
+        for shelf in self.shelves:
+            if shelf.block is rollout and shelf.is_lent:
+                shelf.is_lent = shelf.is_open = False
+                shelf.is_committed = True
+                return
+        raise ValueError("only a block that was reserved can be committed, once")
 
     def ready(self) -> bool:
-        return self.is_committed
+        return any(shelf.is_committed for shelf in self.shelves)
 
     def take(self) -> Batch:
-        self.is_taken = True
-        return Batch(self.block)
+        """Returns the oldest block that was filled; it stays the oldest until it is released."""
+        self._oldest.is_taken = True
+        return self.batch_of(self.block)
+
+    def batch_of(self, rollout: Rollout) -> Batch:
+        """Returns what an update sees of a filled block; a store that remembers more adds it here."""
+        return Batch(rollout)
 
     def spend(self) -> None:
         """Says that nobody will learn from what was taken again: it can still be read, and need not be saved."""
-        self.is_spent = self.is_taken
+        for shelf in self.shelves:
+            shelf.is_spent = shelf.is_taken
 
     def release(self) -> None:
         """Frees what the last update consumed; what was filled and not yet taken stays."""
-        if self.is_taken:
-            self.is_committed = self.is_taken = self.is_spent = False
+        for shelf in self.shelves:
+            if shelf.is_taken:
+                shelf.is_committed = shelf.is_taken = shelf.is_spent = False
 
     def state_dict(self) -> State:
-        """Saves the block's contents only while they are still needed."""
-        in_use = (self.is_open or self.is_committed) and not self.is_spent
-        return {
-            "is_open": self.is_open,
-            "is_committed": self.is_committed,
-            "is_taken": self.is_taken,
-            "sequence": self.block.sequence,
-            "block": self.block.state_dict() if in_use else None,
+        """Saves a block's contents only while they are still needed."""
+        blocks = {
+            str(place): {
+                "number": shelf.number,
+                "is_open": shelf.is_open,
+                "is_committed": shelf.is_committed,
+                "is_taken": shelf.is_taken,
+                "block": shelf.block.state_dict() if shelf.is_needed else None,
+            }
+            for place, shelf in enumerate(self.shelves)
         }
+        return {"blocks": blocks}
 
     def load_state_dict(self, state: State) -> None:
-        self.is_open, self.is_committed = state["is_open"], state["is_committed"]
-        self.is_taken = state["is_taken"]
-        self.is_spent = self.is_taken and state["block"] is None
-        self.block.sequence = state["sequence"]
-        if state["block"] is not None:
-            self.block.load_state_dict(state["block"])
+        for shelf, saved in zip(self.shelves, state["blocks"].values(), strict=True):
+            shelf.is_lent, shelf.number = False, saved["number"]
+            shelf.is_open, shelf.is_committed = saved["is_open"], saved["is_committed"]
+            shelf.is_taken = saved["is_taken"]
+            shelf.is_spent = shelf.is_taken and saved["block"] is None
+            if saved["block"] is not None:
+                shelf.block.load_state_dict(saved["block"])
+
+    @property
+    def _oldest(self) -> _Shelf:
+        return min(self.shelves, key=lambda shelf: (not shelf.is_committed, shelf.number))
+
+    def _in_order(self) -> list[_Shelf]:
+        return sorted(self.shelves, key=lambda shelf: shelf.number)

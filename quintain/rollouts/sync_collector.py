@@ -16,11 +16,12 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.data.spec import build, flatten
+from quintain.data.spec import flatten
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import EnvError
 from quintain.policies.base import Policy
 from quintain.rng import Rng
+from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
 from quintain.rollouts.noise_ahead import NoiseAhead
 from quintain.rollouts.step_metrics import StepMetrics
@@ -35,7 +36,7 @@ StepListener = Callable[[Any, "dict[str, Any]"], None]
 """Receives each step as a TensorDict of batch [N] that shares the rollout's memory, and what the environment said."""
 
 
-def _never() -> bool:
+def never() -> bool:
     return False
 
 
@@ -48,18 +49,7 @@ class SyncCollector(KeepsState):
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {
-            "policy",
-            "rng",
-            "on_episodes",
-            "on_step",
-            "seconds",
-            "starts_fresh",
-            "writing_env",
-            "shared",
-            "steps",
-            "noise",
-        }
+        {"policy", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps", "noise"}
     )
 
     def __init__(
@@ -98,7 +88,7 @@ class SyncCollector(KeepsState):
         self.cursor = 0
         self.seconds = {"act": 0.0, "env": 0.0}
 
-    def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = _never) -> bool:
+    def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = never) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""
         with torch.inference_mode():
             self._share(rollout)
@@ -141,15 +131,18 @@ class SyncCollector(KeepsState):
             rollout.write(f.ACTION_MASK, 0, self.mask)
 
     def _step(self, rollout: Rollout, t: int) -> None:
+        self._take_in(rollout, t, self._admitted(rollout, self.env.step, self._act(rollout, t)))
+
+    def _act(self, rollout: Rollout, t: int) -> Any:
         slot = rollout.slots[t]
         started = perf_counter()
         self.policy.act(slot, self.policy_state)
         action = self.policy.env_action(slot)
-        acted = perf_counter()
-        admitted = self._admitted_step(rollout, action)
-        stepped = perf_counter()
-        self.seconds["act"] += acted - started
-        self.seconds["env"] += stepped - acted
+        self.seconds["act"] += perf_counter() - started
+        return action
+
+    def _take_in(self, rollout: Rollout, t: int, admitted: Admitted) -> None:
+        """Writes what a step led to, and follows the episodes."""
         result = admitted.result
         if self.writing_env is None or admitted.is_changed:
             rollout.write(f.REWARD, t, result.reward)
@@ -166,14 +159,17 @@ class SyncCollector(KeepsState):
         if self.on_step is not None:
             self.on_step(self.steps[t], result.info or {})
 
-    def _admitted_step(self, rollout: Rollout, action: Any) -> Admitted:
+    def _admitted(self, rollout: Rollout, step: Callable[..., StepResult], *action: Any) -> Admitted:
+        started = perf_counter()
         try:
-            result = self.env.step(action)
+            result = step(*action)
         except EnvError:
             # An environment often fails because of a number it returned itself some steps before.
             refuse_nonfinite(rollout, self.env.first_lane)
             raise
-        return self.gate.admit(result)
+        admitted = self.gate.admit(result)
+        self.seconds["env"] += perf_counter() - started
+        return admitted
 
     def _follow_episodes(self, rollout: Rollout, t: int, result: StepResult) -> None:
         reward, done = _array(result.reward), _array(result.terminated) | _array(result.truncated)
@@ -236,11 +232,7 @@ class SyncCollector(KeepsState):
     def start_episodes(self) -> None:
         """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
         assert self.cursor == 0, "episodes are cut between rollouts only"
-        for name, rows in flatten(self.env.spec.obs, self.env.reset(), f.OBS).items():
-            np.copyto(self.obs[name], _array(rows))
-        mask = self.env.action_mask()
-        if self.mask is not None and mask is not None:
-            np.copyto(self.mask, _array(mask))
+        self._stand_at(self.env.reset())
         self.first.fill(True)
         self.playing.fill(True)
         self.episode_return.fill(0.0)
@@ -248,12 +240,16 @@ class SyncCollector(KeepsState):
 
     def begin_anew(self, states: Sequence[State]) -> None:
         """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
-        for name, rows in flatten(self.env.spec.obs, self.env.begin_anew([s["env"] for s in states]), f.OBS).items():
+        self._stand_at(self.env.begin_anew([state["env"] for state in states]))
+        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
+
+    def _stand_at(self, obs: Any) -> None:
+        """Keeps what the lanes see at the start of episodes."""
+        for name, rows in flatten(self.env.spec.obs, obs, f.OBS).items():
             np.copyto(self.obs[name], _array(rows))
         mask = self.env.action_mask()
         if self.mask is not None and mask is not None:
             np.copyto(self.mask, _array(mask))
-        self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
         """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
@@ -268,13 +264,16 @@ class SyncCollector(KeepsState):
 
     def _finish(self, rollout: Rollout) -> None:
         """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
-        last = rollout.num_steps
-        slot = rollout.slots[last]
         if self.policy.has_values:
-            slot.value.copy_(self.policy.value_of(slot.obs, self.policy_state, slot.leaves[f.FIRST]))
-            self._value_truncated(rollout)
+            value_last(rollout, self.policy, self.policy_state)
+            value_truncated(rollout, self.policy)
         refuse_nonfinite(rollout, self.env.first_lane)
         refuse_empty(rollout, self.gate)
+        self.hand_over(rollout)
+
+    def hand_over(self, rollout: Rollout) -> None:
+        """Keeps where the lanes stand, for the next block."""
+        last = rollout.num_steps
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
         if self.mask is not None:
@@ -283,17 +282,14 @@ class SyncCollector(KeepsState):
         self.lane_step += last
         self.cursor = 0
 
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping."""
+        seconds, self.seconds = self.seconds, {"act": 0.0, "env": 0.0}
+        return seconds
+
     def drain_metrics(self) -> Metrics:
         """Returns and forgets what the environment said about the steps since the last time."""
         return {**self.step_metrics.drain(), **self.gate.metrics()}
-
-    def _value_truncated(self, rollout: Rollout) -> None:
-        if not (rollout.array(f.DONE) & ~rollout.array(f.TERMINATED)).any():
-            return
-        cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
-        rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
-        obs = build(self.env.spec.obs, rows, f.OBS)
-        rollout.storage[f.FINAL_VALUE][cut] = self.policy.value_of(obs, rows[f.POLICY_STATE])
 
 
 def _array(values: object) -> Array:

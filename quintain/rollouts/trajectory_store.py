@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 class TrajectoryStore(RolloutStore, Protocol):
     """A store that trajectories can be put into as they end."""
 
-    is_lent: bool
-    is_taken: bool
-    is_spent: bool
-
+    @property
+    def is_lent(self) -> bool: ...
+    @property
+    def is_taken(self) -> bool: ...
+    @property
+    def is_spent(self) -> bool: ...
     @property
     def is_full(self) -> bool: ...
     @property
@@ -41,13 +43,20 @@ class TrajectoryBuffer(RolloutBuffer):
         self, block: TrajectoryBlock | SequenceBlock, settings: TrajectorySettings | TrajectoryReplaySettings
     ) -> None:
         super().__init__(block)
-        self._trajectories = block
+        self.trajectories = block
         self.steps_per_batch = settings.steps_per_batch
 
     @property
-    def trajectories(self) -> TrajectoryBlock | SequenceBlock:
-        """The block that trajectories go into."""
-        return self._trajectories
+    def is_lent(self) -> bool:
+        return self.shelves[0].is_lent
+
+    @property
+    def is_taken(self) -> bool:
+        return self.shelves[0].is_taken
+
+    @property
+    def is_spent(self) -> bool:
+        return self.shelves[0].is_spent
 
     @property
     def is_full(self) -> bool:
@@ -55,15 +64,14 @@ class TrajectoryBuffer(RolloutBuffer):
         return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
 
     def reserve(self) -> Rollout | None:
-        was_open = self.is_open
+        was_open = self.shelves[0].is_open
         block = super().reserve()
         # After a resume it may be half full already.
         if block is not None and not was_open:
             block.begin(block.sequence + 1, 0)
         return block
 
-    def take(self) -> Batch:
-        self.is_taken = True
+    def batch_of(self, rollout: Rollout) -> Batch:
         return TrajectoryBatch(self.trajectories)
 
     @property
@@ -73,8 +81,8 @@ class TrajectoryBuffer(RolloutBuffer):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        if state["block"] is None:
-            self.trajectories.begin(state["sequence"], 0)
+        if not self.shelves[0].is_needed:
+            self.trajectories.begin(self.shelves[0].number, 0)
 
 
 class TrajectoryReplay(TrajectoryBuffer):
@@ -88,8 +96,7 @@ class TrajectoryReplay(TrajectoryBuffer):
         self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
         self.writer = TrajectoryTransitions(self.memory)
 
-    def take(self) -> TrajectoryReplayBatch:
-        self.is_taken = True
+    def batch_of(self, rollout: Rollout) -> TrajectoryReplayBatch:
         return TrajectoryReplayBatch(self.rows, self.memory, self.writer)
 
     def state_dict(self) -> State:

@@ -67,6 +67,9 @@ class ForkServer:
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        # A scheduler that stops a job tells every process of it; this one and its children end with their owner.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._obey)

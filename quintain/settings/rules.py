@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quintain.settings.base import PartSettings
+from quintain.settings.agent_rules import agents_have_trajectories, behaviors_fit_env
 from quintain.settings.errors import Problem
 from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
+from quintain.settings.placement_rules import (
+    halves_are_whole,
+    integer,
+    mirrors_are_here,
+    processes_have_place,
+    ranks_share_lanes,
+    ranks_share_minibatches,
+    staleness_has_placement,
+    workers_have_lanes,
+)
 from quintain.settings.sources import dotted
 from quintain.settings.yaml_text import KeyPath
 
 
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
-    problems: list[Problem] = [*_ranks_share_lanes(tree), *_workers_have_lanes(tree)]
-    problems += _env_events_can_happen(tree.experiment)
-    problems += _behaviors_fit_env(tree)
+    problems: list[Problem] = [*ranks_share_lanes(tree), *workers_have_lanes(tree), *processes_have_place(tree)]
+    problems += [*halves_are_whole(tree), *_env_events_can_happen(tree.experiment), *behaviors_fit_env(tree)]
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
-        problems += _staleness_has_placement(path, behavior, tree.run.placement)
-        problems += _ranks_share_minibatches(path, behavior, tree.run.placement)
+        problems += staleness_has_placement(path, behavior, tree.run.placement)
+        problems += mirrors_are_here(path, behavior, tree.run.placement)
+        problems += ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
         problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
@@ -30,14 +40,14 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _one_hand_on_the_learning_rate(path, behavior)
         problems += _replay_has_its_algorithm(path, behavior)
         problems += _replay_can_fill(path, behavior, tree.experiment)
-        problems += _agents_have_trajectories(path, behavior, tree.experiment)
+        problems += agents_have_trajectories(path, behavior, tree.experiment)
     return problems
 
 
 def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    batch_size = _integer(behavior.algorithm, "batch_size")
-    num_lanes = _integer(experiment.env, "num_lanes")
-    num_steps = _integer(behavior.rollout, "num_steps")
+    batch_size = integer(behavior.algorithm, "batch_size")
+    num_lanes = integer(experiment.env, "num_lanes")
+    num_steps = integer(behavior.rollout, "num_steps")
     if batch_size is None or num_lanes is None or num_steps is None or keeps_replay(behavior):
         return
     if batch_size > num_lanes * num_steps:
@@ -48,58 +58,6 @@ def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experim
             f"{num_lanes * num_steps}; "
             "lower batch_size, or raise num_lanes or num_steps",
             "E0215",
-        )
-
-
-def _staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    max_staleness = _integer(behavior.rollout, "max_staleness")
-    if max_staleness and placement.type == "local":
-        yield Problem(
-            (*path, "rollout", "max_staleness"),
-            f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
-            "set max_staleness to 0 or choose another placement",
-            "E0213",
-        )
-
-
-def _workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
-    num_workers = tree.run.env_workers.num_workers
-    num_lanes = _integer(tree.experiment.env, "num_lanes")
-    if num_workers is not None and num_lanes is not None and num_workers > num_lanes:
-        yield Problem(
-            ("run", "env_workers", "num_workers"),
-            f"{num_workers} is more than experiment.env.num_lanes, {num_lanes}: a lane runs in one process; lower "
-            "num_workers or raise num_lanes",
-            "E0232",
-        )
-
-
-def _ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
-    num_ranks = _integer(tree.run.placement, "num_ranks") or 1
-    num_lanes = _integer(tree.experiment.env, "num_lanes") or num_ranks
-    group_size = _integer(tree.experiment.env, "group_size") or 1
-    if num_lanes % num_ranks or (num_ranks > 1 and num_lanes // num_ranks % group_size):
-        groups = f" in groups of {group_size}" if group_size > 1 else ""
-        yield Problem(
-            ("run", "placement", "num_ranks"),
-            f"{num_ranks} ranks cannot share experiment.env.num_lanes = {num_lanes} equally{groups}; make num_lanes a "
-            f"multiple of {num_ranks * group_size}",
-            "E0241",
-        )
-
-
-def _ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    num_ranks = _integer(placement, "num_ranks") or 1
-    batch_size = _integer(behavior.algorithm, "batch_size")
-    has_memory = getattr(behavior.policy, "memory", None) is not None
-    unit = num_ranks * (_integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
-    if num_ranks > 1 and batch_size is not None and batch_size % unit:
-        lanes = ", each with whole lanes" if has_memory else ""
-        yield Problem(
-            (*path, "algorithm", "batch_size"),
-            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}{lanes}; make it a "
-            f"multiple of {unit}",
-            "E0241",
         )
 
 
@@ -115,9 +73,9 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
 
 def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     budget = experiment.budget.env_steps
-    num_lanes, num_steps = _integer(experiment.env, "num_lanes"), _integer(behavior.rollout, "num_steps")
+    num_lanes, num_steps = integer(experiment.env, "num_lanes"), integer(behavior.rollout, "num_steps")
     for place, event in enumerate(behavior.events):
-        steps, updates = _integer(event, "every_env_steps"), _integer(event, "every_updates")
+        steps, updates = integer(event, "every_env_steps"), integer(event, "every_updates")
         # An evaluation comes at the end in any case.
         if event.type == "evaluate":
             continue
@@ -131,7 +89,7 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
 
 
 def _env_events_can_happen(experiment: Experiment) -> Iterator[Problem]:
-    num_lanes = _integer(experiment.env, "num_lanes")
+    num_lanes = integer(experiment.env, "num_lanes")
     if num_lanes is None:
         return
     steps_of_a_lane = -(-experiment.budget.env_steps // num_lanes)
@@ -155,7 +113,7 @@ def _never(interval: str, budget: int) -> str:
 
 def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     env = ("experiment", "env")
-    group_size, num_lanes = _integer(experiment.env, "group_size"), _integer(experiment.env, "num_lanes")
+    group_size, num_lanes = integer(experiment.env, "group_size"), integer(experiment.env, "num_lanes")
     if group_size is None or num_lanes is None:
         return
     algorithm = f"{dotted((*path, 'algorithm', 'type'))} {behavior.algorithm.type}"
@@ -182,11 +140,11 @@ def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment)
 
 
 def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    num_steps = _integer(behavior.rollout, "num_steps")
+    num_steps = integer(behavior.rollout, "num_steps")
     if num_steps is None or getattr(behavior.policy, "memory", None) is None:
         return
     for name in ("batch_size", "micro_batch_size"):
-        size = _integer(behavior.algorithm, name)
+        size = integer(behavior.algorithm, name)
         if size is not None and size % num_steps:
             yield Problem(
                 (*path, "algorithm", name),
@@ -198,7 +156,7 @@ def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Probl
 
 
 def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    whole, part = _integer(behavior.algorithm, "batch_size"), _integer(behavior.algorithm, "micro_batch_size")
+    whole, part = integer(behavior.algorithm, "batch_size"), integer(behavior.algorithm, "micro_batch_size")
     if whole is not None and part is not None and part > whole:
         yield Problem(
             (*path, "algorithm", "micro_batch_size"),
@@ -239,8 +197,8 @@ def _replay_has_its_algorithm(path: KeyPath, behavior: Behavior) -> Iterator[Pro
 
 
 def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    buffer_size = _integer(behavior.rollout, "buffer_size")
-    num_lanes, num_steps = _integer(experiment.env, "num_lanes") or 1, _integer(behavior.rollout, "num_steps") or 1
+    buffer_size = integer(behavior.rollout, "buffer_size")
+    num_lanes, num_steps = integer(experiment.env, "num_lanes") or 1, integer(behavior.rollout, "num_steps") or 1
     if buffer_size is None or not keeps_replay(behavior):
         return
     if buffer_size < num_lanes * num_steps:
@@ -250,68 +208,3 @@ def _replay_can_fill(path: KeyPath, behavior: Behavior, experiment: Experiment) 
             f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes * num_steps}; raise it",
             "E0225",
         )
-
-
-def has_agents(experiment: Experiment) -> bool:
-    """Says whether agents come and go in the environment, of one or several behaviours."""
-    return getattr(type(experiment.env), "has_agents", False)
-
-
-def _behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
-    found = ", ".join(tree.experiment.behaviors)
-    if not has_agents(tree.experiment):
-        if len(tree.experiment.behaviors) > 1:
-            yield Problem(
-                ("experiment", "behaviors"),
-                f"found {found}, expected exactly one: only an environment of agents (experiment.env.type agents) has "
-                f"several",
-                "E0205",
-            )
-    elif (_integer(tree.run.placement, "num_ranks") or 1) > 1 or tree.run.env_workers.num_workers is not None:
-        yield Problem(
-            ("experiment", "env", "type"),
-            "agents act in one process; leave run.placement.num_ranks and run.env_workers.num_workers out",
-            "E0226",
-        )
-
-
-def _agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
-    if keeps != has_agents(experiment):
-        needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
-        wanted = ("replay", "trajectory_replay") if needs_replay else ("block", "trajectories")
-        yield Problem(
-            (*path, "rollout", "type"),
-            f"{behavior.rollout.type} does not go with experiment.env.type {experiment.env.type}; set it to "
-            f"{wanted[has_agents(experiment)]}",
-            "E0226",
-        )
-        return
-    if not keeps:
-        return
-    if getattr(type(behavior.algorithm), "needs_groups", False):
-        yield Problem(
-            (*path, "algorithm", "type"),
-            f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
-            f"another algorithm",
-            "E0226",
-        )
-    for place, event in enumerate(behavior.events):
-        if event.type in ("evaluate", "stop_at_return", "randomize_env"):
-            yield Problem(
-                (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
-            )
-    batch_size, buffer_size = _integer(behavior.algorithm, "batch_size"), _integer(behavior.rollout, "buffer_size")
-    if batch_size is not None and buffer_size is not None and batch_size > buffer_size:
-        yield Problem(
-            (*path, "algorithm", "batch_size"),
-            f"{batch_size} is more than {dotted((*path, 'rollout', 'buffer_size'))} {buffer_size}, so that no "
-            f"minibatch would ever be full; lower batch_size, or raise buffer_size",
-            "E0215",
-        )
-
-
-def _integer(settings: PartSettings, name: str) -> int | None:
-    """Reads a setting that only some parts of a kind have."""
-    value = getattr(settings, name) if name in type(settings).model_fields else None
-    return value if isinstance(value, int) else None

@@ -85,6 +85,9 @@ class EnvWorkerSettings(Settings):
     num_workers: Count | None = None
     """Processes that share the lanes; null steps all lanes in the learner's own process."""
 
+    acts_in_halves: bool = False
+    """Lets half of the workers step half of the lanes while the policy acts for the other half; may change rounding."""
+
     step_timeout_seconds: Seconds = 60.0
     """Time after which an environment that does not answer to step() is ended and made anew; only in workers."""
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from quintain.data.rollout import Batch
 from quintain.envs.base import Env
-from quintain.envs.eventful import events_of
 from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.rollouts.sync_collector import StepListener
@@ -237,9 +236,7 @@ class Trainer:
     def trigger(self, name: str, lanes: Any = None) -> None:
         """Fires the events that wait for this name: the trainer's, and the environment's in these lanes or in all."""
         self.events.fire(name, self)
-        env_events = events_of(self.env)
-        if env_events is not None and name in env_events.available_modes:
-            env_events.apply(name, lanes)
+        self.source.trigger(name, lanes)
 
     @property
     def taken(self) -> Batch:
@@ -318,11 +315,10 @@ class Trainer:
 
     def idle_events(self) -> list[str]:
         """Names the events of the trainer and of its environments that were never called."""
-        env_events = events_of(self.env)
         evaluations = (entry.function for entry in self.events.entries if isinstance(entry.function, Evaluate))
         return [
             *self.events.never_fired(),
-            *([] if env_events is None else env_events.never_fired()),
+            *self.source.idle_env_events(),
             *(f"evaluate/{name}" for evaluation in evaluations for name in evaluation.idle_env_events()),
         ]
 
@@ -332,6 +328,8 @@ class Trainer:
         self.world.close()
 
     def state_dict(self) -> State:
+        # Only what nobody is writing to can be saved.
+        self.source.pause(self.should_stop)
         return {
             "training": {name: getattr(self, name).state_dict() for name in self.training_parts},
             "records": {name: getattr(self, name).state_dict() for name in self.record_parts},

@@ -12,7 +12,15 @@ from tests.architecture.source import PACKAGE, called_name, files, functions, pl
 SYNCHRONISING = frozenset({"item", "cpu", "tolist"})
 
 PER_STEP = {
-    "rollouts/sync_collector.py": {"_step", "_admitted_step", "_follow_episodes", "_skip_resets", "_array"},
+    "rollouts/sync_collector.py": {
+        "_step",
+        "_act",
+        "_take_in",
+        "_admitted",
+        "_follow_episodes",
+        "_skip_resets",
+        "_array",
+    },
     "algorithms/ppo.py": {"loss"},
     "algorithms/a2c.py": {"loss"},
     "algorithms/grpo.py": {"loss"},

@@ -30,9 +30,11 @@ LAYERS: tuple[frozenset[str], ...] = (
         {
             "",
             "__main__",
+            "acting",
             "assemble",
             "assemble_agents",
             "cli",
+            "collector_process",
             "embodichain_names",
             "env_limits",
             "follow",

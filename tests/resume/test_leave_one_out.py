@@ -176,7 +176,8 @@ def resume(
 def without(item: str, state: dict[str, Any], fresh: Trainer) -> dict[str, Any]:
     """Returns the state with one item as an untrained trainer has it."""
     fresh_state = through_files(fresh.state_dict())
-    fresh_state["training"]["store"]["block"] = through_files({"training": fresh.store.block.state_dict()})["training"]  # type: ignore[attr-defined]
+    block = through_files({"training": fresh.store.block.state_dict()})["training"]  # type: ignore[attr-defined]
+    fresh_state["training"]["store"]["blocks"]["0"]["block"] = block
     changed = copy.deepcopy(state)
     *parents, name = split(item)
     there, here = fresh_state["training"], changed["training"]
@@ -223,6 +224,7 @@ COEFS = ["log_coefs.numbers", "log_coefs.choices"]
 REPLAYED = [*(f"critics.{name}" for name in CRITICS), *(f"temperature.{name}" for name in COEFS)]
 CRITIC_SCALES = [name.removeprefix("trunk.") for name in SCALES]
 DTYPES = ("float32", "int64", "bool")
+BLOCK = "store/blocks/0"
 COUNTERS = "budget_env_steps iteration stage is_closing env_steps previous_env_steps episodes updates version"
 OBS = ("obs", "obs.place", "obs.age")
 ACTIONS = ("action", "action.go", "action.push")
@@ -258,10 +260,10 @@ ITEMS = (
     *(f"source/collector/obs/{name}" for name in OBS),
     *(f"source/collector/{name}" for name in LANE_STATE.split()),
     "source/version",
-    *(f"store/{name}" for name in ("is_open", "is_committed", "is_taken", "sequence")),
-    *(f"store/block/{name}" for name in ("sequence", "policy_state")),
-    *(f"store/block/final/{name}" for name in (*OBS, "policy_state")),
-    *(f"store/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
+    *(f"{BLOCK}/{name}" for name in ("is_open", "is_committed", "is_taken", "number")),
+    *(f"{BLOCK}/block/{name}" for name in ("sequence", "policy_state")),
+    *(f"{BLOCK}/block/final/{name}" for name in (*OBS, "policy_state")),
+    *(f"{BLOCK}/block/fields/{name}" for name in (*OBS, *ACTIONS, *FIELDS.split())),
     "store/memory/num_added",
     *(f"store/memory/rows/{dtype}" for dtype in DTYPES),
     *(f"store/writer/{name}" for name in ("num_open", "num_steps", *(f"window/{dtype}" for dtype in DTYPES))),
@@ -276,6 +278,9 @@ ITEMS = (
 )  # fmt: skip
 CONSTANTS = {
     "global_streams/python/version",
+    # Nobody acts ahead of the learner here; tests/placements leaves these out where somebody does.
+    "source/ahead/commands",
+    "source/ahead/reports",
     "source/collector/env/parameter_log/before",
     "source/collector/env/parameter_log/changes",
     "source/collector/env/env/down",
@@ -290,7 +295,7 @@ other mode."""
 
 def test_the_list_is_the_whole_state(stopped) -> None:
     saved = {item for state, _ in stopped.values() for item in leaves(state["training"])}
-    assert saved - {"store/block"} == {*ITEMS, *CONSTANTS}
+    assert saved - {f"{BLOCK}/block"} == {*ITEMS, *CONSTANTS}
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)

@@ -94,6 +94,74 @@ def test_a_free_block_is_saved_without_its_contents() -> None:
     store.take()
     store.release()
     state = store.state_dict()
-    assert state["block"] is None
+    assert [saved["block"] for saved in state["blocks"].values()] == [None]
     restored.load_state_dict(state)
     assert restored.reserve() is restored.block
+
+
+def two_blocks() -> RolloutBuffer:
+    return RolloutBuffer(block(), block())
+
+
+def begun(store: RolloutBuffer) -> Rollout:
+    lent = store.reserve()
+    assert lent is not None
+    lent.begin(lent.sequence + 1, version=0)
+    return lent
+
+
+def test_with_two_blocks_one_can_be_filled_while_the_other_is_learned_from() -> None:
+    store = two_blocks()
+    first, second = begun(store), begun(store)
+    assert first is not second
+    assert store.reserve() is None
+    store.commit(first)
+    assert store.take().rollout is first
+    store.commit(second)
+    assert store.reserve() is None  # the learner has the first, and the second waits
+    assert store.take().rollout is first  # until it is released
+    store.release()
+    assert begun(store) is first
+    assert store.take().rollout is second
+    assert (second.sequence, first.sequence) == (2, 3)
+
+
+def test_blocks_are_numbered_in_the_order_in_which_they_are_lent() -> None:
+    store = two_blocks()
+    numbers = []
+    for _ in range(5):
+        lent = begun(store)
+        numbers.append(lent.sequence)
+        store.commit(lent)
+        store.take()
+        store.release()
+    assert numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_half_filled_block_comes_before_one_that_is_not_begun_after_a_resume() -> None:
+    store, restored = two_blocks(), two_blocks()
+    first, second = begun(store), begun(store)
+    store.commit(first)
+    store.take()
+    store.release()
+    again = store.reserve()  # the first block, as the third rollout, which is not begun
+    assert again is first
+    restored.load_state_dict(store.state_dict())
+    half, fresh = restored.reserve(), restored.reserve()
+    assert half is not None
+    assert fresh is not None
+    assert half.sequence == second.sequence == 2
+    assert fresh is restored.shelves[0].block
+    assert restored.reserve() is None
+
+
+def test_the_block_that_was_taken_is_taken_again_after_a_resume_though_another_is_full() -> None:
+    store, restored = two_blocks(), two_blocks()
+    first, second = begun(store), begun(store)
+    store.commit(first)
+    store.take()
+    store.commit(second)
+    restored.load_state_dict(store.state_dict())
+    assert restored.take().rollout.sequence == first.sequence == 1
+    restored.release()
+    assert restored.take().rollout.sequence == 2

@@ -95,5 +95,5 @@ def test_a_state_does_not_depend_on_what_the_memory_held_before() -> None:
     used.release()
     for each in (fresh, used):
         fill(each, 2)
-    left, right = (each.state_dict()["block"]["fields"] for each in (fresh, used))
+    left, right = (each.state_dict()["blocks"]["0"]["block"]["fields"] for each in (fresh, used))
     assert all(left[name].equal(right[name]) for name in left)

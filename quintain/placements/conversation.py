@@ -1,0 +1,120 @@
+"""The learner's end of what is said between it and a collector's process, and what became of that process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from quintain.errors import CollectorDied, NonFiniteError, QuintainError
+from quintain.placements.remote_errors import RemoteTraceback, error_from
+from quintain.services.packed_state import unpack_value
+from quintain.services.supervisor import Supervisor
+
+CHILD_MODULE = "quintain.collector_process"
+START_SECONDS = 300.0
+"""How long the other process may take to import everything and to make the environment."""
+_LAST_WORDS_SECONDS = 2.0
+
+
+class Conversation:
+    """Starts the process, talks to it, and turns its end into an error that is raised at every further word."""
+
+    def __init__(self, plan: Mapping[str, Any], pass_environment: Sequence[str]) -> None:
+        self.supervisor = Supervisor([CHILD_MODULE], pass_environment)
+        self.child = self.supervisor.start("collector", f"{CHILD_MODULE}:serve")
+        self.failure: QuintainError | None = None
+        self._poller = select.poll()
+        for descriptor in (self.child.channel.fileno(), self.supervisor.report_descriptor):
+            self._poller.register(descriptor, select.POLLIN)
+        path = [os.path.abspath(entry) for entry in sys.path]
+        self.say({**plan, "sys_path": path, "cwd": os.getcwd()})
+
+    def say(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Sends words; that nobody is there any more is noticed where the answer is waited for."""
+        self.child.send(words, descriptors)
+
+    def hear(self, seconds: float) -> dict[str, Any] | None:
+        """Returns the next words, or None if there are none in time; raises what ended the process."""
+        if self.failure is not None:
+            raise self.failure
+        deadline = time.monotonic() + seconds
+        while True:
+            message = self.child.receive()
+            if message:
+                return self._read(message)
+            if message is not None or self.child.is_over:
+                self.failure = self._death()
+                raise self.failure
+            remaining = deadline - time.monotonic()
+            if remaining <= 0.0:
+                return None
+            self._poller.poll(remaining * 1000.0)
+            self.supervisor.read_reports()
+
+    def hear_at_start(self) -> dict[str, Any]:
+        """Returns what is said while the other side is made; ends it if that is an error, or nothing."""
+        try:
+            words = self.hear(START_SECONDS)
+            if words is None:
+                raise CollectorDied(f"the collector's process was not ready after {START_SECONDS:g} s", code="E0541")
+        except BaseException:
+            self.close()
+            raise
+        return words
+
+    def give_up(self, seconds: float) -> CollectorDied:
+        """Ends a process that does nothing, after asking where it is; what is returned is raised from now on."""
+        trace = self.supervisor.stack_of(self.child)
+        self.failure = CollectorDied(
+            f"the collector's process did nothing for {seconds:g} s, and was ended. Continue from the last checkpoint "
+            f"with: quintain resume",
+            code="E0542",
+        )
+        self.failure.__cause__ = RemoteTraceback(trace) if trace else None
+        self.supervisor.stop([self.child], first=signal.SIGKILL)
+        return self.failure
+
+    def close(self) -> None:
+        """Ends the process, which is asked first."""
+        self.child.hang_up()
+        self.supervisor.stop([self.child], first=None)
+
+    def _read(self, message: bytes) -> dict[str, Any]:
+        try:
+            words: dict[str, Any] = json.loads(message)
+            if "failed" not in words:
+                return words
+            self.failure = error_from(words["failed"])
+            if words["has_evidence"] and isinstance(self.failure, NonFiniteError):
+                self.failure.evidence = self._evidence()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self.failure = CollectorDied(f"the collector's process sent nonsense ({error})", code="E0541")
+        raise self.failure
+
+    def _evidence(self) -> dict[str, Any]:
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while time.monotonic() < deadline:
+            message = self.child.receive()
+            if message is not None:
+                return dict(unpack_value(message)) if message else {}
+            self._poller.poll(100.0)
+        return {}
+
+    def _death(self) -> CollectorDied:
+        with suppress(QuintainError):
+            self.supervisor.await_end(self.child, _LAST_WORDS_SECONDS)
+        ending = self.child.describe_end() if self.child.is_over else "left the conversation"
+        error = CollectorDied(
+            f"the collector's process {ending}, and where its lanes were went with it. Continue from the last "
+            f"checkpoint with: quintain resume"
+        )
+        trace = "\n".join(filter(None, (self.child.stack(), self.child.last_output)))
+        error.__cause__ = RemoteTraceback(trace) if trace else None
+        return error

@@ -1,0 +1,56 @@
+"""What stands in the learner's process for lanes that are in another: their description, and nothing that steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quintain.data.spec import spec_from_dict
+from quintain.envs.base import Env, StepResult
+from quintain.envs.parameters import Parameters
+from quintain.errors import EnvError
+
+
+class RemoteEnv(Env):
+    """Knows what the lanes are like."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.spec = spec_from_dict(about["spec"])
+        self.num_lanes = int(about["num_lanes"])
+        self.group_size = int(about["group_size"])
+        self.first_lane = int(about["first_lane"])
+        self.notes = tuple(map(str, about["notes"]))
+        self.known_exactness = str(about["exactness"])
+
+    @staticmethod
+    def describe(env: Env) -> dict[str, Any]:
+        """Returns in words what a RemoteEnv is made from."""
+        return {
+            "spec": env.spec.to_dict(),
+            "num_lanes": env.num_lanes,
+            "group_size": env.group_size,
+            "first_lane": env.first_lane,
+            "notes": list(env.notes),
+            "exactness": env.exactness,
+        }
+
+    def reset(self, lanes: Any = None) -> Any:
+        raise _elsewhere("reset")
+
+    def step(self, action: Any) -> StepResult:
+        raise _elsewhere("step")
+
+    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+        raise _elsewhere("set_parameters")
+
+    @property
+    def exactness(self) -> str:
+        return self.known_exactness
+
+
+def _elsewhere(call: str) -> EnvError:
+    return EnvError(
+        f"the training environment lives in the collector's process, so {call}() cannot be called here; use "
+        f"trainer.source, or run.placement threads",
+        code="E0522",
+    )

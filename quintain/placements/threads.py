@@ -1,0 +1,163 @@
+"""Acts in a second thread of the learner's process.
+
+Both halves compute at the same time wherever the interpreter's lock is free: in the kernels of torch, in simulators
+that release it, and while workers step.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from quintain.data.rollout import Rollout
+from quintain.envs.base import Env
+from quintain.errors import CollectorDied, QuintainError
+from quintain.placements.actor import Actor
+from quintain.placements.ahead import AheadSource
+from quintain.placements.commands import Answer, Command
+from quintain.placements.outpost import WatchedOutpost
+from quintain.placements.plan import ActingPlan
+from quintain.placements.remote_errors import RemoteTraceback
+from quintain.placements.settings import ThreadsSettings
+from quintain.placements.snapshots import align, alignment_of, make_snapshot
+from quintain.policies.base import Policy
+from quintain.rollouts.sync_collector import EpisodeListener
+from quintain.services.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    Inbox = queue.Queue[Command | None]
+    Outbox = queue.Queue[Answer | BaseException]
+
+_MAX_WAITING = 1000
+_END_SECONDS = 5.0
+_LOOK_SECONDS = 3600.0
+
+
+class ThreadsPlacement:
+    """Makes the environment here, and hands it to a thread."""
+
+    def __init__(self, settings: ThreadsSettings, plan: ActingPlan) -> None:
+        self.plan = plan
+        # Not the run's own: evaluations use that at the same time.
+        self.hosting = plan.make_hosting()
+        self.env = plan.make_env(self.hosting)
+
+    def furnish(
+        self, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
+    ) -> tuple[AheadSource, Sequence[Rollout]]:
+        blocks = [self.plan.make_block(self.env, policy) for _ in range(self.plan.num_blocks)]
+        snapshots = [make_snapshot(policy) for _ in blocks]
+        acting = copy.deepcopy(policy)
+        align(acting, alignment_of(policy))
+        collector = self.plan.make_collector(self.env, acting, on_episodes, starts_fresh=starts_fresh)
+        actor = Actor(collector, blocks, snapshots, self.hosting.faults)
+        team = self.hosting.team
+        outpost = CollectorThread(actor, [] if team is None else [team.supervisor])
+        watch = WatchedOutpost(outpost, self.plan.patience_seconds)
+        return AheadSource(watch, blocks, snapshots, policy, self.plan.hosting.faults, on_episodes), blocks
+
+
+class CollectorThread:
+    """Runs an actor in a thread that ends with this object, or with the process."""
+
+    def __init__(self, actor: Actor, supervisors: Sequence[Supervisor]) -> None:
+        self.env: Env = actor.collector.env
+        self._actor = actor
+        self.supervisors = supervisors
+        self._inbox: Inbox = queue.Queue(maxsize=_MAX_WAITING)
+        self._outbox: Outbox = queue.Queue(maxsize=_MAX_WAITING)
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        # A stuck environment must not keep the process from ending.
+        self._thread = threading.Thread(
+            target=_work,
+            args=(actor, self._inbox, self._outbox, self._stop, torch.get_num_threads()),
+            name="collector",
+            daemon=True,
+        )
+        self._thread.start()
+        self._end = weakref.finalize(self, _end, self._inbox, self._stop)
+
+    def send(self, command: Command) -> None:
+        self._inbox.put(command, timeout=_END_SECONDS)
+
+    def receive(self, seconds: float) -> Answer | None:
+        if self._failure is None:
+            try:
+                answer = self._outbox.get(timeout=seconds)
+            except queue.Empty:
+                return None
+            if isinstance(answer, Answer):
+                return answer
+            self._failure = answer
+        raise _explained(self._failure)
+
+    def interrupt(self, is_wanted: bool) -> None:
+        if is_wanted:
+            self._stop.set()
+        else:
+            self._stop.clear()
+
+    @property
+    def pulse(self) -> int:
+        return self._actor.pulse
+
+    def give_up(self, seconds: float) -> QuintainError:
+        """Leaves the thread where it is: it ends with the process, which nothing else could end it without."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        failure = CollectorDied(
+            f"the collector's thread did nothing for {seconds:g} s. Continue from the last checkpoint with: quintain "
+            f"resume",
+            code="E0542",
+        )
+        failure.__cause__ = RemoteTraceback("".join(traceback.format_stack(frame))) if frame else None
+        self._failure = failure
+        return failure
+
+    def close(self) -> None:
+        self._end()
+        # One that was given up will not end now.
+        self._thread.join(timeout=0.0 if isinstance(self._failure, CollectorDied) else _END_SECONDS)
+        if not self._thread.is_alive():
+            self.env.close()
+
+
+def _work(actor: Actor, inbox: Inbox, outbox: Outbox, stop: threading.Event, num_threads: int) -> None:
+    """Is the whole life of the thread; whatever ends it early is its last answer."""
+    torch.set_num_threads(num_threads)
+    while True:
+        try:
+            command = inbox.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            continue
+        if command is None:
+            return
+        try:
+            answer = actor.obey(command, stop.is_set)
+        except BaseException as error:
+            outbox.put(error, timeout=_END_SECONDS)
+            return
+        outbox.put(answer, timeout=_END_SECONDS)
+
+
+def _end(inbox: Inbox, stop: threading.Event) -> None:
+    stop.set()
+    inbox.put(None, timeout=_END_SECONDS)
+
+
+def _explained(failure: BaseException) -> BaseException:
+    """Returns the error that ends the run: the collector's own where it is one of ours, with its own traceback."""
+    if isinstance(failure, QuintainError | MemoryError | OSError):
+        return failure
+    first = str(failure).strip().partition("\n")[0]
+    error = QuintainError(f"the collector's thread failed: {type(failure).__name__}: {first}", code="E0102")
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,94 @@
+"""Commands and answers as messages between a learner and its collector's process.
+
+They are JSON, with packed arrays in memory that travels with a command. Nothing that comes back is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from quintain.envs.faults import FaultNews, LaneFault
+from quintain.errors import EnvError
+from quintain.placements.commands import Answer, Report
+from quintain.services import unnamed_memory
+from quintain.services.packed_state import pack_value, unpack_value
+
+
+def answer_in_words(answer: Answer) -> dict[str, Any]:
+    """Returns an answer without its value, which is too large for a message."""
+    return {
+        "is_done": answer.is_done,
+        "report": None if answer.report is None else asdict(answer.report),
+        "seconds": answer.seconds,
+        "faults": _news_in_words(answer.faults),
+        "exactness": answer.exactness,
+    }
+
+
+def answer_from(words: dict[str, Any]) -> Answer:
+    report = words["report"]
+    return Answer(
+        bool(words["is_done"]),
+        None if report is None else Report(**report),
+        {str(name): float(seconds) for name, seconds in words["seconds"].items()},
+        _news_from(words["faults"]),
+        str(words["exactness"]),
+    )
+
+
+def parcel(value: Any) -> int:
+    """Returns the descriptor of memory that holds a value."""
+    descriptor = unnamed_memory.growing()
+    refill(descriptor, value)
+    return descriptor
+
+
+def refill(descriptor: int, value: Any) -> None:
+    """Puts another value into a parcel."""
+    data = pack_value(value)
+    os.truncate(descriptor, len(data))
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, memoryview(data)[written:], written)
+
+
+def contents(descriptor: int) -> Any:
+    """Returns the value in a parcel; tensors come as arrays."""
+    size = os.fstat(descriptor).st_size
+    data = b""
+    while len(data) < size:
+        data += os.pread(descriptor, size - len(data), len(data))
+    return unpack_value(data)
+
+
+def _news_in_words(news: FaultNews) -> dict[str, Any]:
+    return {
+        "told": [[_fault_in_words(fault), line] for fault, line in news.told],
+        "restarts": news.restarts,
+        "aborted": news.aborted,
+        "spent": None if news.spent is None else [news.spent.message, news.spent.code],
+        "fatal": None if news.fatal is None else _fault_in_words(news.fatal),
+    }
+
+
+def _news_from(words: dict[str, Any]) -> FaultNews:
+    spent, fatal = words["spent"], words["fatal"]
+    return FaultNews(
+        tuple((_fault_from(fault), str(line)) for fault, line in words["told"]),
+        int(words["restarts"]),
+        int(words["aborted"]),
+        None if spent is None else EnvError(str(spent[0]), code=str(spent[1])),
+        None if fatal is None else _fault_from(fatal),
+    )
+
+
+def _fault_in_words(fault: LaneFault) -> list[Any]:
+    return [list(fault.lanes), fault.call, fault.what, fault.error, fault.trace, fault.code, fault.warning]
+
+
+def _fault_from(words: list[Any]) -> LaneFault:
+    lanes, *texts = words
+    call, what, error, trace, code, warning = map(str, texts)
+    return LaneFault(tuple(int(lane) for lane in lanes), call, what, error, trace, code, warning)

@@ -1,0 +1,75 @@
+"""Checks combinations that concern environments of agents that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quintain.settings.errors import Problem
+from quintain.settings.experiment import Behavior, Experiment
+from quintain.settings.outline import RunTree
+from quintain.settings.placement_rules import integer
+from quintain.settings.sources import dotted
+from quintain.settings.yaml_text import KeyPath
+
+
+def has_agents(experiment: Experiment) -> bool:
+    """Says whether agents come and go in the environment, of one or several behaviours."""
+    return getattr(type(experiment.env), "has_agents", False)
+
+
+def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
+    """Lets only an environment of agents have several behaviours, and have them act in this process."""
+    found = ", ".join(tree.experiment.behaviors)
+    if not has_agents(tree.experiment):
+        if len(tree.experiment.behaviors) > 1:
+            yield Problem(
+                ("experiment", "behaviors"),
+                f"found {found}, expected exactly one: only an environment of agents (experiment.env.type agents) has "
+                f"several",
+                "E0205",
+            )
+        return
+    many_ranks = (integer(tree.run.placement, "num_ranks") or 1) > 1
+    if many_ranks or tree.run.placement.type != "local" or tree.run.env_workers.num_workers is not None:
+        yield Problem(
+            ("experiment", "env", "type"),
+            "agents act in the learner's own process yet; leave run.placement and run.env_workers.num_workers out",
+            "E0226",
+        )
+
+
+def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
+    """Lets agents have trajectories, and whatever has lanes have none."""
+    keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
+    if keeps != has_agents(experiment):
+        needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
+        wanted = ("replay", "trajectory_replay") if needs_replay else ("block", "trajectories")
+        yield Problem(
+            (*path, "rollout", "type"),
+            f"{behavior.rollout.type} does not go with experiment.env.type {experiment.env.type}; set it to "
+            f"{wanted[has_agents(experiment)]}",
+            "E0226",
+        )
+        return
+    if not keeps:
+        return
+    if getattr(type(behavior.algorithm), "needs_groups", False):
+        yield Problem(
+            (*path, "algorithm", "type"),
+            f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
+            f"another algorithm",
+            "E0226",
+        )
+    for place, event in enumerate(behavior.events):
+        if event.type in ("evaluate", "stop_at_return", "randomize_env"):
+            yield Problem(
+                (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
+            )
+    batch_size, buffer_size = integer(behavior.algorithm, "batch_size"), integer(behavior.rollout, "buffer_size")
+    if batch_size is not None and buffer_size is not None and batch_size > buffer_size:
+        yield Problem(
+            (*path, "algorithm", "batch_size"),
+            f"{batch_size} is more than {dotted((*path, 'rollout', 'buffer_size'))} {buffer_size}, so that no "
+            f"minibatch would ever be full; lower batch_size, or raise buffer_size",
+            "E0215",
+        )

@@ -1,0 +1,113 @@
+"""Rules about where a run happens: placements, ranks and workers, and what they share. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quintain.settings.base import PartSettings
+from quintain.settings.errors import Problem
+from quintain.settings.experiment import Behavior
+from quintain.settings.outline import RunTree
+from quintain.settings.yaml_text import KeyPath
+
+
+def staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
+    max_staleness = integer(behavior.rollout, "max_staleness")
+    if max_staleness and placement.type == "local":
+        yield Problem(
+            (*path, "rollout", "max_staleness"),
+            f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
+            "set max_staleness to 0, or run.placement to threads or processes",
+            "E0213",
+        )
+
+
+def processes_have_place(tree: RunTree) -> Iterator[Problem]:
+    run = tree.run
+    if run.placement.type != "processes":
+        return
+    if run.env_workers.num_workers is not None:
+        yield Problem(
+            ("run", "env_workers", "num_workers"),
+            f"{run.env_workers.num_workers} workers cannot be had with run.placement.type processes, whose collector "
+            "steps its lanes itself; leave it out, or set run.placement to threads, which may have workers",
+            "E0253",
+        )
+    if run.device != "cpu":
+        yield Problem(
+            ("run", "device"),
+            f"{run.device} does not go with run.placement.type processes, which shares memory of the CPU; set it to "
+            "cpu, or run.placement to threads",
+            "E0253",
+        )
+
+
+def mirrors_are_here(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
+    if placement.type == "processes" and getattr(behavior.algorithm, "use_symmetry", False):
+        yield Problem(
+            (*path, "algorithm", "use_symmetry"),
+            "mirror(obs, action) is a function of the environment, which run.placement.type processes has in another "
+            "process than the learner; set run.placement to threads or local",
+            "E0253",
+        )
+
+
+def workers_have_lanes(tree: RunTree) -> Iterator[Problem]:
+    num_workers = tree.run.env_workers.num_workers
+    num_lanes = integer(tree.experiment.env, "num_lanes")
+    if num_workers is not None and num_lanes is not None and num_workers > num_lanes:
+        yield Problem(
+            ("run", "env_workers", "num_workers"),
+            f"{num_workers} is more than experiment.env.num_lanes, {num_lanes}: a lane runs in one process; lower "
+            "num_workers or raise num_lanes",
+            "E0232",
+        )
+
+
+def halves_are_whole(tree: RunTree) -> Iterator[Problem]:
+    workers = tree.run.env_workers
+    if not workers.acts_in_halves:
+        return
+    where: KeyPath = ("run", "env_workers", "acts_in_halves")
+    if (workers.num_workers or 0) < 2:
+        yield Problem(where, "halves of the lanes need workers of their own; set num_workers to 2 or more", "E0232")
+    unit = 2 * (integer(tree.run.placement, "num_ranks") or 1) * (integer(tree.experiment.env, "group_size") or 1)
+    num_lanes = integer(tree.experiment.env, "num_lanes") or unit
+    if num_lanes % unit:
+        text = f"experiment.env.num_lanes = {num_lanes} has no equal halves; make it a multiple of {unit}"
+        yield Problem(where, text, "E0232")
+
+
+def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
+    num_ranks = integer(tree.run.placement, "num_ranks") or 1
+    num_lanes = integer(tree.experiment.env, "num_lanes") or num_ranks
+    group_size = integer(tree.experiment.env, "group_size") or 1
+    if num_lanes % num_ranks or (num_ranks > 1 and num_lanes // num_ranks % group_size):
+        groups = f" in groups of {group_size}" if group_size > 1 else ""
+        yield Problem(
+            ("run", "placement", "num_ranks"),
+            f"{num_ranks} ranks cannot share experiment.env.num_lanes = {num_lanes} equally{groups}; make num_lanes a "
+            f"multiple of {num_ranks * group_size}",
+            "E0241",
+        )
+
+
+def ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
+    num_ranks = integer(placement, "num_ranks") or 1
+    batch_size = integer(behavior.algorithm, "batch_size")
+    has_memory = getattr(behavior.policy, "memory", None) is not None
+    unit = num_ranks * (integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
+    if num_ranks > 1 and batch_size is not None and batch_size % unit:
+        lanes = ", each with whole lanes" if has_memory else ""
+        yield Problem(
+            (*path, "algorithm", "batch_size"),
+            f"{batch_size} cannot be shared equally by run.placement.num_ranks = {num_ranks}{lanes}; make it a "
+            f"multiple of {unit}",
+            "E0241",
+        )
+
+
+def integer(settings: PartSettings, name: str) -> int | None:
+    """Reads a setting that only some parts of a kind have."""
+    value = getattr(settings, name) if name in type(settings).model_fields else None
+    return value if isinstance(value, int) else None
