@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from quintain.behaviors.trainer_settings import Natural, NonNegative, TrainerSettings, Whole
+from quintain.behaviors.part_settings import Natural, NonNegative, Whole
+from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.settings.base import Count, Settings
 
 SAMPLERS: Mapping[str, tuple[str, ...]] = {

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
+from quintain.behaviors.unbuilt import notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
@@ -25,9 +25,6 @@ MAX_DRAWN_SEED = 10_000
 KEEP_ALL = 1_000_000
 SMALLEST = {"learning_rate": 1e-10, "beta": 1e-5, "epsilon": 0.1}
 """Where ML-Agents' linear schedules end."""
-
-_WITHOUT_UNITY = frozenset({"base_port", "num_areas", "timeout_wait", "max_lifetime_restarts", "restarts_rate_limit_n",
-                            "restarts_rate_limit_period_s"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Request:
 def translate(configuration: Configuration, typed: CommandLine) -> Request:
     """Turns a configuration and what was typed into a run; what was typed wins."""
     options = configuration.options
-    refusals = list(_unbuilt(options))
+    refusals = list(unbuilt(options))
     if refusals:
         path, why = refusals[0]
         more = [f"{where}: {reason}" for where, reason in refusals[1:20]]
@@ -72,7 +69,7 @@ def translate(configuration: Configuration, typed: CommandLine) -> Request:
     kept = options.checkpoint_settings
     resumes = typed.is_resume or ((kept.resume or kept.load_model) and typed.initialize_from is None)
     initialize_from = typed.initialize_from or kept.initialize_from
-    notes = list(_notes(configuration))
+    notes = list(notes_of(configuration))
     if resumes and initialize_from is not None:
         notes.append("note: the run is resumed, so initialize_from has no effect")
         initialize_from = None
@@ -238,65 +235,3 @@ def _schedule(numbers: HyperparameterSettings, name: str) -> Any:
     if getattr(numbers, f"{name}_schedule") == "constant":
         return start
     return {"start": start, "end": SMALLEST[name], "shape": "linear"}
-
-
-def _unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
-    """Yields the keys that are known and cannot be followed yet, and why."""
-    blocks = {f"behaviors.{name}": each for name, each in options.behaviors.items()}
-    if options.default_settings is not None:
-        blocks["default_settings"] = options.default_settings
-    for path, settings in blocks.items():
-        yield from ((f"{path}.{key}", why) for key, why in _unbuilt_of_behavior(settings))
-    for name, value in options.environment_parameters.items():
-        if not isinstance(value, float):
-            what = "curricula" if hasattr(value, "curriculum") else "samplers"
-            yield f"environment_parameters.{name}", f"{what} are not built yet; give a number"
-    if options.env_settings.env_args:
-        yield "env_settings.env_args", "Unity builds cannot be run yet"
-
-
-def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
-    if settings.trainer_type == "poca":
-        yield "trainer_type", "poca is not built yet; use ppo or sac"
-        return
-    for name in ("curiosity", "gail", "rnd"):
-        if getattr(settings.reward_signals, name) is not None:
-            yield f"reward_signals.{name}", "this reward signal is not built yet; leave it out"
-    extrinsic = settings.reward_signals.extrinsic
-    if extrinsic is None:
-        yield "reward_signals", "nothing is left to learn from without extrinsic"
-    elif extrinsic.network_settings is not None:
-        yield "reward_signals.extrinsic.network_settings", "the environment's own reward has no network; leave it out"
-    for name in ("self_play", "behavioral_cloning", "init_path"):
-        if getattr(settings, name) is not None:
-            yield name, "this is not built yet; leave it out"
-    if settings.threaded:
-        yield "threaded", "learning while agents act on is not built yet; set it to false"
-    network = settings.network_settings
-    if network.memory is not None and settings.trainer_type == "sac":
-        yield "network_settings.memory", "memory is not built for sac yet; leave it out"
-    if network.vis_encode_type not in ("simple", "fully_connected"):
-        yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
-    if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:
-        yield "hyperparameters.shared_critic", "actor and critic have layers of their own; set it to false"
-
-
-def _notes(configuration: Configuration) -> Iterator[str]:
-    """Yields what a user should be told of keys that were understood and have no effect."""
-    idle = [
-        ".".join(map(str, path))
-        for path in sorted(configuration.given, key=str)
-        if (path[0] == "env_settings" and path[-1] in _WITHOUT_UNITY)
-        or (path[0] == "engine_settings" and len(path) == 2)
-        or path in {("debug",), ("checkpoint_settings", "train_model")}
-        or path[-1] == "framework"
-    ]
-    for name, settings in configuration.options.behaviors.items():
-        memory = settings.network_settings.memory
-        if memory is not None and memory.sequence_length != settings.time_horizon:
-            yield (
-                f"note: memory of {name} is learned over whole trajectories, time_horizon {settings.time_horizon}, and "
-                f"not over sequence_length {memory.sequence_length}"
-            )
-    if idle:
-        yield f"note: without a Unity build these have no effect: {', '.join(idle)}"

@@ -1,5 +1,14 @@
 """Names of mlagents.trainers.settings."""
 
+from quintain.behaviors.part_settings import (
+    BehavioralCloningSettings,
+    CuriositySettings,
+    GAILSettings,
+    NetworkSettings,
+    RewardSignalSettings,
+    RNDSettings,
+    SelfPlaySettings,
+)
 from quintain.behaviors.run_options import (
     CheckpointSettings,
     EngineSettings,
@@ -8,15 +17,8 @@ from quintain.behaviors.run_options import (
     TorchSettings,
 )
 from quintain.behaviors.trainer_settings import (
-    BehavioralCloningSettings,
-    CuriositySettings,
-    GAILSettings,
     HyperparameterSettings,
-    NetworkSettings,
     OnPolicyHyperparameterSettings,
-    RewardSignalSettings,
-    RNDSettings,
-    SelfPlaySettings,
     TrainerSettings,
 )
 
