@@ -22,6 +22,7 @@ from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, 
 from quintain.services.run_directory import RunDirectory
 from quintain.services.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.services.video import EpisodeRecorder, require_pillow, save_webp
+from quintain.settings.agent_rules import has_agents
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 from quintain.versions import facts
@@ -166,6 +167,8 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     Needs no environment: the checkpoint says for which spaces the policy is.
     """
     directory, run_file, checkpoint = _stored(runs_dir, text, allow)
+    if has_agents(run_file.experiment):
+        raise SettingsError("policies of an environment of agents cannot be exported yet", code="E0226")
     loaded = load(checkpoint.path)
 
     import torch

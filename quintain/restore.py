@@ -129,6 +129,8 @@ def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
 def _describe(spec: Any) -> str:
     if not isinstance(spec, Mapping):
         return "unknown spaces"
+    if isinstance(behaviors := spec.get("behaviors"), Mapping):
+        return "; ".join(f"{name}: {_describe(each)}" for name, each in behaviors.items())
     masked = " with masks" if spec.get("mask_size") else ""
     return ", ".join(f"{which} {_describe_space(spec.get(which))}" for which in ("obs", "action")) + masked
 

@@ -124,3 +124,16 @@ def test_validate_knows_such_files(quintain: Command, file: str, tmp_path: Path)
     answer = quintain("validate", file)
     assert answer.exit_code == 2
     assert 'config.yaml:4:3: default_settings.time_horizn: unknown setting; did you mean "time_horizon"?' in answer.out
+
+
+def test_what_agents_cannot_do_yet_is_said_in_a_sentence(quintain: Command, file: str, tmp_path: Path) -> None:
+    train(quintain, file, "--run-id", "X")
+    for command in ("eval", "export"):
+        answer = quintain(command, "X", "--allow", ENV)
+        assert answer.exit_code == 2
+        assert "yet" in answer.error
+    (tmp_path / "config.yaml").write_text(FILE)
+    other = "quintain.envs.agents.tasks:gates"
+    answer = quintain("train", file, "--env", other, "--run-id", "Y", "--initialize-from", "X", "--quiet")
+    assert answer.exit_code == 4
+    assert "checkpoint is for Ball: obs Box(6)" in answer.error

@@ -124,10 +124,14 @@ class AgentEnv(KeepsState):
     def state_dict(self) -> State:
         is_exact = self.exactness == "exact"
         copies = [copy.state_dict() for copy in self.copies if isinstance(copy, Stateful)] if is_exact else []
-        return {**super().state_dict(), "copies": copies}
+        # Agents are numbered by their stream, in the order in which streams were met.
+        streams = {name: [list(stream) for stream in met] for name, met in self.streams.items()}
+        return {**super().state_dict(), "copies": copies, "streams": streams}
 
     def load_state_dict(self, state: State) -> None:
-        super().load_state_dict({name: saved for name, saved in state.items() if name != "copies"})
+        super().load_state_dict({name: state[name] for name in state if name not in ("copies", "streams")})
+        self.streams = {name: [Stream(*each) for each in met] for name, met in state["streams"].items()}
+        self.num_known = [0] * len(self.copies)
         for copy, saved in zip(self.copies, state["copies"], strict=False):
             if isinstance(copy, Stateful):
                 copy.load_state_dict(saved)

@@ -88,3 +88,32 @@ def test_two_kinds_of_agents_under_one_name_are_refused() -> None:
 
     with pytest.raises(EnvError, match=r"'Toy.team=9' has .* and other agents of behaviour 'Toy' have"):
         AgentEnv([Mixed()])
+
+
+def test_streams_keep_their_numbers_after_a_resume() -> None:
+    class Slow(Toy):
+        """Has its second team only after a while."""
+
+        @property
+        def behavior_specs(self) -> dict[str, object]:
+            specs = super().behavior_specs
+            return specs if self.time >= self.late else {self.names[0]: specs[self.names[0]]}
+
+    def copies() -> list[Slow]:
+        # The first copy has both teams later than the second one.
+        made = [Slow(teams=2), Slow(teams=2)]
+        made[0].late, made[1].late = 2, 1
+        made[0].names = made[1].names
+        return made
+
+    env = AgentEnv(copies())
+    met = []
+    for _ in range(2):
+        env.step()
+        met.append([tuple(stream) for stream in env.streams["Toy"]])
+    other = AgentEnv(copies())
+    for copy in other.copies:
+        copy.time = 2  # type: ignore[attr-defined]  # as if it had been restored
+    other.load_state_dict(env.state_dict())
+    assert [tuple(stream) for stream in other.streams["Toy"]] == met[-1]
+    assert met[-1] == [(0, "Toy?team=0"), (1, "Toy?team=0"), (1, "Toy?team=1"), (0, "Toy?team=1")]
