@@ -192,7 +192,7 @@ def env_maker(
     settings = run_file.experiment.env
     if has_agents(run_file.experiment):
         raise SettingsError(
-            "an environment of agents has no lanes: it can be trained in, and neither evaluated nor measured yet",
+            "an environment of agents has no lanes that could be measured or filmed yet",
             code="E0226",
         )
     if not is_grouped and "group_size" in type(settings).model_fields:

@@ -161,6 +161,27 @@ def evaluate(
     return results, checkpoint.path, video
 
 
+def evaluate_behaviors(
+    runs_dir: Path,
+    text: str,
+    *,
+    num_episodes: int,
+    deterministic: bool,
+    seed: int | None,
+    allow: Sequence[str] = (),
+) -> tuple[dict[str, EpisodeResults], Path] | None:
+    """Plays episodes with the policies of a run of agents, and says of which checkpoint; None for any other run."""
+    _, run_file, checkpoint = _stored(runs_dir, text, allow)
+    if not has_agents(run_file.experiment):
+        return None
+    from quintain.infer import evaluate_agents
+
+    results = evaluate_agents(
+        run_file, checkpoint.path, num_episodes=num_episodes, is_deterministic=deterministic, seed=seed
+    )
+    return results, checkpoint.path
+
+
 def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()) -> tuple[Exported, Path]:
     """Writes a run's best policy (or the checkpoint named as RUN@...) as ONNX, and says which it was.
 

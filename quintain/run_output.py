@@ -9,7 +9,6 @@ from quintain import registry
 from quintain.services.queued_writer import QueuedWriter
 from quintain.services.run_directory import RunDirectory
 from quintain.services.writers import RunHeader, Writer
-from quintain.settings.agent_rules import has_agents
 from quintain.settings.fingerprint import leaves
 from quintain.versions import facts, quintain_version
 
@@ -26,7 +25,6 @@ class CommandHints:
 
     def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
         self.has_objects = has_objects
-        self.has_evaluation = not has_agents(run_file.experiment)
         self.run_id = None if directory is None else directory.run_id
         self.allowed = "".join(f" --allow {name}" for name in code_names(run_file.to_dict()))
         default_place = directory is None or directory.shown.parent == Path("runs")
@@ -43,9 +41,8 @@ class CommandHints:
         if state != "finished":
             return [(f"quintain resume {run}{self.allowed}", "continue where it stopped")]
         longer = f"quintain resume {run}{self.allowed} total_timesteps={3 * (budget or 0)}"
-        played = (f"quintain eval {run}{self.allowed} --episodes 100", "play episodes with the result")
         return [
-            *([played] if self.has_evaluation else []),
+            (f"quintain eval {run}{self.allowed} --episodes 100", "play episodes with the result"),
             *([] if budget is None else [(longer, "train for longer")]),
             (f"quintain checkpoints list {run}", "what was saved"),
         ]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quintain.cli.train import Allow, Json, RunsDir
+from quintain.errors import SettingsError
+
+if TYPE_CHECKING:
+    from quintain.rollouts.evaluate import EpisodeResults
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,17 @@ def run_evaluation(request: EvalRequest) -> None:
 
     if not request.is_json:
         typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
+    found = launch.evaluate_behaviors(
+        request.runs_dir,
+        request.run,
+        num_episodes=request.num_episodes,
+        deterministic=request.is_deterministic,
+        seed=request.seed,
+        allow=request.allow,
+    )
+    if found is not None:
+        _print_behaviors(*found, request)
+        return
     results, checkpoint, video = launch.evaluate(
         request.runs_dir,
         request.run,
@@ -92,3 +108,27 @@ def run_evaluation(request: EvalRequest) -> None:
     )
     if video:
         typer.echo(f"video {video}")
+
+
+def _print_behaviors(results: Mapping[str, EpisodeResults], checkpoint: Path, request: EvalRequest) -> None:
+    """Prints what came of the episodes of each behaviour."""
+    if request.has_video:
+        raise SettingsError("an environment of agents cannot be filmed yet; leave --video out", code="E0226")
+    if request.is_json:
+        played = {
+            name: {
+                "mean_return": each.mean_return,
+                "std_return": each.std_return,
+                "mean_length": each.mean_length,
+                "returns": each.returns.tolist(),
+            }
+            for name, each in results.items()
+        }
+        about = {"run": checkpoint.parents[1].name, "checkpoint": checkpoint.name, "episodes": request.num_episodes}
+        typer.echo(json_module.dumps({**about, "deterministic": request.is_deterministic, "behaviors": played}))
+        return
+    for name, each in results.items():
+        typer.echo(
+            f"{name}: return {each.mean_return:.1f} ± {each.std_return:.1f} · length {each.mean_length:.1f} · "
+            f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
+        )

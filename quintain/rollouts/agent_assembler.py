@@ -7,7 +7,7 @@ what came of it is written when the agent reports again. A trajectory ends when 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,22 @@ from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+
+_PER_SLOT = ("length", "is_acting", "begins", "episode_return", "episode_length", "episode_number", "state",
+             "begin_state")  # fmt: skip
+"""Attributes with one row for each slot, beside the steps."""
+
+
+class Episodes(NamedTuple):
+    """Episodes that ended together."""
+
+    numbers: Array
+    """[k] by when they began"""
+    returns: Array
+    """[k]"""
+    lengths: Array
+    """[k]"""
 
 
 class AgentAssembler(KeepsState):
@@ -38,6 +54,9 @@ class AgentAssembler(KeepsState):
         """Whether the slot's trajectory is the first of an episode."""
         self.episode_return: Array = np.zeros(0, np.float64)
         self.episode_length: Array = np.zeros(0, np.int64)
+        self.episode_number: Array = np.zeros(0, np.int64)
+        """Which of all episodes of the behaviour the slot's is, by when they began."""
+        self.num_begun = 0
         self.state: Array = np.zeros((0, state_size), np.float32)
         """The policy's memory of each agent, after its last action."""
         self.begin_state: Array = np.zeros((0, state_size), np.float32)
@@ -45,8 +64,8 @@ class AgentAssembler(KeepsState):
         self.deciding: Array = np.zeros(0, np.int64)
         """Slots of the agents that want a decision now, in the order in which they asked."""
 
-    def end(self, ends: Reports) -> tuple[Closed, Array, Array]:
-        """Takes in the agents that ended; returns their trajectories, and the returns and lengths of their episodes.
+    def end(self, ends: Reports) -> tuple[Closed, Episodes]:
+        """Takes in the agents that ended; returns their trajectories, and what their episodes were like.
 
         An agent of which no action is known is nobody's experience: it only leaves.
         """
@@ -57,9 +76,9 @@ class AgentAssembler(KeepsState):
         self._settle(slots, ends, rows)
         interrupted = ends.interrupted[rows]
         closed = self._close(slots, ends, rows, ~interrupted, interrupted)
-        returns, lengths = self.episode_return[slots], self.episode_length[slots]
+        played = Episodes(self.episode_number[slots], self.episode_return[slots], self.episode_length[slots])
         self.slots.remove(at[at >= 0])
-        return closed, returns, lengths
+        return closed, played
 
     def decide(self, decisions: Reports) -> Closed:
         """Takes in the agents that want a decision; returns the trajectories that reached the horizon."""
@@ -128,7 +147,7 @@ class AgentAssembler(KeepsState):
         slots = self.slots.add(ids)
         room = self.slots.capacity - len(self.length)
         if room:
-            for name in ("length", "is_acting", "begins", "episode_return", "episode_length", "state", "begin_state"):
+            for name in _PER_SLOT:
                 setattr(self, name, _grown(getattr(self, name), room))
             self.steps = {name: _grown(field, room) for name, field in self.steps.items()}
         self.length[slots] = 0
@@ -136,6 +155,8 @@ class AgentAssembler(KeepsState):
         self.begins[slots] = True
         self.episode_return[slots] = 0.0
         self.episode_length[slots] = 0
+        self.episode_number[slots] = np.arange(self.num_begun, self.num_begun + len(slots))
+        self.num_begun += len(slots)
         self.state[slots] = 0.0
         return slots
 

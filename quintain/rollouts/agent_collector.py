@@ -18,7 +18,7 @@ from quintain.envs.agents.boundary import Reports
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
 from quintain.rng import Rng
-from quintain.rollouts.agent_assembler import AgentAssembler
+from quintain.rollouts.agent_assembler import AgentAssembler, Episodes
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 NOISE_STEPS = 32
 """Steps for which random numbers are drawn at once."""
+
+
+def _ignore(played: Episodes) -> None:
+    """Listens to no episodes."""
 
 
 class TakesTrajectories(Protocol):
@@ -43,6 +47,7 @@ class AgentCollector(KeepsState):
             "policy",
             "rng",
             "on_episodes",
+            "on_numbered",
             "scratch",
             "noise",
             "noise_from",
@@ -65,6 +70,7 @@ class AgentCollector(KeepsState):
         self.spec: BehaviorSpec = policy.spec
         self.rng = rng
         self.on_episodes = on_episodes
+        self.on_numbered: Callable[[Episodes], None] = _ignore
         self.assembler = AgentAssembler(policy.spec, horizon, policy.state_size)
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
@@ -81,11 +87,12 @@ class AgentCollector(KeepsState):
     def take_in(self, ends: Reports, decisions: Reports, block: TakesTrajectories | None) -> None:
         """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
         if len(ends):
-            closed, returns, lengths = self.assembler.end(ends)
-            if len(lengths):
+            closed, played = self.assembler.end(ends)
+            if len(played.lengths):
                 if block is not None:
                     block.append(closed, self.assembler.steps)
-                self.on_episodes(returns, lengths)
+                self.on_episodes(played.returns, played.lengths)
+                self.on_numbered(played)
         closed = self.assembler.decide(decisions)
         if block is not None and len(closed.lengths):
             block.append(closed, self.assembler.steps)

@@ -128,12 +128,23 @@ def test_validate_knows_such_files(quintain: Command, file: str, tmp_path: Path)
 
 def test_what_agents_cannot_do_yet_is_said_in_a_sentence(quintain: Command, file: str, tmp_path: Path) -> None:
     train(quintain, file, "--run-id", "X")
-    for command in ("eval", "export"):
-        answer = quintain(command, "X", "--allow", ENV)
-        assert answer.exit_code == 2
-        assert "yet" in answer.error
+    answer = quintain("export", "X", "--allow", ENV)
+    assert answer.exit_code == 2
+    assert "cannot be exported yet" in answer.error
     (tmp_path / "config.yaml").write_text(FILE)
     other = "quintain.envs.agents.tasks:gates"
     answer = quintain("train", file, "--env", other, "--run-id", "Y", "--initialize-from", "X", "--quiet")
     assert answer.exit_code == 4
     assert "checkpoint is for Ball: obs Box(6)" in answer.error
+
+
+def test_episodes_of_each_behaviour_are_evaluated(quintain: Command, file: str, tmp_path: Path) -> None:
+    train(quintain, file, "--run-id", "X")
+    words = ("eval", "X", "--allow", ENV, "--episodes", "7")
+    first, again, other = (quintain(*words, "--json", "--seed", seed).json for seed in ("1", "1", "2"))
+    assert set(first["behaviors"]) == {"Ball", "Gate"}
+    assert len(first["behaviors"]["Gate"]["returns"]) == 7
+    assert first == again
+    assert first["behaviors"] != other["behaviors"]
+    lines = quintain(*words).out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Ball", "Gate"]

@@ -50,8 +50,8 @@ class Both:
         actions = [1000.0 + self.num_said + i for i in range(len(decisions))]
         self.num_said += len(decisions)
         self.plain.step(ends, decisions, actions)
-        closed, returns, lengths = self.assembler.end(reports(ends, are_ends=True))
-        self.episodes += zip(returns.tolist(), lengths.tolist(), strict=True)
+        closed, played = self.assembler.end(reports(ends, are_ends=True))
+        self.episodes += zip(played.returns.tolist(), played.lengths.tolist(), strict=True)
         self.keep(closed)
         self.keep(self.assembler.decide(reports(decisions)))
         acted = np.array(actions, np.float32).reshape(-1, 1)
@@ -180,9 +180,9 @@ def test_groups_come_with_the_trajectories_and_their_rewards_are_added() -> None
     assembler = AgentAssembler(SPEC, horizon=4)
     assembler.decide(reports([Said(1, 0.0, 0.0), Said(2, 0.0, 0.0)]))
     assembler.act({f.OBS: np.zeros((2, 1), np.float32), f.ACTION: np.zeros((2, 1), np.float32)})
-    closed, returns, _ = assembler.end(reports([Said(2, 1.0, 1.0, 10.0, group=6)], are_ends=True))
+    closed, played = assembler.end(reports([Said(2, 1.0, 1.0, 10.0, group=6)], are_ends=True))
     assert closed.group_id.tolist() == [6]
-    assert returns.tolist() == [11.0]
+    assert (played.returns.tolist(), played.numbers.tolist()) == ([11.0], [1])
     block = TrajectoryBlock(SPEC, 4)
     block.append(closed, assembler.steps)
     assert block.faces[f.REWARD][:1, 0].tolist() == [11.0]
