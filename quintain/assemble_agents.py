@@ -10,6 +10,7 @@ import torch
 from quintain.assemble import load_part, make_events, resolve_device
 from quintain.data.row_layout import RowLayout
 from quintain.data.sequence_block import SequenceBlock
+from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
@@ -78,6 +79,15 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
     return joint
 
 
+def behavior_policy(run_file: RunFile, name: str, spec: BehaviorSpec) -> Policy:
+    """Builds an untrained policy of a behaviour."""
+    known = run_file.experiment.behaviors
+    settings = known[name if name in known else FALLBACK].policy
+    rng = Rng(run_file.experiment.seed).child("behaviors").child(name)
+    policy: Policy = load_part("policy", settings)(settings, spec, rng.child("policy"))
+    return policy
+
+
 class _Maker:
     """Makes the parts of one behaviour, each from random streams of its own."""
 
@@ -89,9 +99,7 @@ class _Maker:
         self.rng = Rng(run_file.experiment.seed).child("behaviors").child(name)
         rollout: Any = settings.rollout
         self.own_budget: int | None = rollout.budget_env_steps
-        self.policy: Policy = load_part("policy", settings.policy)(
-            settings.policy, env.specs[name], self.rng.child("policy")
-        )
+        self.policy = behavior_policy(run_file, name, env.specs[name])
         self.policy.to(resolve_device(run_file.run.device))
         signals = {key: load_part("reward_signal", each)(each) for key, each in settings.reward_signals.items()}
         self.algorithm = load_part("algorithm", settings.algorithm)(

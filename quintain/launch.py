@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.errors import CheckpointNotFound, RunDirectoryError, SettingsError
 from quintain.ranks import NUM_RANKS, Orders, Ranks, num_ranks_of, with_ranks_of_torchrun
-from quintain.restore import policy_of, require_same_spec, restore_policy
+from quintain.restore import policies_of, policy_of, require_same_spec, restore_policy
 from quintain.run import Run
 from quintain.run_output import code_names, env_name, make_writers
 from quintain.services.checkpoint_catalog import Checkpoint, CheckpointCatalog, load
@@ -188,8 +188,6 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     Needs no environment: the checkpoint says for which spaces the policy is.
     """
     directory, run_file, checkpoint = _stored(runs_dir, text, allow)
-    if has_agents(run_file.experiment):
-        raise SettingsError("policies of an environment of agents cannot be exported yet", code="E0226")
     loaded = load(checkpoint.path)
 
     import torch
@@ -199,13 +197,40 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
 
     torch.set_num_threads(run_file.run.threads)
     policy = policy_of(loaded, partial(make_policy, run_file))
-    about = {
+    about = _export_facts(directory, checkpoint)
+    return export_onnx(policy, out or Path(directory.show(directory.folder("export"))), about), checkpoint.path
+
+
+def export_behaviors(
+    runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()
+) -> tuple[dict[str, Exported], Path] | None:
+    """Writes the policies of a run of agents, each into a folder of its own; None for any other run."""
+    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
+    if not has_agents(run_file.experiment):
+        return None
+
+    import torch
+
+    from quintain.assemble_agents import behavior_policy
+    from quintain.policies.export import export_onnx
+
+    torch.set_num_threads(run_file.run.threads)
+    policies = policies_of(load(checkpoint.path), partial(behavior_policy, run_file))
+    folder = out or Path(directory.show(directory.folder("export")))
+    about = _export_facts(directory, checkpoint)
+    written = {
+        name: export_onnx(policy, folder / name, {**about, "behavior": name}) for name, policy in policies.items()
+    }
+    return written, checkpoint.path
+
+
+def _export_facts(directory: RunDirectory, checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
         "run": directory.run_id,
         "checkpoint": checkpoint.name,
         "step": checkpoint.step,
         "digest": checkpoint.digest,
     }
-    return export_onnx(policy, out or Path(directory.show(directory.folder("export"))), about), checkpoint.path
 
 
 def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Trainer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
@@ -104,26 +105,52 @@ def num_ranks_in(state: State) -> int:
 
 def restore_policy(policy: Policy, loaded: Loaded) -> None:
     """Loads only the policy's weights and normaliser, strictly."""
+    _load_weights(policy, loaded)
+
+
+def _load_weights(policy: Policy, loaded: Loaded, prefix: str = "") -> None:
+    """Loads the weights whose names begin in this way, without that beginning."""
     from quintain.trainers.base import as_tensors
 
     try:
-        policy.load_state_dict(as_tensors(loaded.state["training"]["policy"]))
+        saved = loaded.state["training"]["policy"]
+        own = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
+        policy.load_state_dict(as_tensors(own))
     except (KeyError, RuntimeError) as error:
         first = " ".join(str(error).split())[:200]
         raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
 
 
 def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
-    """Makes the policy that a checkpoint holds, for the spaces it names; the file may say anything, and is not ours."""
+    """Makes the policy that a checkpoint holds, for the spaces it names."""
+    policy = _make_policy(loaded.manifest.about.get("spec"), make)
+    restore_policy(policy, loaded)
+    return policy
+
+
+def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> dict[str, Policy]:
+    """Makes the policies that a checkpoint of agents holds, by behaviour."""
+    from quintain.trainers.joint import member_prefix
+
+    described: Any = loaded.manifest.about.get("spec")
+    behaviors = described.get("behaviors") if isinstance(described, Mapping) else None
+    policies = {}
+    for name, words in behaviors.items() if isinstance(behaviors, Mapping) else ():
+        policy = _make_policy(words, partial(make, name))
+        _load_weights(policy, loaded, member_prefix(name))
+        policies[name] = policy
+    return policies
+
+
+def _make_policy(words: Any, make: Callable[[BehaviorSpec], Policy]) -> Policy:
+    """Makes a policy for spaces that a file names; it may say anything, and is not ours."""
     try:
-        policy = make(spec_from_dict(loaded.manifest.about["spec"]))  # type: ignore[arg-type]  # tried, not trusted
+        return make(spec_from_dict(words))
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise CheckpointIncompatible(
             f"the checkpoint's spaces cannot be used ({in_one_line(error)[:200]}). It was changed after it was made, "
             f"or is for spaces that are too large here"
         ) from error
-    restore_policy(policy, loaded)
-    return policy
 
 
 def _describe(spec: Any) -> str:

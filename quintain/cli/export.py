@@ -26,19 +26,26 @@ def export_run(
     """Writes a trained policy as ONNX, with its normaliser and action transform, and compares both."""
     from quintain import launch
 
-    exported, checkpoint = launch.export(runs_dir, run, out=out, allow=tuple(allow or ()))
-    if json:
-        about = {
-            "run": checkpoint.parents[1].name,
-            "checkpoint": checkpoint.name,
-            "format": format,
-            "model": str(exported.model),
-            "contract": str(exported.contract),
-            "largest_difference": exported.largest_difference,
-        }
-        typer.echo(json_module.dumps(about))
-        return
-    typer.echo(
-        f"wrote {exported.model} and {exported.contract.name} · checkpoint {checkpoint.name} of "
-        f"{checkpoint.parents[1].name} · differs from the policy by at most {exported.largest_difference:.1e}"
-    )
+    found = launch.export_behaviors(runs_dir, run, out=out, allow=tuple(allow or ()))
+    if found is None:
+        exported, checkpoint = launch.export(runs_dir, run, out=out, allow=tuple(allow or ()))
+        written = {"": exported}
+    else:
+        written, checkpoint = found
+    for behavior, each in written.items():
+        if json:
+            about = {
+                "run": checkpoint.parents[1].name,
+                "checkpoint": checkpoint.name,
+                "format": format,
+                "model": str(each.model),
+                "contract": str(each.contract),
+                "largest_difference": each.largest_difference,
+                **({"behavior": behavior} if behavior else {}),
+            }
+            typer.echo(json_module.dumps(about))
+        else:
+            typer.echo(
+                f"wrote {each.model} and {each.contract.name} · checkpoint {checkpoint.name} of "
+                f"{checkpoint.parents[1].name} · differs from the policy by at most {each.largest_difference:.1e}"
+            )

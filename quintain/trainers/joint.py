@@ -47,13 +47,22 @@ class JointSpec:
         return "; ".join(f"{name}: {spec}" for name, spec in self.specs.items())
 
 
+def member_prefix(behavior: str) -> str:
+    """Returns what the names of a behaviour's weights begin with in the state of all policies."""
+    return f"members.{_member(behavior)}."
+
+
+def _member(behavior: str) -> str:
+    # A module's name may have no dot in it, a behaviour's may.
+    return behavior.replace(".", "%2E")
+
+
 class PolicyGroup(nn.Module):
     """The policies of all behaviours, saved and moved as one."""
 
     def __init__(self, policies: Mapping[str, Policy]) -> None:
         super().__init__()
-        # A module's name may have no dot in it, a behaviour's may.
-        self.members = nn.ModuleDict({name.replace(".", "%2E"): policy for name, policy in policies.items()})
+        self.members = nn.ModuleDict({_member(name): policy for name, policy in policies.items()})
         self.spec = JointSpec({name: policy.spec for name, policy in policies.items()})
         self.device = next(iter(policies.values())).device
 

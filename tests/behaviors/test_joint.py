@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from quintain.assemble_agents import behavior_policy
 from quintain.data import fields as f
 from quintain.errors import EnvError, SettingsError
-from quintain.launch import resume, start
+from quintain.launch import checkpoint_of, resume, start
+from quintain.restore import policies_of
 from quintain.rollouts import agent_source
+from quintain.services.checkpoint_catalog import load
 from quintain.settings.tree import RunFile
+from quintain.testing.compare import differences
 from tests.behaviors.runs import make, run_file
 from tests.trainers.test_guard import nan_loss, spoil
 
@@ -185,3 +190,15 @@ def test_an_update_that_is_not_finite_concerns_the_behaviour_alone_or_sends_all_
     assert all(trainer.progress.env_steps >= 700 for trainer in trainers.values())
     finite = [bool(weight.isfinite().all()) for each in trainers.values() for weight in each.policy.parameters()]
     assert all(finite)
+
+
+def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path) -> None:
+    settings = run_file("ball_and_gates", 200)
+    launched = start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
+    launched.trainer.train()
+    launched.run.close()
+    found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(behavior_policy, settings))
+    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    assert set(found) == {"Ball", "Gate"}
+    for name, policy in found.items():
+        assert list(differences(trainers[name].policy.state_dict(), policy.state_dict())) == []

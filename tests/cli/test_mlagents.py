@@ -126,12 +126,18 @@ def test_validate_knows_such_files(quintain: Command, file: str, tmp_path: Path)
     assert 'config.yaml:4:3: default_settings.time_horizn: unknown setting; did you mean "time_horizon"?' in answer.out
 
 
-def test_what_agents_cannot_do_yet_is_said_in_a_sentence(quintain: Command, file: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_each_policy_is_exported_into_a_folder_of_its_own(quintain: Command, file: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
     train(quintain, file, "--run-id", "X")
     answer = quintain("export", "X", "--allow", ENV)
-    assert answer.exit_code == 2
-    assert "cannot be exported yet" in answer.error
-    (tmp_path / "config.yaml").write_text(FILE)
+    assert answer.exit_code == 0, answer.err
+    for name in ("Ball", "Gate"):
+        assert (tmp_path / "runs" / "X" / "export" / name / "policy.onnx").is_file()
+
+
+def test_weights_of_other_behaviours_are_refused_with_what_they_are_for(quintain: Command, file: str) -> None:
+    train(quintain, file, "--run-id", "X")
     other = "quintain.envs.agents.tasks:gates"
     answer = quintain("train", file, "--env", other, "--run-id", "Y", "--initialize-from", "X", "--quiet")
     assert answer.exit_code == 4
