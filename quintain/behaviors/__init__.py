@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ObservationKeyPrefix": "quintain.behaviors.buffer",
         "PPOTrainer": "quintain.behaviors.algorithm_trainer",
         "Policy": "quintain.behaviors.policy",
-        "RLTrainer": "quintain.behaviors.trainer",
+        "RLTrainer": "quintain.behaviors.rl_trainer",
         "SACTrainer": "quintain.behaviors.algorithm_trainer",
         "SimpleEnvManager": "quintain.behaviors.controller",
         "StatsAggregationMethod": "quintain.behaviors.stats",

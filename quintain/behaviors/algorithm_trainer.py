@@ -8,7 +8,7 @@ import numpy as np
 
 from quintain import registry
 from quintain.behaviors.policy import Policy
-from quintain.behaviors.trainer import RLTrainer
+from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings
 from quintain.data import fields as f
@@ -95,6 +95,9 @@ class AlgorithmTrainer(RLTrainer):
 
     def _is_ready_update(self) -> bool:
         return self.experience.is_full
+
+    def _utilization(self) -> float:
+        return self.experience.utilisation
 
     def _update_policy(self) -> bool:
         experience, algorithm = self.experience, self.optimizer

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.behaviors.algorithm_trainer import PPOTrainer, SACTrainer
 from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
-from quintain.behaviors.trainer import RLTrainer
+from quintain.behaviors.rl_trainer import RLTrainer
+from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import PPOSettings, SACSettings, TrainerSettings
-from quintain.behaviors.translate import behavior_settings
+from quintain.behaviors.translate import behavior_settings, run_settings
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.errors import SettingsError
@@ -217,4 +218,5 @@ class TrainerController:
             "env": {"type": "agents", "id": f"{made.__module__}:{made.__qualname__}"},
             "behaviors": behaviors,
         }
-        return RunFile.from_mapping({"experiment": experiment, "run": {"id": self.run_id, "writers": []}})
+        run = run_settings(RunOptions(), [trainer.trainer_settings for trainer in self.trainers.values()])
+        return RunFile.from_mapping({"experiment": experiment, "run": {**run, "id": self.run_id, "writers": []}})

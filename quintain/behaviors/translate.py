@@ -102,7 +102,9 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
         "env": _env(configuration, typed),
         "behaviors": {name: behavior_settings(each, longest) for name, each in blocks.items()},
     }
-    return RunFile.from_mapping({"experiment": experiment, "run": _run(options, list((named or blocks).values()))})
+    return RunFile.from_mapping(
+        {"experiment": experiment, "run": run_settings(options, list((named or blocks).values()))}
+    )
 
 
 def _seed(options: RunOptions, typed: CommandLine) -> int:
@@ -133,7 +135,8 @@ def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
     }
 
 
-def _run(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
+def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
+    """Returns where and how a run of these behaviours happens."""
     keep = min(each.keep_checkpoints for each in blocks)
     intervals = [
         each.max_steps // each.keep_checkpoints

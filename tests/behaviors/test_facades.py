@@ -11,6 +11,7 @@ import torch
 
 from quintain.behaviors import (
     AgentBuffer,
+    BaseModelSaver,
     BufferKey,
     ObservationKeyPrefix,
     PPOTrainer,
@@ -208,3 +209,33 @@ def test_a_buffer_that_nobody_empties_is_bounded_and_counts_what_it_drops() -> N
     assert target.num_experiences == 10
     assert target.num_dropped == 11
     assert target[BufferKey.DONE].to_ndarray().tolist() == [4.0, 5.0, 6.0, *range(7)]
+
+
+def test_summaries_and_savers_of_a_users_own_come_at_their_intervals() -> None:
+    class Saver(BaseModelSaver):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def register(self, module: Any) -> None: ...
+        def initialize_or_load(self, policy: Any = None) -> None: ...
+        def save_checkpoint(self, behavior_name: str, step: int) -> tuple[str, list[str]]:
+            self.steps.append(step)
+            return "", []
+
+    class Kept(StatsWriter):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def write_stats(self, category: str, values: Any, step: int) -> None:
+            self.steps.append(step)
+
+    settings = SETTINGS.model_copy(update={"summary_freq": 20, "checkpoint_interval": 48})
+    trainer, writer = Reinforce("Gate", settings, True, False, ""), Kept()
+    trainer.model_saver = saver = Saver()
+    trainer.stats_reporter.add_writer(writer)
+    trainer.add_policy("Gate", trainer.create_policy("Gate", gates().behavior_specs["Gate"]))
+    for number in range(12):
+        trainer._process_trajectory(trajectory(trainer, length=8, agent=number))
+    # Before the trajectory that would reach the boundary: at 16 for 20, at 32 for 40, and so on.
+    assert writer.steps == [20, 40, 60, 80]
+    assert saver.steps == [40, 88]

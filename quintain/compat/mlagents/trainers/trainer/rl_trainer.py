@@ -1,5 +1,5 @@
 """Names of mlagents.trainers.trainer.rl_trainer."""
 
-from quintain.behaviors.trainer import RLTrainer
+from quintain.behaviors.rl_trainer import RLTrainer
 
 __all__ = ["RLTrainer"]
