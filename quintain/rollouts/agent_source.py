@@ -61,10 +61,14 @@ class AgentWorld(KeepsState):
         store = self.stores[behavior]
         with torch.inference_mode():
             while not store.ready():
-                if should_stop() or any(other.ready() and not other.is_taken for other in self.stores.values()):
+                if should_stop() or self._somebody_waits(needs):
                     return False
                 self._step(needs)
         return True
+
+    def _somebody_waits(self, needs: Callable[[str], bool]) -> bool:
+        """Says whether a behaviour has enough to learn from, and has not been asked yet."""
+        return any(store.ready() and not store.is_taken and needs(name) for name, store in self.stores.items())
 
     def play(self, num_steps: int, should_stop: Callable[[], bool]) -> None:
         """Lets all agents act for so many steps; nothing of it is kept."""

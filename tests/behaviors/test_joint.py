@@ -24,10 +24,10 @@ from tests.trainers.test_guard import nan_loss, spoil
 TOY = "tests.envs.agents.toy:Toy"
 
 
-def toy_file(env_steps: int = 40, **kwargs: Any) -> RunFile:
+def toy_file(env_steps: int = 40, *, env: str = TOY, **kwargs: Any) -> RunFile:
     settings = run_file("gates", env_steps, rollout={"buffer_size": 8, "time_horizon": 2}, algorithm={"batch_size": 4})
     experiment = settings.to_dict()["experiment"]
-    experiment["env"] = {"type": "agents", "id": TOY, "kwargs": kwargs}
+    experiment["env"] = {"type": "agents", "id": env, "kwargs": kwargs}
     experiment["behaviors"] = {"Toy": experiment["behaviors"]["Gate"]}
     return RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
 
@@ -202,3 +202,13 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
     assert set(found) == {"Ball", "Gate"}
     for name, policy in found.items():
         assert list(differences(trainers[name].policy.state_dict(), policy.state_dict())) == []
+
+
+def test_agents_may_see_several_things_and_choose_numbers_and_options_at_once() -> None:
+    trainer = make(toy_file(env="tests.envs.agents.toy:Wide", teams=2))
+    trainer.train()
+    rollout = trainer.trainers["Toy"].taken.rollout
+    assert rollout.obs_names == ("obs.0", "obs.1")
+    assert rollout.array("obs.1")[0, 0].tolist() == [[0.5, -0.5]] * 3
+    assert rollout.array("action.0").shape[2:] == (1,)
+    assert set(rollout.array("action.1")[:-1].reshape(-1).tolist()) <= {0, 1}

@@ -62,6 +62,24 @@ class Toy:
         self.is_closed = True
 
 
+class Wide(Toy):
+    """Sees a row of numbers and a table of them."""
+
+    @property
+    def behavior_specs(self) -> dict[str, Any]:
+        specs = super().behavior_specs
+        for spec in specs.values():
+            spec.observation_specs = [SimpleNamespace(shape=(2,)), SimpleNamespace(shape=(3, 2))]
+        return specs
+
+    def get_steps(self, name: str) -> tuple[Any, Any]:
+        decision, terminal = super().get_steps(name)
+        for each in (decision, terminal):
+            each.obs = [*each.obs, [[[0.5, -0.5]] * 3] * len(each.agent_id)]
+            each.obs = each.obs if len(each.agent_id) else []
+        return decision, terminal
+
+
 class Faulty(Toy):
     """Raises at its third step."""
 
