@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from quintain.behaviors.run_options import RunOptions
+from quintain.behaviors.run_options import RunOptions, SamplerSettings
 from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.unbuilt import notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
@@ -132,7 +132,20 @@ def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
         "id": chosen,
         "num_lanes": settings.num_envs if typed.num_envs is None else typed.num_envs,
         "parameters": {name: value for name, value in parameters.items() if isinstance(value, float)},
+        "samplers": {name: _sampler(each) for name, each in parameters.items() if isinstance(each, SamplerSettings)},
     }
+
+
+def _sampler(settings: SamplerSettings) -> dict[str, Any]:
+    given = settings.sampler_parameters
+    if settings.sampler_type == "gaussian":
+        return {"distribution": "gaussian", "numbers": [given.get("mean", 1.0), given.get("st_dev", 1.0)]}
+    if settings.sampler_type == "multirangeuniform":
+        pairs = given.get("intervals", [[0.0, 1.0]])
+        return {"distribution": "ranges", "numbers": [number for pair in pairs for number in pair]}
+    if settings.sampler_type == "constant":
+        return {"distribution": "uniform", "numbers": [given.get("value", 0.0)] * 2}
+    return {"distribution": "uniform", "numbers": [given.get("min_value", 0.0), given.get("max_value", 1.0)]}
 
 
 def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:

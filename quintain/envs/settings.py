@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from quintain.registry import Registration
-from quintain.settings.base import Count, PartSettings, Range
+from quintain.settings.base import Count, PartSettings, Range, Settings
 from quintain.settings.choice import Choice
 
 
@@ -111,6 +112,30 @@ class EnvPoolSettings(EnvSettings):
     """Time limit of an episode; null keeps the task's own."""
 
 
+class SamplerSettings(Settings):
+    """Draws a number of the task anew for every episode."""
+
+    distribution: Literal["uniform", "gaussian", "ranges"]
+    """How it is drawn; evenly from several ranges where it is ranges."""
+
+    numbers: tuple[float, ...]
+    """Low and high, or mean and deviation, or low and high of each range in turn."""
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> SamplerSettings:
+        count, pairs = len(self.numbers), zip(self.numbers[::2], self.numbers[1::2], strict=False)
+        fits = count >= 2 and count % 2 == 0 if self.distribution == "ranges" else count == 2
+        if self.distribution == "gaussian":
+            fits = fits and self.numbers[1] >= 0
+        elif any(low > high for low, high in pairs):
+            fits = False
+        if not fits:
+            raise PydanticCustomError(
+                "sampler", "{d} does not go with {n}", {"d": self.distribution, "n": str(list(self.numbers))}
+            )
+        return self
+
+
 class AgentsSettings(PartSettings):
     """Runs an environment of agents that come and go, of one or several behaviours, by module:Name."""
 
@@ -130,6 +155,9 @@ class AgentsSettings(PartSettings):
 
     parameters: dict[str, float] = Field(default_factory=dict)
     """Numbers of the task by name, for an environment with `set_parameters` or `set_float_parameter`."""
+
+    samplers: dict[str, SamplerSettings] = Field(default_factory=dict)
+    """Numbers that are drawn, by name, for an environment with `set_samplers`; others draw once for each copy."""
 
 
 REGISTERED = (

@@ -223,7 +223,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
         ("environment_parameters: {g: {curriculum: [{name: a, value: 1}]}}", "environment_parameters.g: curricula are"),
-        ("environment_parameters: {g: {sampler_type: gaussian, sampler_parameters: {}}}", "g: samplers are not"),
         ("env_settings: {env_args: [a]}", "env_settings.env_args: Unity builds"),
     ],
 )
@@ -281,9 +280,22 @@ def test_what_has_no_effect_without_unity_is_named_once() -> None:
     assert asked(BALL).notes == ()
 
 
-def test_numbers_of_the_environment_are_passed_on() -> None:
-    env: Any = asked("environment_parameters: {push: 2, grip: 0.5}").run_file.experiment.env
-    assert env.parameters == {"push": 2.0, "grip": 0.5}
+def test_numbers_and_samplers_of_the_environment_are_passed_on() -> None:
+    text = """\
+environment_parameters:
+  push: 2
+  grip: {sampler_type: uniform, sampler_parameters: {min_value: 0.5, max_value: 3.0}}
+  mass: {sampler_type: gaussian, sampler_parameters: {mean: 2.0}}
+  size: {sampler_type: multirangeuniform, sampler_parameters: {intervals: [[1, 2], [5, 9]]}}
+"""
+    env: Any = asked(text).run_file.experiment.env
+    assert env.parameters == {"push": 2.0}
+    found = {name: (each.distribution, each.numbers) for name, each in env.samplers.items()}
+    assert found == {
+        "grip": ("uniform", (0.5, 3.0)),
+        "mass": ("gaussian", (2.0, 1.0)),
+        "size": ("ranges", (1.0, 2.0, 5.0, 9.0)),
+    }
 
 
 def test_sac_finds_its_places_too() -> None:

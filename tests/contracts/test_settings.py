@@ -27,7 +27,12 @@ EVERY = pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind} {name}" f
 REQUIRED: dict[str, dict[str, Any]] = {
     "gym": {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 50},
     "native": {"id": "CartPole-v1", "kwargs": {"gravity": 3.7}, "max_episode_steps": 50},
-    "agents": {"id": "quintain.envs.agents.tasks:gates", "kwargs": {"num_agents": 3}, "num_lanes": 2},
+    "agents": {
+        "id": "quintain.envs.agents.tasks:gates",
+        "kwargs": {"num_agents": 3},
+        "num_lanes": 2,
+        "samplers": {"push": {"distribution": "uniform", "numbers": [1.0, 2.0]}},
+    },
     "trajectories": {"time_horizon": 32, "buffer_size": 512, "budget_env_steps": 1000},
     "trajectory_replay": {"time_horizon": 32, "num_steps": 16, "buffer_size": 512},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},

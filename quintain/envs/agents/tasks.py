@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
 from quintain.state import KeepsState
@@ -24,7 +25,8 @@ class Population(KeepsState, ABC):
 
     spec: BehaviorSpec
     tunable: ClassVar[frozenset[str]] = frozenset()
-    """Numbers of the task that can be set from outside."""
+    """Numbers of the task that can be set from outside, attributes with one row for each agent."""
+    not_state: ClassVar[frozenset[str]] = frozenset({"samplers"})
 
     def __init__(self, num_agents: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -34,6 +36,7 @@ class Population(KeepsState, ABC):
         self.decides: Array = np.ones(num_agents, np.bool_)
         self.ended: dict[str, Array] = {}
         self.everybody = np.ones(num_agents, np.bool_)
+        self.samplers: dict[str, Sampler] = {}
 
     @abstractmethod
     def begin(self, who: Array) -> None:
@@ -58,7 +61,7 @@ class Population(KeepsState, ABC):
     def reset(self) -> None:
         self.reward[:] = 0.0
         self.decides[:] = True
-        self.begin(self.everybody)
+        self._begin(self.everybody)
         self._note_ends(~self.everybody, ~self.everybody)
 
     def step(self, numbers: Array, choices: Array) -> None:
@@ -72,7 +75,12 @@ class Population(KeepsState, ABC):
             self.num_met += count
             self.reward[who] = 0.0
             self.decides[who] = True
-            self.begin(who)
+            self._begin(who)
+
+    def _begin(self, who: Array) -> None:
+        for name, sampler in self.samplers.items():
+            getattr(self, name)[who] = sampler.draw(self.rng, int(who.sum()))
+        self.begin(who)
 
     def _note_ends(self, who: Array, interrupted: Array) -> None:
         self.ended = {
@@ -102,7 +110,7 @@ class BallPopulation(Population):
     def __init__(self, num_agents: int, seed: int, max_steps: int = 200) -> None:
         super().__init__(num_agents, seed)
         self.max_steps = max_steps
-        self.push = 1.0
+        self.push: Array = np.ones(num_agents, np.float32)
         self.state: Array = np.zeros((num_agents, 3, 2), np.float32)
         """[agents, (tilt, place, speed), direction]"""
         self.age: Array = np.zeros(num_agents, np.int64)
@@ -118,7 +126,7 @@ class BallPopulation(Population):
     def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
         tilt, place, speed = self.state[:, 0], self.state[:, 1], self.state[:, 2]
         np.clip(tilt + 0.1 * np.clip(numbers, -1.0, 1.0), -0.35, 0.35, out=tilt)
-        speed += 0.05 * (6.0 * tilt + self.push * place)
+        speed += 0.05 * (6.0 * tilt + self.push[:, None] * place)
         place += 0.05 * speed
         self.age += 1
         lost = np.abs(place).max(axis=1) > 1.0
@@ -211,12 +219,21 @@ class TaskEnv(KeepsState):
     def set_parameters(self, values: Mapping[str, float]) -> None:
         """Changes numbers of the task, such as `push`, by which a ball is driven off the middle of its dome."""
         for name, value in values.items():
-            tuned = [each for each in self.populations.values() if name in each.tunable]
-            if not tuned:
-                known = sorted({key for each in self.populations.values() for key in each.tunable})
-                raise ValueError(f"there is no parameter {name}; there are {', '.join(known) or 'none'}")
-            for population in tuned:
-                setattr(population, name, float(value))
+            for population in self._tuned(name):
+                getattr(population, name)[:] = value
+
+    def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
+        """Lets numbers of the task be drawn for each agent when its episode begins."""
+        for name, sampler in samplers.items():
+            for population in self._tuned(name):
+                population.samplers[name] = sampler
+
+    def _tuned(self, name: str) -> list[Population]:
+        tuned = [each for each in self.populations.values() if name in each.tunable]
+        if not tuned:
+            known = sorted({key for each in self.populations.values() for key in each.tunable})
+            raise ValueError(f"there is no parameter {name}; there are {', '.join(known) or 'none'}")
+        return tuned
 
     def close(self) -> None:
         """Holds nothing outside of memory."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
+from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.tasks import ball_and_gates
-from quintain.envs.settings import AgentsSettings
+from quintain.envs.settings import AgentsSettings, SamplerSettings
 from quintain.errors import EnvError
 from quintain.rng import Rng
 from tests.envs.agents.toy import Faulty, Toy
@@ -117,3 +121,43 @@ def test_streams_keep_their_numbers_after_a_resume() -> None:
     other.load_state_dict(env.state_dict())
     assert [tuple(stream) for stream in other.streams["Toy"]] == met[-1]
     assert met[-1] == [(0, "Toy?team=0"), (1, "Toy?team=0"), (1, "Toy?team=1"), (0, "Toy?team=1")]
+
+
+def test_parameters_are_set_and_drawn_for_each_agent_when_its_episode_begins() -> None:
+    tasks = "quintain.envs.agents.tasks:balance_ball"
+    uniform = SamplerSettings(distribution="uniform", numbers=(2.0, 3.0))
+    env = agent_env(AgentsSettings(id=tasks, samplers={"push": uniform}), Rng(0))
+    [ball] = env.copies[0].populations.values()  # type: ignore[attr-defined]
+    drawn = ball.push.copy()
+    assert ((drawn >= 2.0) & (drawn < 3.0)).all()
+    assert len(set(drawn.tolist())) > 6
+    ball.age[:3] = 10_000
+    env.step()
+    assert ((ball.push != drawn) == (np.arange(12) < 3)).all(), "only the agents whose episodes began anew"
+    fixed = agent_env(AgentsSettings(id=tasks, parameters={"push": 0.5}), Rng(0))
+    assert (next(iter(fixed.copies[0].populations.values())).push == 0.5).all()  # type: ignore[attr-defined]
+
+
+def test_an_environment_that_cannot_draw_gets_one_number_for_each_copy() -> None:
+    uniform = SamplerSettings(distribution="uniform", numbers=(2.0, 3.0))
+    settings = AgentsSettings(id=f"{HERE}:Tunable", num_lanes=2, samplers={"mass": uniform}, parameters={"size": 4.0})
+    values = [copy.values for copy in agent_env(settings, Rng(0)).copies]  # type: ignore[attr-defined]
+    assert all(2.0 <= each["mass"] < 3.0 and each["size"] == 4.0 for each in values)
+    assert values[0]["mass"] != values[1]["mass"]
+    with pytest.raises(EnvError, match="takes no parameters, and size was set"):
+        agent_env(AgentsSettings(id=f"{HERE}:Toy", parameters={"size": 4.0}), Rng(0))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "numbers"),
+    [("uniform", (3.0, 2.0)), ("uniform", (1.0,)), ("gaussian", (0.0, -1.0)), ("ranges", (1.0, 2.0, 3.0))],
+)
+def test_samplers_that_cannot_draw_are_refused(distribution: Any, numbers: tuple[float, ...]) -> None:
+    with pytest.raises(ValidationError, match="does not go with"):
+        SamplerSettings(distribution=distribution, numbers=numbers)
+
+
+def test_several_ranges_are_drawn_from_by_their_width() -> None:
+    drawn = Sampler("ranges", (0.0, 1.0, 10.0, 13.0)).draw(np.random.default_rng(0), 4000)
+    assert (((drawn >= 0) & (drawn < 1)) | ((drawn >= 10) & (drawn < 13))).all()
+    assert 0.2 < (drawn < 1).mean() < 0.3

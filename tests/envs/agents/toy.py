@@ -80,6 +80,13 @@ class Wide(Toy):
         return decision, terminal
 
 
+class Tunable(Toy):
+    """Takes numbers, and cannot draw them itself."""
+
+    def set_parameters(self, values: dict[str, float]) -> None:
+        self.values = values
+
+
 class Faulty(Toy):
     """Raises at its third step."""
 

@@ -1,0 +1,43 @@
+"""Distributions that parameters of a task are drawn from, each time an episode begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from quintain.envs.settings import SamplerSettings
+    from quintain.typing import Array
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws numbers; whoever asks brings the generator, so that the draws are part of its state.
+
+    >>> Sampler("uniform", (2.0, 2.0)).draw(np.random.default_rng(0), 3).tolist()
+    [2.0, 2.0, 2.0]
+    """
+
+    distribution: str
+    numbers: tuple[float, ...]
+
+    def draw(self, rng: np.random.Generator, size: int) -> Array:
+        """Returns so many independent numbers."""
+        if self.distribution == "gaussian":
+            mean, deviation = self.numbers
+            return rng.normal(mean, deviation, size)
+        lows, highs = np.array(self.numbers[::2]), np.array(self.numbers[1::2])
+        if self.distribution == "uniform":
+            return rng.uniform(lows[0], highs[0], size)
+        # Of several ranges, a wide one is as much more likely as it is wider.
+        widths = highs - lows
+        shares = widths / widths.sum() if widths.sum() > 0 else np.full(len(widths), 1 / len(widths))
+        chosen = rng.choice(len(lows), size, p=shares)
+        drawn: Array = rng.uniform(lows[chosen], highs[chosen])
+        return drawn
+
+
+def sampler_of(settings: SamplerSettings) -> Sampler:
+    return Sampler(settings.distribution, settings.numbers)
