@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,10 @@ class TrainerFactory:
         *,
         trainer_classes: Mapping[str, type[RLTrainer]] | None = None,
     ) -> None:
-        """Takes settings by behaviour; `trainer_classes` has classes of your own by `trainer_type`, or by behaviour."""
+        """Takes settings by behaviour; `trainer_classes` has classes of your own by `trainer_type`, or by behaviour.
+
+        `param_manager` has no effect: there are no lessons yet.
+        """
         self.trainer_config = dict(trainer_config)
         self.output_path = output_path
         self.train_model = train_model
@@ -126,7 +130,10 @@ class TrainerController:
         train: bool = True,
         training_seed: int = 0,
     ) -> None:
-        """Takes what ML-Agents' controller takes; the run is kept in `output_path/run_id`."""
+        """Takes what ML-Agents' controller takes; the run is kept in `output_path/run_id`.
+
+        `param_manager` has no effect: there are no lessons yet.
+        """
         self.trainer_factory = trainer_factory
         self.output_path = output_path
         self.run_id = run_id
@@ -134,6 +141,8 @@ class TrainerController:
         self.train_model = train
         self.training_seed = training_seed
         self.trainers: dict[str, RLTrainer] = {}
+        self.resources = ExitStack()
+        """What a run holds, such as its lock, until it has ended."""
         self._joint: JointTrainer | None = None
 
     def start_learning(self, env_manager: EnvManager) -> RunSummary:
@@ -143,6 +152,7 @@ class TrainerController:
             return joint.train()
         finally:
             joint.close()
+            self.resources.close()
 
     def prepare(self, env_manager: EnvManager) -> JointTrainer:
         """Makes the trainers of all behaviours and joins them; a run that is to be loaded is put where it stood."""
@@ -155,6 +165,7 @@ class TrainerController:
         self.trainers = {name: self._trainer(name, spec) for name, spec in described.items()}
         run_file = self._run_file(env_manager)
         run = Run(run_file, [], runs_dir=Path(self.output_path), is_kept=True, has_objects=True)
+        self.resources.callback(run.close)
         world = self._world(env, rng)
         stats = StatsReporter(run.writer)
         joint = JointTrainer(self.trainers, world, self._budgets(), stats=stats, session=run, writer=run.writer)
@@ -200,7 +211,10 @@ class TrainerController:
         return {name: trainer.trainer_settings.max_steps for name, trainer in self.trainers.items()}
 
     def _run_file(self, env_manager: EnvManager) -> RunFile:
-        """Returns what the run is, as settings of ours, for its directory and its manifest."""
+        """Returns what the run is, as settings of ours, for its directory and its manifest.
+
+        How long it trains is not among them: that may be changed when it is loaded, and is the trainers' own.
+        """
         made = type(env_manager.copies[0])
         behaviors: dict[str, Any] = {}
         for name, trainer in self.trainers.items():
@@ -211,10 +225,9 @@ class TrainerController:
                 "algorithm": {"type": "ppo", "batch_size": settings.hyperparameters.batch_size},
                 "rollout": {"type": "trajectories", **numbers},
             }
-            behaviors[name] = behavior_settings(settings, 0) if is_known else plain
+            behaviors[name] = behavior_settings(settings, settings.max_steps) if is_known else plain
         experiment = {
             "seed": max(self.training_seed, 0),
-            "budget": {"env_steps": max(self._budgets().values())},
             "env": {"type": "agents", "id": f"{made.__module__}:{made.__qualname__}"},
             "behaviors": behaviors,
         }

@@ -104,7 +104,7 @@ def test_hooks_are_resumed_exactly(tmp_path: Path) -> None:
             for _ in range(num_updates):
                 joint.advance()
             joint.save_checkpoint()
-            joint.session.close()  # type: ignore[attr-defined]  # it is a run
+            control.resources.close()
         states.append(joint.state_dict()["training"])
     assert [found for found in differences(*states) if "budget" not in found] == []
 
@@ -239,3 +239,11 @@ def test_summaries_and_savers_of_a_users_own_come_at_their_intervals() -> None:
     # Before the trajectory that would reach the boundary: at 16 for 20, at 32 for 40, and so on.
     assert writer.steps == [20, 40, 60, 80]
     assert saver.steps == [40, 88]
+
+
+def test_a_run_can_be_trained_for_longer_after_it_ended(tmp_path: Path) -> None:
+    for load_model, max_steps in ((False, 100), (True, 300)):
+        settings = SETTINGS.model_copy(update={"max_steps": max_steps})
+        control = controller(tmp_path, {"Gate": settings}, trainer_classes={"Gate": Reinforce}, load_model=load_model)
+        summary = control.start_learning(SimpleEnvManager(gates(seed=1)))
+    assert 300 <= summary.env_steps < 500
