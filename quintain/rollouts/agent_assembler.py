@@ -38,6 +38,12 @@ class Episodes(NamedTuple):
     """[k]"""
 
 
+_NO = np.zeros(0, np.bool_)
+_NONE = np.zeros(0, np.int64)
+NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
+"""No trajectory at all."""
+
+
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
@@ -90,6 +96,9 @@ class AgentAssembler(KeepsState):
         rows = np.flatnonzero(self.is_acting[at])
         self._settle(at[rows], decisions, rows)
         rows = rows[self.length[at[rows]] == self.horizon]
+        if not len(rows):
+            # Nearly always: what follows would make a dozen empty arrays.
+            return NOTHING_CLOSED
         no = np.zeros(len(rows), np.bool_)
         closed = self._close(at[rows], decisions, rows, no, no)
         self.length[at[rows]] = 0
@@ -111,8 +120,9 @@ class AgentAssembler(KeepsState):
             begins = at[step == 0]
             self.begin_state[begins] = self.state[begins]
             self.state[at] = state
+        places = at * self.horizon + step
         for name, rows in acted.items():
-            self.steps[name][at, step] = rows
+            _flat(self.steps[name])[places] = rows
         self.is_acting[at] = True
 
     def _acts(self, at: Array) -> Array:
@@ -122,8 +132,9 @@ class AgentAssembler(KeepsState):
         """Writes what came of the last action of these agents."""
         reward, group_reward = reports.reward[rows], reports.group_reward[rows]
         step = self.length[slots]
-        self.steps[f.REWARD][slots, step] = reward
-        self.steps[GROUP_REWARD][slots, step] = group_reward
+        places = slots * self.horizon + step
+        _flat(self.steps[f.REWARD])[places] = reward
+        _flat(self.steps[GROUP_REWARD])[places] = group_reward
         self.length[slots] = step + 1
         self.is_acting[slots] = False
         self.episode_return[slots] += reward + group_reward
@@ -159,6 +170,11 @@ class AgentAssembler(KeepsState):
         self.num_begun += len(slots)
         self.state[slots] = 0.0
         return slots
+
+
+def _flat(field: Array) -> Array:
+    """Returns a view [slots * horizon, ...]: one index is found faster than two."""
+    return field.reshape(-1, *field.shape[2:])
 
 
 def _no_steps(spec: BehaviorSpec, horizon: int) -> dict[str, Array]:

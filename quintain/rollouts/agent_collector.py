@@ -52,6 +52,8 @@ class AgentCollector(KeepsState):
             "noise",
             "noise_from",
             "action_names",
+            "number_name",
+            "choice_name",
             "seconds",
             "is_deterministic",
         }
@@ -78,7 +80,10 @@ class AgentCollector(KeepsState):
         """What the agents that want a decision see, by field name, [n, ...]."""
         self.num_acts = 0
         self.is_deterministic = False
-        self.action_names = list(leaves(policy.spec.action, f.ACTION))
+        kinds = leaves(policy.spec.action, f.ACTION)
+        self.action_names = list(kinds)
+        self.number_name = next((name for name, leaf in kinds.items() if isinstance(leaf, BoxSpec)), None)
+        self.choice_name = next((name for name, leaf in kinds.items() if not isinstance(leaf, BoxSpec)), None)
         self.scratch: dict[int, Rollout] = {}
         self.noise = np.zeros((NOISE_STEPS, 0, policy.noise.size), np.float32)
         self.noise_from = -1
@@ -113,7 +118,9 @@ class AgentCollector(KeepsState):
         chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)
         self.num_acts += 1
         self.seconds += perf_counter() - started
-        return self._of_kind(chosen, num_agents, is_number=True), self._of_kind(chosen, num_agents, is_number=False)
+        return _rows(chosen, self.number_name, num_agents, np.float32), _rows(
+            chosen, self.choice_name, num_agents, np.int32
+        )
 
     def _state(self, slot: Slot, num_agents: int) -> torch.Tensor | None:
         """Returns what a policy with memory remembers of the deciding agents, and tells it whose episodes begin."""
@@ -159,11 +166,9 @@ class AgentCollector(KeepsState):
             self.noise_from = first
         return self.noise[self.num_acts - first, :num_rows]
 
-    def _of_kind(self, chosen: dict[str, torch.Tensor], num_agents: int, *, is_number: bool) -> Array:
-        for name, leaf in leaves(self.spec.action, f.ACTION).items():
-            if isinstance(leaf, BoxSpec) == is_number:
-                return chosen[name].numpy()[:num_agents]
-        return np.zeros((num_agents, 0), np.float32 if is_number else np.int32)
+
+def _rows(chosen: dict[str, torch.Tensor], name: str | None, num_agents: int, dtype: type) -> Array:
+    return np.zeros((num_agents, 0), dtype) if name is None else chosen[name].numpy()[:num_agents]
 
 
 def close_block(block: TrajectoryBlock | SequenceBlock, policy: Policy) -> None:

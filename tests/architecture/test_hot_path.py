@@ -21,7 +21,7 @@ PER_STEP = {
         "_skip_resets",
         "_array",
     },
-    "rollouts/agent_collector.py": {"take_in", "act", "_slot", "_noise", "_state", "_of_kind"},
+    "rollouts/agent_collector.py": {"take_in", "act", "_slot", "_noise", "_state", "_rows"},
     "rollouts/agent_assembler.py": {"end", "decide", "act", "_settle", "_close"},
     "rollouts/agent_source.py": {"_step", "_read"},
     "envs/agents/slots.py": {"find", "add", "remove"},
