@@ -27,6 +27,7 @@ from quintain.rollouts.trajectory_store import TrajectoryBuffer
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
+from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
@@ -48,6 +49,11 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
     rng = Rng(run_file.experiment.seed)
     GlobalStreams().seed(rng.child("global"))
     env = agent_env(run_file.experiment.env, rng.child("env"))  # type: ignore[arg-type]  # the rules saw to it
+    curriculum = Curriculum(run_file.experiment.env.curricula)  # type: ignore[attr-defined]  # the rules saw to it
+    curriculum.require_behaviors(env.specs)
+    if curriculum.lessons:
+        curriculum.apply(env)
+        env.reset()
     behaviors = _behaviors_of(run_file, env, writer)
     makers = {name: _Maker(run_file, name, settings, env, session, writer) for name, settings in behaviors.items()}
     world = AgentWorld(
@@ -73,7 +79,7 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
         trainer_class: Any = load_part("trainer", maker.settings.trainer)
         trainers[name] = trainer_class.from_parts(parts)
     own = {name: maker.own_budget for name, maker in makers.items() if maker.own_budget is not None}
-    joint = JointTrainer(trainers, world, own, stats=stats, session=session, writer=writer)
+    joint = JointTrainer(trainers, world, own, stats=stats, session=session, writer=writer, curriculum=curriculum)
     for each in sessions.values():
         each.joint = joint
     return joint

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from quintain.behaviors.run_options import RunOptions, SamplerSettings
+from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
 from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.unbuilt import notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
@@ -133,7 +133,34 @@ def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
         "num_lanes": settings.num_envs if typed.num_envs is None else typed.num_envs,
         "parameters": {name: value for name, value in parameters.items() if isinstance(value, float)},
         "samplers": {name: _sampler(each) for name, each in parameters.items() if isinstance(each, SamplerSettings)},
+        "curricula": {
+            name: _lessons(each) for name, each in parameters.items() if isinstance(each, CurriculumSettings)
+        },
     }
+
+
+def _lessons(settings: CurriculumSettings) -> list[dict[str, Any]]:
+    """Returns the lessons of one parameter; nothing comes after the last, so that its end does not count."""
+    lessons = []
+    for lesson in settings.curriculum:
+        value, until = lesson.value, lesson.completion_criteria
+        is_drawn = isinstance(value, SamplerSettings)
+        made: dict[str, Any] = {"name": lesson.name, "sampler" if is_drawn else "value": _value(value)}
+        if until is not None and lesson is not settings.curriculum[-1]:
+            made["until"] = {
+                "behavior": until.behavior,
+                "measure": until.measure,
+                "threshold": until.threshold,
+                "min_episodes": until.min_lesson_length,
+                "is_smoothed": until.signal_smoothing,
+                "resets": until.require_reset,
+            }
+        lessons.append(made)
+    return lessons
+
+
+def _value(value: float | SamplerSettings) -> Any:
+    return _sampler(value) if isinstance(value, SamplerSettings) else value
 
 
 def _sampler(settings: SamplerSettings) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quintain.behaviors.run_options import CurriculumSettings, RunOptions
+from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import PPOSettings, TrainerSettings
 from quintain.behaviors.yaml_import import Configuration
 
@@ -19,9 +19,6 @@ def unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
         blocks["default_settings"] = options.default_settings
     for path, settings in blocks.items():
         yield from ((f"{path}.{key}", why) for key, why in _unbuilt_of_behavior(settings))
-    for name, value in options.environment_parameters.items():
-        if isinstance(value, CurriculumSettings):
-            yield f"environment_parameters.{name}", "curricula are not built yet; give a number or a sampler"
     if options.env_settings.env_args:
         yield "env_settings.env_args", "Unity builds cannot be run yet"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.registry import Registration
@@ -136,6 +136,50 @@ class SamplerSettings(Settings):
         return self
 
 
+class CriterionSettings(Settings):
+    """Says when a lesson is learned."""
+
+    behavior: str
+    """Whose learning counts."""
+
+    measure: Literal["reward", "progress"] = "reward"
+    """What must exceed the threshold: the mean return, or the part of the budget that is spent."""
+
+    threshold: float = 0.0
+    """What must be exceeded."""
+
+    min_episodes: Annotated[int, Field(ge=0)] = 0
+    """Episodes of the behaviour that the lesson takes at least, and that the mean is over."""
+
+    is_smoothed: bool = True
+    """Compare a mean that follows slowly."""
+
+    resets: bool = False
+    """Reset the environment when the lesson changes."""
+
+
+class LessonSettings(Settings):
+    """One lesson: a number of the task, or how it is drawn, and how long."""
+
+    name: str = ""
+    """What it is called."""
+
+    value: float | None = None
+    """The number."""
+
+    sampler: SamplerSettings | None = None
+    """How it is drawn, in place of a number."""
+
+    until: CriterionSettings | None = None
+    """When the next lesson begins; all but the last have this."""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> LessonSettings:
+        if (self.value is None) == (self.sampler is None):
+            raise PydanticCustomError("lesson", "set one of value and sampler")
+        return self
+
+
 class AgentsSettings(PartSettings):
     """Runs an environment of agents that come and go, of one or several behaviours, by module:Name."""
 
@@ -158,6 +202,28 @@ class AgentsSettings(PartSettings):
 
     samplers: dict[str, SamplerSettings] = Field(default_factory=dict)
     """Numbers that are drawn, by name, for an environment with `set_samplers`; others draw once for each copy."""
+
+    curricula: dict[str, tuple[LessonSettings, ...]] = Field(default_factory=dict)
+    """Numbers that change as behaviours learn, by name: the lessons in their order."""
+
+    @field_validator("curricula", mode="before")
+    @classmethod
+    def _read_lists(cls, given: object) -> object:
+        # Strict validation wants tuples, YAML and JSON only know lists.
+        if not isinstance(given, Mapping):
+            return given
+        return {name: tuple(each) if isinstance(each, list) else each for name, each in given.items()}
+
+    @model_validator(mode="after")
+    def _lessons_end(self) -> AgentsSettings:
+        for name, lessons in self.curricula.items():
+            if not lessons or any(each.until is None for each in lessons[:-1]) or lessons[-1].until is not None:
+                raise PydanticCustomError(
+                    "lessons", "every lesson of {name} but the last has `until`, and the last has none", {"name": name}
+                )
+            if name in self.parameters or name in self.samplers:
+                raise PydanticCustomError("lessons", "{name} is set twice", {"name": name})
+        return self
 
 
 REGISTERED = (

@@ -195,7 +195,8 @@ class AgentSource:
         self.world.versions[self.behavior] = version
 
     def set_env_parameters(self, values: Parameters) -> None:
-        raise SettingsError("an environment of agents has no parameters that can be set while it is trained in yet")
+        """Changes numbers of the task in all copies; one number for all agents."""
+        self.world.env.set_parameters({name: float(value) for name, value in values.items()})
 
     def end_episode(self) -> None:
         self.world.start_episodes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +22,7 @@ from quintain.rollouts.agent_source import AgentWorld
 from quintain.services.events import EventManager
 from quintain.services.stats import StatsReporter
 from quintain.trainers.base import Trainer
+from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.parts import Session
 from quintain.trainers.records import Records
@@ -96,7 +98,9 @@ class JointTrainer(Trainer):
     """Lets the trainers of all behaviours take turns until each has spent its budget."""
 
     stages: ClassVar[tuple[str, ...]] = ("advance",)
-    training_parts: ClassVar[tuple[str, ...]] = ("progress", "policy", "learners", "source", "global_streams")
+    training_parts: ClassVar[tuple[str, ...]] = (
+        "progress", "policy", "learners", "source", "curriculum", "global_streams",
+    )  # fmt: skip
     record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "learner_records")
     rank_parts: ClassVar[tuple[str, ...]] = ()
 
@@ -109,8 +113,12 @@ class JointTrainer(Trainer):
         stats: StatsReporter,
         session: Session,
         writer: Any,
+        curriculum: Curriculum | None = None,
     ) -> None:
         """Joins trainers by behaviour; `own_budgets` has those that are not the run's."""
+        self.curriculum = curriculum or Curriculum({})
+        for name, collector in world.collectors.items():
+            collector.on_numbered = partial(self.curriculum.hear, name)
         self.trainers = dict(trainers)
         self.own_budgets = dict(own_budgets)
         self.policy = PolicyGroup({name: trainer.policy for name, trainer in trainers.items()})  # type: ignore[assignment]  # what a run asks of a policy, for all of them
@@ -172,8 +180,20 @@ class JointTrainer(Trainer):
 
     def _end_cycle(self) -> bool:
         self.progress.is_closing = False
+        self._teach()
         self.session.after_cycle(self)
         return True
+
+    def _teach(self) -> None:
+        """Goes on to the next lesson where one is learned."""
+        learned, resets = self.curriculum.advance(
+            {name: trainer.progress.fraction for name, trainer in self.trainers.items()}
+        )
+        if learned:
+            self.curriculum.apply(self.agents.env, learned)
+        if resets:
+            self.agents.start_episodes()
+        self.stats.set_all(self.curriculum.metrics())
 
     def episode_stats(self) -> Metrics:
         return {
@@ -201,6 +221,11 @@ class JointTrainer(Trainer):
         for kind in ("records", "training"):
             for name, saved in state[kind].items():
                 self.load_part(name, saved)
+        # How numbers are drawn is no part of an environment's state, and one without a state forgot the numbers too.
+        if self.curriculum.lessons:
+            num_settings = self.agents.env.num_settings
+            self.curriculum.apply(self.agents.env)
+            self.agents.env.num_settings = num_settings
 
 
 def prefix_of(behavior: str, num_behaviors: int) -> str:

@@ -222,7 +222,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ),
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
-        ("environment_parameters: {g: {curriculum: [{name: a, value: 1}]}}", "environment_parameters.g: curricula are"),
         ("env_settings: {env_args: [a]}", "env_settings.env_args: Unity builds"),
     ],
 )
@@ -322,3 +321,21 @@ def test_memory_is_learned_over_whole_trajectories_and_says_so() -> None:
     policy: Any = request.run_file.experiment.behaviors["Ball"].policy
     assert (policy.memory.cell, policy.memory.size) == ("lstm", 24)
     assert "time_horizon 64, and not over sequence_length 32" in request.notes[0]
+
+
+def test_lessons_are_passed_on_and_the_last_has_no_end() -> None:
+    text = """\
+environment_parameters:
+  push:
+    curriculum:
+      - name: easy
+        value: 0.5
+        completion_criteria: {behavior: Ball, measure: reward, threshold: 5, min_lesson_length: 10}
+      - name: hard
+        value: {sampler_type: uniform, sampler_parameters: {min_value: 1, max_value: 2}}
+        completion_criteria: {behavior: Ball, measure: progress, threshold: 0.5}
+"""
+    env: Any = asked(text).run_file.experiment.env
+    easy, hard = env.curricula["push"]
+    assert (easy.value, easy.until.behavior, easy.until.threshold, easy.until.min_episodes) == (0.5, "Ball", 5.0, 10)
+    assert (hard.sampler.numbers, hard.until) == ((1.0, 2.0), None)

@@ -15,8 +15,10 @@ import numpy as np
 
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.boundary import Boundary, Reports, core_spec, joined
+from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.specs import ActionTuple
 from quintain.errors import EnvError
+from quintain.rng import Rng
 from quintain.services.user_code import named_failure
 from quintain.state import KeepsState
 from quintain.typing import Stateful
@@ -59,10 +61,12 @@ def behavior_of(full_id: str) -> str:
 class AgentEnv(KeepsState):
     """Steps the copies and reads their reports."""
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"copies", "boundaries", "specs", "streams", "num_known"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"copies", "boundaries", "specs", "streams", "num_known", "rng"})
 
-    def __init__(self, copies: Sequence[BaseEnv]) -> None:
+    def __init__(self, copies: Sequence[BaseEnv], rng: Rng = Rng(0)) -> None:  # noqa: B008  # frozen
         self.copies = list(copies)
+        self.rng = rng
+        self.num_settings = 0
         self.specs: dict[str, BehaviorSpec] = {}
         """What policies see, by behaviour."""
         self.boundaries: dict[str, Boundary] = {}
@@ -102,6 +106,19 @@ class AgentEnv(KeepsState):
                 start += count
                 with named_failure(f"set_actions({full_id!r}) of the environment raised", EnvError, "E0501"):
                     self.copies[copy].set_actions(full_id, ActionTuple(numbers[rows], choices[rows]))
+
+    def set_parameters(self, values: Mapping[str, float], samplers: Mapping[str, Sampler] | None = None) -> None:
+        """Changes numbers of the task in all copies; one that cannot draw gets a number of its own from a sampler."""
+        self.num_settings += 1
+        for number, copy in enumerate(self.copies):
+            drawn = {}
+            if samplers and not hasattr(copy, "set_samplers"):
+                rng = self.rng.generator("parameters", number, self.num_settings)
+                drawn = {name: float(sampler.draw(rng, 1)[0]) for name, sampler in samplers.items()}
+            with named_failure("the environment refused its parameters", EnvError, "E0521"):
+                if samplers and not drawn:
+                    copy.set_samplers(samplers)  # type: ignore[attr-defined]  # asked for above
+                set_numbers(copy, {**values, **drawn})
 
     def step(self) -> None:
         for copy in self.copies:
@@ -164,3 +181,20 @@ class AgentEnv(KeepsState):
 def _numbered(reports: Reports, stream: int) -> Reports:
     """Makes ids of one stream differ from those of all others."""
     return reports if stream == 0 else replace(reports, ids=reports.ids + (np.int64(stream) << _ID_BITS))
+
+
+def set_numbers(copy: Any, values: Mapping[str, float]) -> None:
+    """Gives a copy numbers of its task, by our name for it or by that of ML-Agents' side channel."""
+    if not values:
+        return
+    if hasattr(copy, "set_parameters"):
+        copy.set_parameters(dict(values))
+    elif hasattr(copy, "set_float_parameter"):
+        for name, value in values.items():
+            copy.set_float_parameter(name, value)
+    else:
+        raise EnvError(
+            f"a {type(copy).__name__} takes no parameters, and {', '.join(values)} was set; give it a method "
+            f"set_parameters(values)",
+            code="E0521",
+        )

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from quintain import registry
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.pettingzoo import adapted
@@ -29,7 +27,7 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
         with named_failure(f"{settings.id} cannot be made", EnvError, "E0505"):
             made = make(**{**_accepted(make, given), **settings.kwargs})
             copies.append(adapted(made, rng.seed_for("copy", number)))
-    for number, copy in enumerate(copies):
+    for copy in copies:
         missing = [name for name in _NEEDED if not hasattr(copy, name)]
         if missing:
             raise EnvError(
@@ -37,32 +35,12 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
                 f"ML-Agents' BaseEnv, or an environment of PettingZoo",
                 code="E0506",
             )
-        _set_parameters(copy, settings, rng.generator("samplers", number))
-    return AgentEnv(copies)
-
-
-def _set_parameters(copy: Any, settings: AgentsSettings, rng: np.random.Generator) -> None:
-    """Gives a copy the numbers of its task, by our name for it or by that of ML-Agents' side channel."""
-    values = dict(settings.parameters)
-    samplers = {name: sampler_of(each) for name, each in settings.samplers.items()}
-    with named_failure(f"{settings.id} refused its parameters", EnvError, "E0521"):
-        if samplers and hasattr(copy, "set_samplers"):
-            copy.set_samplers(samplers)
-        else:
-            values |= {name: float(sampler.draw(rng, 1)[0]) for name, sampler in samplers.items()}
-        if not values:
-            return
-        if hasattr(copy, "set_parameters"):
-            copy.set_parameters(values)
-        elif hasattr(copy, "set_float_parameter"):
-            for name, value in values.items():
-                copy.set_float_parameter(name, value)
-        else:
-            raise EnvError(
-                f"{settings.id} takes no parameters, and {', '.join(values)} was set; give it a method "
-                f"set_parameters(values)",
-                code="E0521",
-            )
+    env = AgentEnv(copies, rng.child("samplers"))
+    if settings.parameters or settings.samplers:
+        samplers = {name: sampler_of(each) for name, each in settings.samplers.items()}
+        env.set_parameters(settings.parameters, samplers)
+        env.reset()
+    return env
 
 
 def _accepted(make: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

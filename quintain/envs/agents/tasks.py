@@ -220,6 +220,7 @@ class TaskEnv(KeepsState):
         """Changes numbers of the task, such as `push`, by which a ball is driven off the middle of its dome."""
         for name, value in values.items():
             for population in self._tuned(name):
+                population.samplers.pop(name, None)
                 getattr(population, name)[:] = value
 
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:

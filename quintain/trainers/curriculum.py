@@ -1,0 +1,98 @@
+"""Lessons: numbers of a task that change as behaviours learn, between cycles and never within one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from quintain.envs.agents.env import AgentEnv
+from quintain.envs.agents.samplers import sampler_of
+from quintain.envs.settings import CriterionSettings, LessonSettings
+from quintain.errors import SettingsError
+from quintain.state import KeepsState
+
+if TYPE_CHECKING:
+    from quintain.rollouts.agent_assembler import Episodes
+    from quintain.typing import Metrics
+
+_KEPT = 0.25
+"""How much of the smoothed number stays at each look."""
+
+
+class Curriculum(KeepsState):
+    """Remembers which lesson each parameter is in, and what behaviours achieved in it."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset({"lessons", "capacity"})
+
+    def __init__(self, lessons: Mapping[str, tuple[LessonSettings, ...]]) -> None:
+        self.lessons = dict(lessons)
+        criteria = [each.until for some in lessons.values() for each in some if each.until is not None]
+        self.capacity = max([1, *(each.min_episodes for each in criteria)])
+        self.numbers = dict.fromkeys(lessons, 0)
+        """Which lesson each parameter is in."""
+        self.smoothed = dict.fromkeys(lessons, 0.0)
+        self.returns: dict[str, list[float]] = {each.behavior: [] for each in criteria}
+        """The newest returns of each behaviour since a lesson last changed."""
+
+    def require_behaviors(self, known: Mapping[str, object]) -> None:
+        """Refuses lessons that wait for a behaviour that there is not."""
+        for name in self.returns:
+            if name not in known:
+                raise SettingsError(
+                    f'a lesson waits for behaviour "{name}", and the environment has {", ".join(known)}', code="E0227"
+                )
+
+    def hear(self, behavior: str, played: Episodes) -> None:
+        """Takes note of episodes that ended."""
+        if behavior in self.returns:
+            kept = [*self.returns[behavior], *(float(each) for each in played.returns)]
+            self.returns[behavior] = kept[-self.capacity :]
+
+    def advance(self, fractions: Mapping[str, float]) -> tuple[list[str], bool]:
+        """Moves on where a lesson is learned; returns whose lesson changed, and whether all is to begin anew.
+
+        `fractions` says which part of its budget each behaviour has spent.
+        """
+        learned = [name for name in self.lessons if self._is_learned(name, fractions)]
+        resets = any(self._until(name).resets for name in learned)
+        for name in learned:
+            self.numbers[name] += 1
+            self.smoothed[name] = 0.0
+        if learned:
+            self.returns = {behavior: [] for behavior in self.returns}
+        return learned, resets
+
+    def _is_learned(self, name: str, fractions: Mapping[str, float]) -> bool:
+        if self.current(name).until is None:
+            return False
+        until = self._until(name)
+        returns = self.returns[until.behavior]
+        if len(returns) < max(1, until.min_episodes):
+            return False
+        found = fractions[until.behavior]
+        if until.measure == "reward":
+            found = float(np.mean(returns))
+            if until.is_smoothed:
+                found = self.smoothed[name] = _KEPT * self.smoothed[name] + (1.0 - _KEPT) * found
+        return found > until.threshold
+
+    def current(self, name: str) -> LessonSettings:
+        return self.lessons[name][self.numbers[name]]
+
+    def _until(self, name: str) -> CriterionSettings:
+        until = self.current(name).until
+        assert until is not None, "only the last lesson has no end"
+        return until
+
+    def apply(self, env: AgentEnv, names: list[str] | None = None) -> None:
+        """Gives the environment the numbers of the lessons that are on, of these parameters or of all."""
+        chosen = {name: self.current(name) for name in (self.lessons if names is None else names)}
+        env.set_parameters(
+            {name: each.value for name, each in chosen.items() if each.value is not None},
+            {name: sampler_of(each.sampler) for name, each in chosen.items() if each.sampler is not None},
+        )
+
+    def metrics(self) -> Metrics:
+        return {f"env/lesson/{name}": float(number) for name, number in self.numbers.items()}
