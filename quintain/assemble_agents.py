@@ -27,11 +27,12 @@ from quintain.rollouts.trajectory_store import TrajectoryBuffer
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
+from quintain.trainers.behavior_session import BehaviorSession, SharedStats, prefix_of
 from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
-from quintain.trainers.joint import BehaviorSession, JointTrainer, SharedStats, prefix_of
+from quintain.trainers.joint import JointTrainer
 
 if TYPE_CHECKING:
     from quintain.services.writers import Writer

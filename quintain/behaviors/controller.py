@@ -22,8 +22,9 @@ from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
 from quintain.services.stats import StatsReporter
 from quintain.settings.tree import RunFile
+from quintain.trainers.behavior_session import BehaviorSession, SharedStats, prefix_of
 from quintain.trainers.global_streams import GlobalStreams
-from quintain.trainers.joint import BehaviorSession, JointTrainer, SharedStats, prefix_of
+from quintain.trainers.joint import JointTrainer
 
 if TYPE_CHECKING:
     from quintain.services.writers import RunSummary
