@@ -68,3 +68,29 @@ def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
     assert trainer.trainers["walker"].episodes.mean_return >= -5.0
     # The judge is to say yes at each of 20 steps.
     assert trainer.trainers["judge"].episodes.mean_return >= 19.0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_gates_are_learned_by_sac(seed: int) -> None:
+    learned = {
+        "algorithm": {
+            "type": "sac",
+            "batch_size": 128,
+            "learning_starts": 500,
+            "updates_per_step": 0.25,
+            "learning_rate": 1e-3,
+            "target_entropy_fraction": 0.05,
+        },
+        "policy": {"type": "soft_actor", "hidden_sizes": [64, 64]},
+        "rollout": {"type": "trajectory_replay", "num_steps": 64, "time_horizon": 32},
+        "reward_signals": {"extrinsic": {"gamma": GAMMA["Gate"]}},
+    }
+    env = {"type": "agents", "id": "quintain.envs.agents.tasks:gates"}
+    experiment = {"seed": seed, "budget": {"env_steps": 12_000}, "env": env, "behaviors": {"Gate": learned}}
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    # Some of the choices stay at random, because that is what is asked for.
+    assert score(trainer, "Gate") >= 0.85
