@@ -19,7 +19,7 @@ from quintain.envs.agents.slots import AgentSlots
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, State
 
 
 _PER_SLOT = ("length", "is_acting", "begins", "episode_return", "episode_length", "episode_number", "state",
@@ -38,6 +38,7 @@ class Episodes(NamedTuple):
     """[k]"""
 
 
+_OUTCOMES = (f.REWARD, GROUP_REWARD)
 _NO = np.zeros(0, np.bool_)
 _NONE = np.zeros(0, np.int64)
 NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
@@ -170,6 +171,27 @@ class AgentAssembler(KeepsState):
         self.num_begun += len(slots)
         self.state[slots] = 0.0
         return slots
+
+    def state_dict(self) -> State:
+        """Saves of each open trajectory what is there, and not what an earlier one left behind it."""
+        known = np.where(self.slots.is_used, self.length, 0)
+        seen = known + (self.slots.is_used & self.is_acting)
+        longest = int(seen.max(initial=0))
+        steps = {}
+        for name, field in self.steps.items():
+            # What comes of an action is known one step later than the action.
+            present = np.arange(longest)[None, :] < (known if name in _OUTCOMES else seen)[:, None]
+            present = present.reshape(*present.shape, *[1] * (field.ndim - 2))
+            steps[name] = np.where(present, field[:, :longest], field.dtype.type(0))
+        return {**super().state_dict(), "steps": steps}
+
+    def load_state_dict(self, state: State) -> None:
+        steps = {}
+        for name, field in self.steps.items():
+            saved = np.asarray(state["steps"][name])
+            steps[name] = np.zeros((len(saved), self.horizon, *field.shape[2:]), field.dtype)
+            steps[name][:, : saved.shape[1]] = saved
+        super().load_state_dict({**state, "steps": steps})
 
 
 def _flat(field: Array) -> Array:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from quintain.data import fields as f
 from quintain.launch import resume, start
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
@@ -16,6 +18,26 @@ from tests.behaviors.runs import make, run_file
 @pytest.mark.parametrize("stops", [[1], [7, 13], [20, 31]])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str, stops: list[int]) -> None:
     assert_resumes_exactly(run_file(task), stop_after_steps=stops)
+
+
+def test_kernels_act_for_changing_numbers_of_agents_the_same_after_a_resume() -> None:
+    assert_resumes_exactly(run_file("ball_and_gates", 400, policy={"compiled": True}), stop_after_steps=[7, 13])
+
+
+def test_a_checkpoint_holds_of_open_trajectories_what_is_there() -> None:
+    settings = run_file("balance_ball", 2000, rollout={"time_horizon": 1000})
+    trainer = make(settings)
+    trainer.agents.play(7, lambda: False)
+    collector = trainer.agents.collectors["Ball"]
+    assert {field.shape[1] for field in collector.assembler.state_dict()["steps"].values()} == {7}
+    with torch.inference_mode():
+        collector.act(0)
+    steps = collector.assembler.state_dict()["steps"]
+    # Of the eighth step only the action is known.
+    assert {field.shape[1] for field in steps.values()} == {8}
+    assert (steps[f.LOG_PROB][:10] != 0).all()
+    assert (steps[f.REWARD][:10, :7] != 0).all()
+    assert (steps[f.REWARD][:10, 7] == 0).all()
 
 
 def test_a_fresh_trainer_that_loads_a_state_goes_on_the_same() -> None:
