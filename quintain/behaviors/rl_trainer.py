@@ -154,8 +154,7 @@ class RLTrainer(Trainer):
 
     def _stage_update(self) -> bool:
         self.stats_reporter.add_stat("Policy/Buffer Utilization", self._utilization())
-        with self.stats.timer("update"):
-            self.hooks.has_updated = self._update_policy()
+        self.hooks.has_updated = self._update_policy()
         if self.hooks.has_updated:
             self.cumulative_returns_since_policy_update.clear()
         return True

@@ -224,3 +224,5 @@ class JointTrainer(Trainer):
             num_settings = self.agents.env.num_settings
             self.curriculum.apply(self.agents.env)
             self.agents.env.num_settings = num_settings
+            if self.source.exactness != "exact":
+                self.agents.start_episodes()
