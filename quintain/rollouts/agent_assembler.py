@@ -109,7 +109,8 @@ class AgentAssembler(KeepsState):
     @property
     def are_first(self) -> Array:
         """Whether each deciding agent is at the first step of an episode."""
-        return self.begins[self.deciding] & (self.length[self.deciding] == 0)
+        first: Array = self.begins[self.deciding] & (self.length[self.deciding] == 0)
+        return first
 
     def act(self, acted: Mapping[str, Array | int], state: Array | None = None) -> None:
         """Writes what the deciding agents saw and do by field name: rows [n, ...], or one number for all.
