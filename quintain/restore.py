@@ -123,7 +123,7 @@ def _load_weights(policy: Policy, loaded: Loaded, prefix: str = "") -> None:
 
 def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
     """Makes the policy that a checkpoint holds, for the spaces it names."""
-    policy = _make_policy(loaded.manifest.about.get("spec"), make)
+    policy = _make_policy(loaded.manifest.about, "spec", make)
     restore_policy(policy, loaded)
     return policy
 
@@ -134,18 +134,20 @@ def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> 
 
     described: Any = loaded.manifest.about.get("spec")
     behaviors = described.get("behaviors") if isinstance(described, Mapping) else None
-    policies = {}
-    for name, words in behaviors.items() if isinstance(behaviors, Mapping) else ():
-        policy = _make_policy(words, partial(make, name))
+    policies: dict[str, Policy] = {}
+    if not isinstance(behaviors, Mapping):
+        return policies
+    for name in behaviors:
+        policy = _make_policy(behaviors, name, partial(make, name))
         _load_weights(policy, loaded, member_prefix(name))
         policies[name] = policy
     return policies
 
 
-def _make_policy(words: Any, make: Callable[[BehaviorSpec], Policy]) -> Policy:
+def _make_policy(described: Mapping[str, Any], key: str, make: Callable[[BehaviorSpec], Policy]) -> Policy:
     """Makes a policy for spaces that a file names; it may say anything, and is not ours."""
     try:
-        return make(spec_from_dict(words))
+        return make(spec_from_dict(described[key]))
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise CheckpointIncompatible(
             f"the checkpoint's spaces cannot be used ({in_one_line(error)[:200]}). It was changed after it was made, "
