@@ -50,9 +50,7 @@ TASKS = {
             ppo=WORKLOADS["solve_cartpole"].ppo,
         ),
         LearningTask("ppo-acrobot", "PPO, Acrobot-v1", "Acrobot-v1", 150_000, num_envs=8, ppo=_HIGHER),
-        LearningTask(
-            "ppo-pendulum", "PPO, Pendulum-v1", "Pendulum-v1", 200_000, num_envs=8, ppo=_SWING_UP, normalize_obs=True
-        ),
+        LearningTask("ppo-pendulum", "PPO, Pendulum-v1", "Pendulum-v1", 200_000, num_envs=8, ppo=_SWING_UP),
         LearningTask(
             "ppo-halfcheetah",
             "PPO, HalfCheetah-v5",
