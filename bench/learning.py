@@ -90,7 +90,7 @@ def markdown(rows: list[Row]) -> str:
     parts = [
         "# Learning beside Stable-Baselines3",
         "",
-        "The same task, the same settings under each library's names, equally many environment steps, three seeds. The "
+        "The same task, the same settings under each library's names, equally many environment steps, some seeds. The "
         "policy at the end of training (not the best on the way) plays without exploring, in episodes that begin alike "
         "for both. *Below by chance* is an exact permutation test on the seeds' means: how often the scores, dealt at "
         "random to the two sides, would leave quintain at least as far below as it is; 0.05 is the smallest value that "
