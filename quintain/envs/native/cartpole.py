@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from quintain.compiled.cache import kernel, kernel_part
+from quintain.compiled.kernel import kernel, kernel_part
 from quintain.data.spec import discrete
-from quintain.envs.native.lanes import draw, first_impossible_choice, is_over
+from quintain.envs.native.lanes import copy_row, draw, first_impossible_choice, is_over
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
         reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
         _observe(state[lane], obs[lane])
         if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
+            copy_row(obs[lane], final_obs[lane])
             _start(state[lane], seeds[lane])
             _observe(state[lane], obs[lane])
             num_ended += 1

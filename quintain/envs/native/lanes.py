@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel_part
+from quintain.compiled.kernel import kernel_part
 from quintain.envs.native.pcg64 import fill_uniform
 
 if TYPE_CHECKING:
@@ -45,6 +45,13 @@ def is_over(lane: int, age: Array, limit: int, terminated: Array, truncated: Arr
         age[lane] = 0
         return True
     return False
+
+
+@kernel_part
+def copy_row(source: Array, target: Array) -> None:
+    """Copies number by number: an assignment of arrays would make a copy of its own before."""
+    for i in range(len(source)):
+        target[i] = source[i]
 
 
 @kernel_part

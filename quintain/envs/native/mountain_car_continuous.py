@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel, kernel_part
-from quintain.envs.native.lanes import draw, first_impossible_number, is_over
+from quintain.compiled.kernel import kernel, kernel_part
+from quintain.envs.native.lanes import copy_row, draw, first_impossible_number, is_over
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
         reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane], age[lane] == 0)
         _observe(state[lane], obs[lane])
         if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
+            copy_row(obs[lane], final_obs[lane])
             _start(state[lane], seeds[lane])
             _observe(state[lane], obs[lane])
             num_ended += 1
