@@ -40,6 +40,6 @@ def test_numbers_do_not_depend_on_whether_code_was_compiled_or_loaded(tmp_path: 
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
     compiled = digests()
-    assert list(tmp_path.rglob("*.nbc"))
+    assert list(tmp_path.rglob("*.o"))
     assert len(compiled) == 3
     assert digests() == compiled
