@@ -25,7 +25,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
 from quintain.policies.compiled_acting import ActionColumns
-from quintain.policies.kernel_tables import num_units, tables_of, tile_size
+from quintain.policies.kernel_tables import aligned_zeros, num_units, tables_of, tile_size
 
 if TYPE_CHECKING:
     from quintain.algorithms.minibatches import MinibatchSampler
@@ -110,7 +110,7 @@ class CompiledLearning:
         size = tile_size(num_rows)
         if size not in self.scratch:
             units = num_units(self.tables)
-            self.scratch[size] = Scratch(*(np.zeros((num, size), np.float32) for num in (units, units, units, 2)))
+            self.scratch[size] = Scratch(*(aligned_zeros(num, size) for num in (units, units, units, 2)))
         return self.scratch[size]
 
 

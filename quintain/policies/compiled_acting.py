@@ -15,7 +15,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BoxSpec, LeafSpec, leaves
 from quintain.optimizer import flat_memory
-from quintain.policies.kernel_tables import num_outputs, num_units, tables_of, tile_size, widest_layer
+from quintain.policies.kernel_tables import aligned_zeros, num_outputs, num_units, tables_of, tile_size, widest_layer
 
 if TYPE_CHECKING:
     from quintain.compiled.kernel import Call
@@ -101,7 +101,7 @@ class CompiledActing:
             tables, size = self.tables, tile_size(num_rows)
             scratch = ActingScratch(
                 *(
-                    np.zeros(shape, np.float32)
+                    aligned_zeros(*shape)
                     for shape in (
                         (4, FEW_ROWS * widest_layer(tables)),
                         (num_units(tables), size),
