@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TaskKernels:
+    """What moves lanes."""
+
+    step: Kernel[[Lanes, Array, Outcome], int]
+    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    start: Kernel[[Lanes, Array, Array], None]
+    """Starts an episode in the chosen lanes, and writes what they see to the last argument."""
+
+
+@dataclass(frozen=True)
 class Task:
     """One task: what is seen and chosen, its parameters by Gymnasium's names, and its kernels."""
 
@@ -34,8 +44,7 @@ class Task:
     action: BoxSpec | DiscreteSpec
     state_size: int
     parameters: Mapping[str, Parameter]
-    step: Kernel[[Lanes, Array, Outcome], int]
-    start: Kernel[[Lanes, Array, Array], None]
+    kernels: TaskKernels
     frames_per_second: float
     first_obs: Callable[[Array], Array] | None = None
     """Computes observations of episodes that just began from their states, where the kernels leave that to numpy."""
