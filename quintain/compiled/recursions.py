@@ -28,21 +28,15 @@ def generalized_advantages(
     """Returns what the function of this name in `algorithms.returns` does, for float32."""
     contiguous = np.ascontiguousarray(reward, np.float32)
     advantage = np.empty_like(contiguous)
-    _write_advantages(contiguous, value, final_value, terminated, done, valid, (gamma, gae_lambda), advantage)
+    _write_advantages((contiguous, value, final_value), (terminated, done, valid), (gamma, gae_lambda), advantage)
     return advantage
 
 
 @kernel
 def _write_advantages(
-    reward: Array,
-    value: Array,
-    final_value: Array,
-    terminated: Array,
-    done: Array,
-    valid: Array,
-    discounts: tuple[float, float],
-    advantage: Array,
+    worth: tuple[Array, Array, Array], marks: tuple[Array, Array, Array], discounts: tuple[float, float], out: Array
 ) -> None:
+    (reward, value, final_value), (terminated, done, valid) = worth, marks
     gamma, gae_lambda = discounts
     discount, carry = np.float32(gamma), np.float32(gamma * gae_lambda)
     num_steps, num_lanes = reward.shape
@@ -55,4 +49,4 @@ def _write_advantages(
                 following = _ZERO
             delta = reward[t, lane] + discount * ahead - value[t, lane]
             following = carry * following + delta if valid[t, lane] else _ZERO
-            advantage[t, lane] = following
+            out[t, lane] = following

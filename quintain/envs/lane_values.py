@@ -39,7 +39,8 @@ class LaneValues:
         self.action_leaves = leaves(spec.action, f.ACTION)
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
         self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
-        self.has_floats_only = self.has_plain_obs and not self.whole_leaves
+        has_floats_only = self.has_plain_obs and not self.whole_leaves
+        self.float_shape = rows.obs[f.OBS].shape[1:] if has_floats_only else None
 
     def actions(self, lanes: Sequence[int]) -> Sequence[Any]:
         """Returns one action per lane as the environment takes it.
@@ -70,12 +71,8 @@ class LaneValues:
         is_over = bool(autoreset and (terminated or truncated))
         places = rows.final_obs if is_over else rows.obs
         # One array of floats is what most environments return, at every step of every lane.
-        if self.has_floats_only and type(obs) is np.ndarray and obs.dtype.kind == "f":
-            place = places[f.OBS][lane]
-            if obs.shape == place.shape:
-                place[...] = obs
-            else:
-                self.store_obs(places, lane, obs, "step")
+        if type(obs) is np.ndarray and obs.shape == self.float_shape and obs.dtype.kind == "f":
+            places[f.OBS][lane] = obs
         else:
             self.store_obs(places, lane, obs, "step")
         if rows.mask is not None and not is_over:
