@@ -113,8 +113,13 @@ class _Maker:
             settings.algorithm, self.policy, signals, self.rng.child("algorithm")
         )
         self.episodes = EpisodeWindow()
+        self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
         self.collector = AgentCollector(
-            self.policy, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
+            self.policy,
+            rollout.time_horizon,
+            self.rng.child("acting"),
+            self.episodes.extend,
+            follows_groups=self.needs_mates,
         )
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
             self._block(rollout), rollout, *self._places(session, writer)
@@ -124,8 +129,8 @@ class _Maker:
         spec, state_size = self.policy.spec, self.policy.state_size
         if state_size:
             num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
-            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size)
-        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon)
+            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size, has_mates=self.needs_mates)
+        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon, has_mates=self.needs_mates)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""

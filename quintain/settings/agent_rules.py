@@ -51,6 +51,14 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
+    needs_mates = getattr(type(behavior.algorithm), "needs_mates", False)
+    if needs_mates and not keeps:
+        yield Problem(
+            (*path, "algorithm", "type"),
+            f"{behavior.algorithm.type} learns for groups of agents, which only an environment of agents "
+            f"(experiment.env.type agents) has; choose another algorithm",
+            "E0226",
+        )
     if not keeps:
         return
     if getattr(type(behavior.algorithm), "needs_groups", False):
@@ -59,6 +67,10 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
             f"another algorithm",
             "E0226",
+        )
+    if getattr(behavior.algorithm, "use_symmetry", False):
+        yield Problem(
+            (*path, "algorithm", "use_symmetry"), "no environment of agents has a mirror yet; leave it out", "E0226"
         )
     for place, event in enumerate(behavior.events):
         if event.type in ("evaluate", "stop_at_return", "randomize_env"):
