@@ -8,9 +8,8 @@ An agent that ends while others go on is credited with what the group is to expe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -29,8 +28,7 @@ from quintain.rewards.base import RewardSignal
 from quintain.rng import Rng
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, Metrics
-    from quintain.progress import Progress
+    from quintain.typing import Array
 
 ROWS_AT_ONCE = 2048
 """Steps that are valued in one pass, so that a large buffer needs no memory of its size again."""
@@ -40,7 +38,13 @@ class POCA(PPO):
     """Improves the policy of agents in groups where one did better for its group than its mates' actions explain."""
 
     settings: POCASettings
-    minibatch_fields: ClassVar[tuple[str, ...]] = (*PPO.minibatch_fields, f.BASELINE, f.MATES, f.MATE_OBS, f.MATE_ACTION)
+    minibatch_fields: ClassVar[tuple[str, ...]] = (
+        *PPO.minibatch_fields,
+        f.BASELINE,
+        f.MATES,
+        f.MATE_OBS,
+        f.MATE_ACTION,
+    )
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from quintain.data import fields as f
@@ -28,6 +29,11 @@ def mate_fields(spec: BehaviorSpec) -> dict[str, tuple[tuple[int, ...], str]]:
     """Returns the shape and type of what is kept of one mate, by field name."""
     structured = {**leaves(spec.obs, f.MATE_OBS), **leaves(spec.action, f.MATE_ACTION)}
     return {f.MATES: ((), "bool"), **{name: (leaf.shape, leaf.dtype) for name, leaf in structured.items()}}
+
+
+def no_mates(spec: BehaviorSpec, *shape: int) -> dict[str, Array]:
+    """Returns the fields of mates, [*shape, 0, ...]: there is a place for nobody."""
+    return {name: np.zeros((*shape, 0, *each), dtype) for name, (each, dtype) in mate_fields(spec).items()}
 
 
 def own_names(spec: BehaviorSpec) -> dict[str, str]:

@@ -67,7 +67,7 @@ class Closed(NamedTuple):
         """Returns for how many mates there must be room to keep these trajectories."""
         if self.next_mates is None:
             return 0
-        return max(steps[f.MATES].shape[2], self.next_mates[f.MATES].shape[1])
+        return int(max(steps[f.MATES].shape[2], self.next_mates[f.MATES].shape[1]))
 
     def followed_by(self, rows: Array, like: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """Returns what was seen after the last step of some, by field name, [len(rows), ...]."""

@@ -103,7 +103,8 @@ def _each(encode: Encoder, fields: Mapping[str, torch.Tensor], places: torch.Ten
     """Returns the features [B, M, F] of what stands at each of M places."""
     if not places.shape[1]:
         return torch.zeros((*places.shape, encode.output_size), device=places.device)
-    return torch.unflatten(encode({name: rows.flatten(0, 1) for name, rows in fields.items()}), 0, places.shape)
+    features: torch.Tensor = encode({name: rows.flatten(0, 1) for name, rows in fields.items()})
+    return features.view(*places.shape, encode.output_size)
 
 
 class Attention(nn.Module):
@@ -120,7 +121,7 @@ class Attention(nn.Module):
         normal = functional.layer_norm(members, (self.size,))
         asked = functional.linear(normal, self.ask.weight, self.ask.bias)
         # [B, heads, E, size of a head] each
-        query, key, worth = asked.unflatten(2, (3, NUM_HEADS, -1)).permute(2, 0, 3, 1, 4)
+        query, key, worth = asked.view(*asked.shape[:2], 3, NUM_HEADS, -1).permute(2, 0, 3, 1, 4)
         logits = query @ key.transpose(2, 3) * (self.size // NUM_HEADS) ** -0.5
         # Not minus infinity: where nobody is present at all, zeros would be divided by zero.
         logits = logits.masked_fill(~present[:, None, None, :], torch.finfo(logits.dtype).min)

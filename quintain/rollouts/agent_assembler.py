@@ -49,9 +49,7 @@ NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
-    def __init__(
-        self, spec: BehaviorSpec, horizon: int, state_size: int = 0, *, follows_groups: bool = False
-    ) -> None:
+    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0, *, follows_groups: bool = False) -> None:
         """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
         self.horizon = horizon
         self.slots = AgentSlots()

@@ -69,7 +69,7 @@ class AgentCollector(KeepsState):
         *,
         follows_groups: bool = False,
     ) -> None:
-        """Makes a collector; `follows_groups` also keeps what the other members of an agent's group saw, did and got."""
+        """Makes a collector; `follows_groups` also keeps what an agent's mates in its group saw, did and got."""
         if policy.device.type != "cpu":
             raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
         self.policy = policy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.mates import mate_fields, own_names
+from quintain.data.mates import mate_fields, no_mates, own_names
 from quintain.data.spec import BehaviorSpec, leaves
 from quintain.data.trajectory import MATES_REWARD, flat_steps
 from quintain.envs.agents.boundary import Reports
@@ -48,8 +48,7 @@ class GroupMates(KeepsState):
 
     def no_steps(self, horizon: int) -> dict[str, Array]:
         """Returns the fields of steps that are about mates, for no slots and no mates."""
-        made = {name: np.zeros((0, horizon, 0, *shape), dtype) for name, (shape, dtype) in mate_fields(self.spec).items()}
-        return {**made, MATES_REWARD: np.zeros((0, horizon), np.float32)}
+        return {**no_mates(self.spec, 0, horizon), MATES_REWARD: np.zeros((0, horizon), np.float32)}
 
     def hear(self, agents: AgentAssembler, ends: Reports, decisions: Reports) -> None:
         """Notes what a step of the environment brought to whose mates, and who is there after it."""
@@ -154,7 +153,9 @@ def mates_table(groups: Array, wanted: Array, own: Array) -> Array:
     num_mates = np.where(wanted > 0, size - is_there, 0)
     column = np.arange(num_mates.max(initial=0))[None, :]
     place = start[:, None] + column + (column >= own_rank[:, None])
-    found: Array = np.where(column < num_mates[:, None], order.take(place, mode="clip"), NOBODY) if len(order) else place
+    found: Array = (
+        np.where(column < num_mates[:, None], order.take(place, mode="clip"), NOBODY) if len(order) else place
+    )
     return found
 
 
