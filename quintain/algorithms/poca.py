@@ -96,7 +96,7 @@ class POCA(PPO):
             value[rows], baseline[rows] = self.critic.value_and_baseline({k: x[rows] for k, x in fields.items()})
         ends = (rollout.flat(f.FINAL_INDEX) >= 0).nonzero().squeeze(1)
         final_value = rollout.flat(f.FINAL_VALUE)
-        for some in torch.split(ends, ROWS_AT_ONCE):
+        for some in torch.split(ends, ROWS_AT_ONCE) if len(ends) else ():
             seen = rollout.final.take(rollout.flat(f.FINAL_INDEX)[some].long())
             # Who really ended is not there any more; its mates are.
             final_value[some] = self.critic.value(seen, ~rollout.flat(f.TERMINATED)[some])

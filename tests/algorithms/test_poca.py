@@ -28,7 +28,7 @@ GAMMA = 0.5
 
 
 class SumCritic:
-    """Values a group by the sum of what its members see, and an agent's baseline by a tenth of that and what mates do."""
+    """Values a group by the sum of what its members see; a baseline is a tenth of that and the sum of what mates do."""
 
     def value(self, seen: Mapping[str, torch.Tensor], is_there: torch.Tensor) -> torch.Tensor:
         return seen[f.OBS][:, 0] * is_there + seen[f.MATE_OBS][..., 0].sum(dim=1)
@@ -118,7 +118,15 @@ def test_the_return_of_an_agent_without_mates_is_a_lambda_return() -> None:
 def test_returns_are_the_groups_and_baselines_know_what_mates_did() -> None:
     block = TrajectoryBlock(SPEC, 8, has_mates=True)
     # Two mates at first, then one: values 1 + 10 + 20, 2 + 10.
-    add(block, obs=[1.0, 2.0], reward=[0.25, 1.25], mates=[[10.0, 20.0], [10.0]], end="horizon", next_obs=4.0, after=(6.0,))
+    add(
+        block,
+        obs=[1.0, 2.0],
+        reward=[0.25, 1.25],
+        mates=[[10.0, 20.0], [10.0]],
+        end="horizon",
+        next_obs=4.0,
+        after=(6.0,),
+    )
     found = estimated(poca(), block)
     assert found[f.VALUE] == [31.0, 12.0]
     # They chose 1 and 2, then 1.
@@ -247,6 +255,6 @@ def test_many_rows_are_valued_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_policy_with_a_critic_of_its_own_is_refused() -> None:
     policy = ActorCritic(ActorCriticSettings(), SPEC, Rng(0))
-    with pytest.raises(SettingsError, match="Use policy.type actor_only") as refusal:
+    with pytest.raises(SettingsError, match=r"Use policy\.type actor_only") as refusal:
         POCA(POCASettings(), policy)
     assert refusal.value.code == "E0224"

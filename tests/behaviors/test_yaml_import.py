@@ -208,7 +208,10 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("behaviors: {Ball: {trainer_type: poca}}", "behaviors.Ball.trainer_type: poca is not built"),
+        (
+            "behaviors: {Ball: {trainer_type: poca, network_settings: {hidden_units: 30}}}",
+            "behaviors.Ball.network_settings.hidden_units: poca shares them between 4 heads; use a multiple",
+        ),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, rnd: {}}}}", "behaviors.Ball.reward_signals.rnd: "),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, curiosity: {}}}}", "reward_signals.curiosity: "),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, gail: {demo_path: a}}}}", "reward_signals.gail: "),

@@ -87,7 +87,9 @@ class Plain:
     def judge(self, members: list[torch.Tensor]) -> torch.Tensor:
         attention, head_size = self.critic.attention, SIZE // NUM_HEADS
         normal = [normalized(member) for member in members]
-        queries, keys, worths = zip(*((attention.ask.weight @ x + attention.ask.bias).chunk(3) for x in normal), strict=True)
+        queries, keys, worths = zip(
+            *((attention.ask.weight @ x + attention.ask.bias).chunk(3) for x in normal), strict=True
+        )
         after = []
         for own, query in zip(normal, queries, strict=True):
             heard = []

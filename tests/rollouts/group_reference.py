@@ -74,7 +74,9 @@ class PlainGroups:
         there = [(said.agent, said.group, said.obs) for said in asks]
         there += [(-1, s.group, s.obs) for s in decisions if s not in asks and s.group in groups]
         there += [(name, m.group, m.obs) for name, m in survivors.items() if name not in known]
-        there += [(s.agent, self.members[s.agent].group, s.obs) for s in ends if s.interrupted and s.agent in self.members]
+        there += [
+            (s.agent, self.members[s.agent].group, s.obs) for s in ends if s.interrupted and s.agent in self.members
+        ]
         return there
 
     def _settle(self, name: int) -> None:

@@ -54,10 +54,7 @@ class Both:
         assert closed.next_mates is not None
         steps = self.assembler.steps
         for i, (slot, length) in enumerate(zip(closed.slots, closed.lengths, strict=True)):
-            rows = [
-                (shown(steps, slot, t), float(steps[MATES_REWARD][slot, t]))
-                for t in range(int(length))
-            ]
+            rows = [(shown(steps, slot, t), float(steps[MATES_REWARD][slot, t])) for t in range(int(length))]
             there = closed.next_mates[f.MATES][i]
             assert not closed.next_mates[f.MATE_OBS][i][~there].any(), "nobody stands there"
             after = sorted(closed.next_mates[f.MATE_OBS][i, there, 0].tolist())
