@@ -21,6 +21,8 @@ PANELS = {
     "memory-lstm": "Hidden velocities, LSTM",
     "memory-none": "Hidden velocities, no memory",
     "workshop": "Workshop",
+    "door-poca": "A door and its key, POCA",
+    "door-ppo": "A door and its key, agents by themselves",
     "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"

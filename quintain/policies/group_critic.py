@@ -94,7 +94,7 @@ class GroupCritic(nn.Module):
     def _judge(self, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
         pooled = self.attention(members, present)
         # A mean does not say over how many.
-        size = present.sum(dim=1, keepdim=True).clamp(min=1).to(pooled.dtype).log()
+        size = present.sum(dim=1, keepdim=True).to(pooled.dtype).log()
         value: torch.Tensor = self.head(torch.cat((pooled, size), dim=1)).squeeze(1)
         return value
 
@@ -117,15 +117,12 @@ class Attention(nn.Module):
         self.answer = linear(size, size, 1.0, generator)
 
     def forward(self, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """Returns one row [B, H] for members [B, E, H] of which those count that are present [B, E]."""
+        """Returns one row [B, H] for members [B, E, H] of which those count that are present [B, E], at least one."""
         normal = functional.layer_norm(members, (self.size,))
         asked = functional.linear(normal, self.ask.weight, self.ask.bias)
         # [B, heads, E, size of a head] each
         query, key, worth = asked.view(*asked.shape[:2], 3, NUM_HEADS, -1).permute(2, 0, 3, 1, 4)
-        logits = query @ key.transpose(2, 3) * (self.size // NUM_HEADS) ** -0.5
-        # Not minus infinity: where nobody is present at all, zeros would be divided by zero.
-        logits = logits.masked_fill(~present[:, None, None, :], torch.finfo(logits.dtype).min)
-        heard = (logits.softmax(dim=3) @ worth).transpose(1, 2).flatten(2)
-        learned = normal + functional.linear(heard, self.answer.weight, self.answer.bias)
-        counted = functional.layer_norm(learned, (self.size,)).masked_fill(~present[:, :, None], 0.0)
-        return counted.sum(dim=1) / present.sum(dim=1, keepdim=True).clamp(min=1)
+        heard = functional.scaled_dot_product_attention(query, key, worth, attn_mask=present[:, None, None, :])
+        told = functional.linear(heard.transpose(1, 2).flatten(2), self.answer.weight, self.answer.bias)
+        share = present / present.sum(dim=1, keepdim=True)
+        return (functional.layer_norm(normal + told, (self.size,)) * share[:, :, None]).sum(dim=1)
