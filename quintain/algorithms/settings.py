@@ -189,5 +189,5 @@ REGISTERED = (
     Registration("algorithm", "poca", POCASettings, "quintain.algorithms.poca:POCA", _WITHOUT_CRITIC),
     Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
     Registration("algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", _WITHOUT_CRITIC),
-    Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sac:SAC", _REPLAYED),
+    Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sequence_sac:sac_for", _REPLAYED),
 )

@@ -269,7 +269,7 @@ def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "initial_entropy_coef": numbers.init_entcoef,
             "target_entropy_fraction": 0.2,
         },
-        "policy": {"type": "soft_actor", **_network(settings)},
+        "policy": {"type": "soft_actor", **_network(settings), "memory": _memory(settings)},
         "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size},
     }
 

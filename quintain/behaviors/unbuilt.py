@@ -42,8 +42,6 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     if settings.threaded:
         yield "threaded", "learning while agents act on is not built yet; set it to false"
     network = settings.network_settings
-    if network.memory is not None and settings.trainer_type == "sac":
-        yield "network_settings.memory", "memory is not built for sac yet; leave it out"
     if network.vis_encode_type not in ("simple", "fully_connected"):
         yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
     if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:

@@ -59,8 +59,23 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             f"(experiment.env.type agents) has; choose another algorithm",
             "E0226",
         )
+    has_memory = getattr(behavior.policy, "memory", None) is not None
+    if has_memory and not keeps and getattr(type(behavior.rollout), "keeps_replay", False):
+        yield Problem(
+            (*path, "policy", "memory"),
+            f"{dotted((*path, 'rollout', 'type'))} {behavior.rollout.type} keeps single transitions, of which nothing "
+            f"can be remembered; only agents (experiment.env.type agents) have a replay of sequences. Leave it out",
+            "E0224",
+        )
     if not keeps:
         return
+    horizon, room = integer(behavior.rollout, "time_horizon"), integer(behavior.rollout, "buffer_size")
+    if has_memory and horizon is not None and room is not None and room < horizon:
+        yield Problem(
+            (*path, "rollout", "buffer_size"),
+            f"{room} has no room for one sequence of {dotted((*path, 'rollout', 'time_horizon'))} {horizon}; raise it",
+            "E0225",
+        )
     if getattr(type(behavior.algorithm), "needs_groups", False):
         yield Problem(
             (*path, "algorithm", "type"),
