@@ -109,7 +109,8 @@ class SoftActor(Policy):
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         mask = slot.leaves.get(f.ACTION_MASK)
-        explores = bool(self.acts_at_random) and not deterministic
+        # In this order: an exported graph acts deterministically, and cannot ask a tensor.
+        explores = not deterministic and bool(self.acts_at_random)
         if slot.arrays and self.kernels is not None and not explores:
             self.kernels.act(slot, deterministic=deterministic)
             return

@@ -1,4 +1,4 @@
-"""A run that is killed on the spot ends with the numbers of one that was not: of two behaviours, and of groups."""
+"""A killed run ends with the numbers of one that was not: of two behaviours, of groups, of a policy that remembers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from quintain.launch import checkpoint_of
 from quintain.services.checkpoint_catalog import load
 from tests.behaviors.runs import poca_file, run_file
+from tests.behaviors.test_sac_memory import recurrent_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +29,11 @@ def digest(folder: Path, run_id: str) -> str:
     return load(checkpoint_of(folder / "runs", run_id)).manifest.digest
 
 
-RUNS = {"ball_and_gates": run_file("ball_and_gates", 3000), "poca": poca_file(3000)}
+RUNS = {
+    "two behaviours": run_file("ball_and_gates", 3000),
+    "groups": poca_file(3000),
+    "replay of sequences": recurrent_file("gates", 3000),
+}
 
 
 @pytest.mark.slow

@@ -219,10 +219,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ("behaviors: {Ball: {behavioral_cloning: {demo_path: a}}}", "behaviors.Ball.behavioral_cloning: "),
         ("behaviors: {Ball: {init_path: a.pt}}", "behaviors.Ball.init_path: "),
         ("behaviors: {Ball: {threaded: true}}", "behaviors.Ball.threaded: "),
-        (
-            "behaviors: {Ball: {trainer_type: sac, network_settings: {memory: {}}}}",
-            "behaviors.Ball.network_settings.memory: ",
-        ),
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
         ("env_settings: {env_args: [a]}", "env_settings.env_args: Unity builds"),

@@ -61,6 +61,15 @@ TASKS = {
         Task(
             "door-ppo", "quintain train examples/door.yaml algorithm.type=ppo", target=1.5, num_seeds=3, is_control=True
         ),
+        Task("recall-ppo", "quintain train examples/recall.yaml", target=0.9, num_seeds=3),
+        Task("recall-sac", "quintain train examples/recall_sac.yaml", target=0.9, num_seeds=3),
+        Task(
+            "recall-none",
+            "quintain train examples/recall_sac.yaml memory=null",
+            target=0.6,
+            num_seeds=3,
+            is_control=True,
+        ),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }
