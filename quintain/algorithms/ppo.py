@@ -101,7 +101,8 @@ class PPO(Algorithm):
         surrogate = self.surrogate(then, now, fraction)
         value_loss = self.value_loss(now[f.VALUE], then[f.VALUE], then[f.RETURN])
         total = surrogate.total + self.settings.value_coef * value_loss
-        return Loss(total, {**surrogate.parts, "train/value_loss": value_loss.detach()})
+        losses = {"train/policy_loss": surrogate.parts["train/policy_loss"], "train/value_loss": value_loss.detach()}
+        return Loss(total, {**losses, **surrogate.parts})
 
     def surrogate(self, then: Minibatch, now: Minibatch, fraction: float) -> Loss:
         """Returns the loss of the policy alone: the clipped surrogate, less a bonus for entropy."""

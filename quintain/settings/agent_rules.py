@@ -51,31 +51,29 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
-    needs_mates = getattr(type(behavior.algorithm), "needs_mates", False)
-    if needs_mates and not keeps:
+    yield from _agents_can_learn(path, behavior) if keeps else _lanes_can_learn(path, behavior)
+
+
+def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    """Refuses with lanes what only agents have."""
+    if getattr(type(behavior.algorithm), "needs_mates", False):
         yield Problem(
             (*path, "algorithm", "type"),
             f"{behavior.algorithm.type} learns for groups of agents, which only an environment of agents "
             f"(experiment.env.type agents) has; choose another algorithm",
             "E0226",
         )
-    has_memory = getattr(behavior.policy, "memory", None) is not None
-    if has_memory and not keeps and getattr(type(behavior.rollout), "keeps_replay", False):
+    if _remembers(behavior) and _keeps_replay(behavior):
         yield Problem(
             (*path, "policy", "memory"),
             f"{dotted((*path, 'rollout', 'type'))} {behavior.rollout.type} keeps single transitions, of which nothing "
             f"can be remembered; only agents (experiment.env.type agents) have a replay of sequences. Leave it out",
             "E0224",
         )
-    if not keeps:
-        return
-    horizon, room = integer(behavior.rollout, "time_horizon"), integer(behavior.rollout, "buffer_size")
-    if has_memory and horizon is not None and room is not None and room < horizon:
-        yield Problem(
-            (*path, "rollout", "buffer_size"),
-            f"{room} has no room for one sequence of {dotted((*path, 'rollout', 'time_horizon'))} {horizon}; raise it",
-            "E0225",
-        )
+
+
+def _agents_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    """Refuses with agents what only lanes have, and sizes that cannot work."""
     if getattr(type(behavior.algorithm), "needs_groups", False):
         yield Problem(
             (*path, "algorithm", "type"),
@@ -92,11 +90,33 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             yield Problem(
                 (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
             )
+    yield from _sizes_fit(path, behavior)
+
+
+def _sizes_fit(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
     batch_size, buffer_size = integer(behavior.algorithm, "batch_size"), integer(behavior.rollout, "buffer_size")
-    if batch_size is not None and buffer_size is not None and batch_size > buffer_size:
+    if buffer_size is None:
+        return
+    if batch_size is not None and batch_size > buffer_size:
         yield Problem(
             (*path, "algorithm", "batch_size"),
             f"{batch_size} is more than {dotted((*path, 'rollout', 'buffer_size'))} {buffer_size}, so that no "
             f"minibatch would ever be full; lower batch_size, or raise buffer_size",
             "E0215",
         )
+    horizon = integer(behavior.rollout, "time_horizon")
+    if _remembers(behavior) and _keeps_replay(behavior) and horizon is not None and buffer_size < horizon:
+        yield Problem(
+            (*path, "rollout", "buffer_size"),
+            f"{buffer_size} has no room for one sequence of {dotted((*path, 'rollout', 'time_horizon'))} {horizon}; "
+            f"raise it",
+            "E0225",
+        )
+
+
+def _remembers(behavior: Behavior) -> bool:
+    return getattr(behavior.policy, "memory", None) is not None
+
+
+def _keeps_replay(behavior: Behavior) -> bool:
+    return getattr(type(behavior.rollout), "keeps_replay", False)

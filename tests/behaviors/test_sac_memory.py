@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -101,8 +103,6 @@ def test_what_cannot_work_is_refused(experiment: dict[str, dict[str, object]], w
     env = experiment.get("env", {"type": "agents", "id": "quintain.envs.agents.tasks:gates"})
     with pytest.raises(SettingsError) as refusal:
         RunFile.from_mapping({"experiment": {"env": env, "behaviors": {"Gate": behavior}}})
-    import re
-
     assert re.search(words, "\n".join([refusal.value.message, *refusal.value.notes]))
 
 
