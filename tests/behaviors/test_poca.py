@@ -43,7 +43,7 @@ def test_a_fresh_trainer_that_loads_a_state_goes_on_the_same() -> None:
     trainer, other = make(poca_file()), make(poca_file())
     for _ in range(3):
         trainer.advance()
-    # Wider than it ever was: groups of four have been seen, and then the state of a beginner comes back.
+    # Groups of four have been seen, and then the state of a beginner comes back, which has seen nobody.
     saved = trainer.state_dict()
     other.load_state_dict(saved)
     assert list(differences(saved["training"], other.state_dict()["training"])) == []
