@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quintain.assemble import load_part, make_events, resolve_device
-from quintain.data.row_layout import RowLayout
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
@@ -23,7 +22,7 @@ from quintain.rng import Rng
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.trajectory_store import TrajectoryBuffer, replay_rows
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
@@ -113,8 +112,13 @@ class _Maker:
             settings.algorithm, self.policy, signals, self.rng.child("algorithm")
         )
         self.episodes = EpisodeWindow()
+        self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
         self.collector = AgentCollector(
-            self.policy, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
+            self.policy,
+            rollout.time_horizon,
+            self.rng.child("acting"),
+            self.episodes.extend,
+            follows_groups=self.needs_mates,
         )
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
             self._block(rollout), rollout, *self._places(session, writer)
@@ -124,8 +128,8 @@ class _Maker:
         spec, state_size = self.policy.spec, self.policy.state_size
         if state_size:
             num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
-            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size)
-        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon)
+            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size, has_mates=self.needs_mates)
+        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon, has_mates=self.needs_mates)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""
@@ -133,8 +137,8 @@ class _Maker:
         if not keeps_replay(self.settings):
             return []
         place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        row_bytes = RowLayout(self.policy.spec).row_bytes
-        allocate, note = place.allocator(rollout.buffer_size * row_bytes, row_bytes)
+        layout, num_rows = replay_rows(self.policy.spec, rollout, self.policy.state_size)
+        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
         return [allocate]

@@ -17,11 +17,12 @@ def kernel_notes(policy: Policy, algorithm: Algorithm) -> list[str]:
         return [f"plain path: {policy.why_plain}"]
     from quintain.compiled.act import act
     from quintain.compiled.adam import descend
-    from quintain.compiled.cache import cache_note, is_kept
+    from quintain.compiled.cache import cache_note
+    from quintain.compiled.machine_code import is_kept
 
     others = [f"; {half} is plain: {reason}" for half, reason in plain.items() if reason]
     notes = [f"compiled path: {' and '.join(compiled)}{''.join(others)}"]
     if cannot_keep := cache_note():
         return [*notes, cannot_keep]
     is_ready = is_kept(descend if policy.why_plain else act)
-    return notes if is_ready else [*notes, "note: compiling for the first time, which takes about ten seconds"]
+    return notes if is_ready else [*notes, "note: compiling for the first time, which takes about fifteen seconds"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -102,11 +103,12 @@ class Optimizer:
         num_steps = self.num_steps.view(1).numpy()
         max_grad_norm = math.inf if self.max_grad_norm is None else self.max_grad_norm
 
-        def clip_and_descend(learning_rate: float) -> float:
+        @lru_cache(maxsize=1)
+        def call_at(learning_rate: float) -> Callable[[], float]:
             rates = Rates(learning_rate, *_BETAS, self.eps, max_grad_norm)
-            return descend(flat, grad, first, second, num_steps, rates)
+            return descend.bind(flat, grad, first, second, num_steps, rates)
 
-        self.kernel = clip_and_descend
+        self.kernel = lambda learning_rate: call_at(learning_rate)()
 
     @torch.no_grad()
     def _descend(self, grad: torch.Tensor, learning_rate: float, is_skipped: torch.Tensor) -> None:

@@ -28,12 +28,13 @@ def facts(threads: int) -> dict[str, Any]:
             "numpy": np.__version__,
             "torch": torch.__version__,
             "gymnasium": _version_if_imported("gymnasium"),
-            "numba": _version_if_imported("numba"),
+            # What made the kernels; it is not imported where they were made before, but what links them is.
+            "numba": _version_if_imported("numba", "llvmlite"),
         },
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
     }
 
 
-def _version_if_imported(package: str) -> str | None:
-    return importlib.metadata.version(package) if package in sys.modules else None
+def _version_if_imported(package: str, module: str = "") -> str | None:
+    return importlib.metadata.version(package) if (module or package) in sys.modules else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,12 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
 from quintain.policies.compiled_acting import ActionColumns
-from quintain.policies.kernel_tables import num_units, tables_of, tile_size
+from quintain.policies.kernel_tables import aligned_zeros, num_units, tables_of, tile_size
 
 if TYPE_CHECKING:
     from quintain.algorithms.minibatches import MinibatchSampler
     from quintain.algorithms.settings import PPOSettings
+    from quintain.compiled.kernel import Call
     from quintain.optimizer import Optimizer
     from quintain.policies.actor_critic import ActorCritic, Trunk
     from quintain.progress import Progress
@@ -67,9 +69,22 @@ class CompiledLearning:
         experience = self._read(batch)
         weights = _weights(self.settings, progress.fraction)
 
+        @cache
+        def gradient_of(num_rows: int) -> tuple[Array, Call[None]]:
+            rows: Array = np.zeros(num_rows, np.int64)
+            scratch = self._scratch(num_rows)
+            return rows, minibatch_gradient.bind(
+                self.tables, self.parameters, experience, rows, weights, scratch, self.sums
+            )
+
         def take_steps(epoch: int) -> Iterator[dict[str, float]]:
-            for rows in self.sampler.row_numbers(batch, self.settings.batch_size, progress.updates, epoch):
-                yield self._descend(experience, rows, weights, learning_rate)
+            for chosen in self.sampler.row_numbers(batch, self.settings.batch_size, progress.updates, epoch):
+                rows, write_gradient = gradient_of(len(chosen))
+                np.copyto(rows, chosen.numpy())
+                write_gradient()
+                norm = self.optimizer.apply(learning_rate, float(len(rows)))
+                sums = self.sums.tolist()
+                yield {**{name: sums[i] for name, i in _REPORTED.items()}, "train/grad_norm": float(norm)}
 
         return take_steps
 
@@ -91,21 +106,11 @@ class CompiledLearning:
             *(arrays[name] for name in (f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)),
         )
 
-    def _descend(
-        self, experience: Experience, rows: torch.Tensor, weights: PPOWeights, learning_rate: float
-    ) -> dict[str, float]:
-        """Takes one step down the loss of the given rows and returns what to report."""
-        minibatch_gradient(
-            self.tables, self.parameters, experience, rows.numpy(), weights, self._scratch(len(rows)), self.sums
-        )
-        norm = self.optimizer.apply(learning_rate, float(len(rows)))
-        return {**{name: float(self.sums[i]) for name, i in _REPORTED.items()}, "train/grad_norm": float(norm)}
-
     def _scratch(self, num_rows: int) -> Scratch:
         size = tile_size(num_rows)
         if size not in self.scratch:
             units = num_units(self.tables)
-            self.scratch[size] = Scratch(*(np.zeros((num, size), np.float32) for num in (units, units, units, 2)))
+            self.scratch[size] = Scratch(*(aligned_zeros(num, size) for num in (units, units, units, 2)))
         return self.scratch[size]
 
 

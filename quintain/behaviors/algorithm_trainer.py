@@ -12,8 +12,9 @@ from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings
 from quintain.data import fields as f
+from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
-from quintain.data.trajectory import Closed, TrajectoryBlock
+from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
 from quintain.rng import Rng
@@ -59,7 +60,8 @@ class AlgorithmTrainer(RLTrainer):
         if self.policy.state_size:
             raise SettingsError("trajectories in queues do not say what a policy remembered; leave memory out")
         make_store, rollout = self._part("rollout", self.blocks["rollout"])
-        block = TrajectoryBlock(self.policy.spec, rollout.steps_per_batch + rollout.time_horizon)
+        num_rows = rollout.steps_per_batch + rollout.time_horizon
+        block = TrajectoryBlock(self.policy.spec, num_rows, has_mates=self.follows_groups)
         self.experience = make_store(block, rollout)
         signals = {}
         for name, given in self.blocks["reward_signals"].items():
@@ -79,8 +81,13 @@ class AlgorithmTrainer(RLTrainer):
             return
         if not self.experience.is_lent:
             self.experience.reserve()
-        names = leaves(self.policy.spec.obs, f.OBS)
-        one = np.ones(1, np.bool_)
+        spec = self.policy.spec
+        names, one = leaves(spec.obs, f.OBS), np.ones(1, np.bool_)
+        # A trajectory that says nothing of mates is one of an agent that has none.
+        steps = no_mates(spec, 1, len(trajectory)) if self.follows_groups else {}
+        nobody = no_mates(spec, 1) if self.follows_groups else {}
+        nobody = {name: rows for name, rows in nobody.items() if name not in leaves(spec.action, f.MATE_ACTION)}
+        next_mates = {**nobody, **{name: rows[None] for name, rows in (trajectory.next_mates or {}).items()}}
         closed = Closed(
             slots=np.zeros(1, np.int64),
             ids=np.array([int(trajectory.agent_id)]),
@@ -90,8 +97,10 @@ class AlgorithmTrainer(RLTrainer):
             begins=one & trajectory.begins_episode,
             group_id=np.array([trajectory.group_id]),
             next_obs={name: rows[None] for name, rows in zip(names, trajectory.next_obs, strict=True)},
+            next_mates=next_mates or None,
         )
-        self.experience.trajectories.append(closed, {name: rows[None] for name, rows in trajectory.fields.items()})
+        steps |= {name: rows[None] for name, rows in trajectory.fields.items()}
+        self.experience.trajectories.append(closed, steps)
 
     def _is_ready_update(self) -> bool:
         return self.experience.is_full
@@ -129,6 +138,27 @@ class PPOTrainer(AlgorithmTrainer):
     @staticmethod
     def get_trainer_name() -> str:
         return "ppo"
+
+
+class POCATrainer(PPOTrainer):
+    """Trains a behaviour whose agents are in groups by POCA."""
+
+    follows_groups: ClassVar[bool] = True
+    reported: ClassVar[dict[str, str]] = {**PPOTrainer.reported, "Losses/Baseline Loss": "train/baseline_loss"}
+
+    def _process_trajectory(self, trajectory: Trajectory) -> None:
+        super()._process_trajectory(trajectory)
+        totals, agent = self.collected_rewards.setdefault("group", {}), trajectory.agent_id
+        totals[agent] = totals.get(agent, 0.0) + float(trajectory.fields[GROUP_REWARD].sum())
+        if trajectory.done_reached:
+            total = totals.pop(agent)
+            # Who left early did not hear of what its group got later.
+            if trajectory.all_group_dones_reached:
+                self.stats_reporter.add_stat("Environment/Group Cumulative Reward", total)
+
+    @staticmethod
+    def get_trainer_name() -> str:
+        return "poca"
 
 
 class SACTrainer(AlgorithmTrainer):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import fast_kernel, fast_part
 from quintain.compiled.heads import draw
+from quintain.compiled.kernel import fast_kernel, fast_part, matrix
 from quintain.compiled.mlp import forward, forward_rows
 from quintain.compiled.tables import (
     FIRST_OUTPUT,
@@ -57,7 +57,7 @@ def _evaluate(flat: Array, layers: Array, activation: int, seen: Observed, scrat
     last = len(layers) - 1
     num_outputs = layers[last, NUM_OUTPUTS]
     if num_rows < FEW_ROWS:
-        features = scratch.rows[3, : num_rows * num_features].reshape((num_rows, num_features))
+        features = matrix(scratch.rows[3], 0, num_rows, num_features)
         for n in range(num_rows):
             for k in range(num_features):
                 features[n, k] = _scaled(seen, n, k)

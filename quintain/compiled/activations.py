@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import fast_part
+from quintain.compiled.kernel import fast_part
 from quintain.compiled.tables import ELU, RELU, TANH
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quintain.compiled.cache import fast_kernel
+from quintain.compiled.kernel import fast_kernel
 
 if TYPE_CHECKING:
     from quintain.typing import Array

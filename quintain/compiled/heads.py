@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import fast_part
+from quintain.compiled.kernel import fast_part
 from quintain.compiled.tables import FIRST_ALLOWED, FIRST_OPTION, LOG_STD, MEAN, NUM_OPTIONS, PolicyTables
 
 if TYPE_CHECKING:

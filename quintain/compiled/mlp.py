@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quintain.compiled.activations import activate
-from quintain.compiled.cache import fast_part
+from quintain.compiled.kernel import fast_part, matrix
 from quintain.compiled.tables import BIAS, FIRST_INPUT, FIRST_OUTPUT, NUM_INPUTS, NUM_OUTPUTS, WEIGHT
 
 if TYPE_CHECKING:
@@ -44,14 +44,13 @@ def forward_rows(flat: Array, layers: Array, activation: int, rows: Array, memor
     inputs = rows
     for i in range(len(layers)):
         layer = layers[i]
-        size = len(rows) * layer[NUM_OUTPUTS]
-        outputs = memory[i % 2, :size].reshape((len(rows), layer[NUM_OUTPUTS]))
+        outputs = matrix(memory[i % 2], 0, len(rows), layer[NUM_OUTPUTS])
         for n in range(len(rows)):
             for j in range(layer[NUM_OUTPUTS]):
                 outputs[n, j] = flat[layer[BIAS] + j]
         add_products_of_rows(inputs, _weight(flat, layer), outputs)
         if i < len(layers) - 1:
-            activate(activation, outputs, memory[2, :size].reshape(outputs.shape))
+            activate(activation, outputs, matrix(memory[2], 0, len(rows), layer[NUM_OUTPUTS]))
         inputs = outputs
     return inputs
 
@@ -74,8 +73,8 @@ def backward(flat: Array, layers: Array, units: Array, slopes: Array, deltas: Ar
 @fast_part
 def _weight(flat: Array, layer: Array) -> Array:
     """Returns a layer's weight [outputs, inputs], a view."""
-    size = layer[NUM_OUTPUTS] * layer[NUM_INPUTS]
-    return flat[layer[WEIGHT] : layer[WEIGHT] + size].reshape((layer[NUM_OUTPUTS], layer[NUM_INPUTS]))
+    weight: Array = matrix(flat, layer[WEIGHT], layer[NUM_OUTPUTS], layer[NUM_INPUTS])
+    return weight
 
 
 @fast_part

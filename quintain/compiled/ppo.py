@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import fast_kernel, fast_part
 from quintain.compiled.heads import add_gradient, judge
+from quintain.compiled.kernel import fast_kernel, fast_part
 from quintain.compiled.mlp import backward, clear, forward
 from quintain.compiled.tables import (
     APPROX_KL,

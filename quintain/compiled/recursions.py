@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.compiled.cache import kernel
+from quintain.compiled.kernel import kernel
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -27,16 +27,18 @@ def generalized_advantages(
 ) -> Array:
     """Returns what the function of this name in `algorithms.returns` does, for float32."""
     contiguous = np.ascontiguousarray(reward, np.float32)
-    return _advantages(contiguous, value, final_value, terminated, done, valid, (gamma, gae_lambda))
+    advantage = np.empty_like(contiguous)
+    _write_advantages((contiguous, value, final_value), (terminated, done, valid), (gamma, gae_lambda), advantage)
+    return advantage
 
 
 @kernel
-def _advantages(
-    reward: Array, value: Array, final_value: Array, terminated: Array, done: Array, valid: Array, discounts: Any
-) -> Array:
+def _write_advantages(
+    worth: tuple[Array, Array, Array], marks: tuple[Array, Array, Array], discounts: tuple[float, float], out: Array
+) -> None:
+    (reward, value, final_value), (terminated, done, valid) = worth, marks
     gamma, gae_lambda = discounts
     discount, carry = np.float32(gamma), np.float32(gamma * gae_lambda)
-    advantage = np.empty_like(reward)
     num_steps, num_lanes = reward.shape
     for lane in range(num_lanes):
         following = _ZERO
@@ -47,5 +49,4 @@ def _advantages(
                 following = _ZERO
             delta = reward[t, lane] + discount * ahead - value[t, lane]
             following = carry * following + delta if valid[t, lane] else _ZERO
-            advantage[t, lane] = following
-    return advantage
+            out[t, lane] = following

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from quintain.compiled.activations import tanh
-from quintain.compiled.cache import fast_kernel, fast_part
 from quintain.compiled.heads import HALF_LOG_2PI, HIGHEST_LOG_STD, LOWEST_LOG_STD, log_slope
+from quintain.compiled.kernel import fast_kernel, fast_part
 
 if TYPE_CHECKING:
     from quintain.typing import Array

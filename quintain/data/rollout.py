@@ -45,6 +45,8 @@ class Slot:
     """The leaves of obs and action, `first`, and the mask if there is one, by field name, as in a minibatch."""
     arrays: dict[str, Array] = field(default_factory=dict)
     """The same memory and that of all other fields as numpy arrays; none off the CPU."""
+    prepared: Any = None
+    """What a policy laid out to act here again and again."""
 
 
 class Rollout:

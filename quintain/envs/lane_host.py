@@ -136,27 +136,18 @@ class LaneHost:
 
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
         """Steps lanes with the actions in the rows; a lane whose episode ended starts its next one."""
-        rows, values, envs, is_watched = self.rows, self.values, self.envs, self.is_watched
-        ends, cuts = rows.terminated, rows.truncated
+        store_step, envs, is_watched = self.values.store_step, self.envs, self.is_watched
         faults = []
-        for lane, action in zip(lanes, values.actions(lanes), strict=True):
+        for lane, action in zip(lanes, self.values.actions(lanes), strict=True):
             if is_watched:
                 self._mark(lane, STEPPING)
             try:
-                result = envs[lane].step(action)
-                refuse_odd_result(self.name, "step", result)
-                obs, reward, terminated, truncated, info = result
-                values.store_reward(lane, reward)
-                ends[lane] = terminated
-                cuts[lane] = truncated
-                is_over = autoreset and (terminated or truncated)
-                values.store_obs(rows.final_obs if is_over else rows.obs, lane, obs, "step")
-                if not is_over:
-                    values.store_mask(lane, envs[lane], obs, info)
+                env = envs[lane]
+                is_over = store_step(lane, env, env.step(action), autoreset=autoreset)
             except BaseException as error:
                 faults.append(self._fault(lane, "step", error, f", action {action}"))
             else:
-                if is_over and (fault := self._reset(lane, int(rows.episode[lane]) + 1, 0)):
+                if is_over and (fault := self._reset(lane, int(self.rows.episode[lane]) + 1, 0)):
                     faults.append(fault)
             if is_watched:
                 self._mark(lane, IDLE)

@@ -39,6 +39,8 @@ class LaneValues:
         self.action_leaves = leaves(spec.action, f.ACTION)
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
         self.whole_leaves = {name for name, values in rows.obs.items() if values.dtype.kind != "f"}
+        has_floats_only = self.has_plain_obs and not self.whole_leaves
+        self.float_shape = rows.obs[f.OBS].shape[1:] if has_floats_only else None
 
     def actions(self, lanes: Sequence[int]) -> Sequence[Any]:
         """Returns one action per lane as the environment takes it.
@@ -56,6 +58,26 @@ class LaneValues:
         return [
             build(self.spec.action, {k: rows[i] for k, rows in columns.items()}, f.ACTION) for i in range(len(lanes))
         ]
+
+    def store_step(self, lane: int, env: Any, result: Any, *, autoreset: bool) -> bool:
+        """Writes what a step returned, and says whether the lane's next episode is to start."""
+        if type(result) is not tuple or len(result) != _LENGTHS["step"]:
+            refuse_odd_result(self.name, "step", result)
+        rows = self.rows
+        obs, reward, terminated, truncated, info = result
+        self.store_reward(lane, reward)
+        rows.terminated[lane] = terminated
+        rows.truncated[lane] = truncated
+        is_over = bool(autoreset and (terminated or truncated))
+        places = rows.final_obs if is_over else rows.obs
+        # One array of floats is what most environments return, at every step of every lane.
+        if type(obs) is np.ndarray and obs.shape == self.float_shape and obs.dtype.kind == "f":
+            places[f.OBS][lane] = obs
+        else:
+            self.store_obs(places, lane, obs, "step")
+        if rows.mask is not None and not is_over:
+            self.store_mask(lane, env, obs, info)
+        return is_over
 
     def store_reward(self, lane: int, reward: Any) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +15,10 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BoxSpec, LeafSpec, leaves
 from quintain.optimizer import flat_memory
-from quintain.policies.kernel_tables import num_outputs, num_units, tables_of, tile_size, widest_layer
+from quintain.policies.kernel_tables import aligned_zeros, num_outputs, num_units, tables_of, tile_size, widest_layer
 
 if TYPE_CHECKING:
+    from quintain.compiled.kernel import Call
     from quintain.policies.encoders import Encoder
     from quintain.policies.kernel_tables import KernelPolicy
     from quintain.typing import Array
@@ -44,6 +46,15 @@ class CompiledActing:
 
     def act(self, slot: Slot, *, deterministic: bool) -> None:
         """Reads obs and noise of one step and writes action, log-probability and value into the same slot."""
+        prepared: PreparedStep | None = slot.prepared
+        if prepared is None or not prepared.is_for(self, deterministic):
+            prepared = slot.prepared = self._prepare(slot, deterministic)
+        for encoder, rows in prepared.encoded:
+            np.copyto(rows, encoder(slot.leaves).numpy())
+        prepared.call()
+        self.actions.write_back(prepared.choices, prepared.numbers, slot.arrays)
+
+    def _prepare(self, slot: Slot, is_likeliest: bool) -> PreparedStep:
         arrays = slot.arrays
         choices, numbers = self.actions.views(arrays)
         noise = arrays[f.NOISE]
@@ -51,8 +62,15 @@ class CompiledActing:
         if allowed is None:
             allowed = np.zeros((len(noise), 0), np.bool_)
         step = Step(noise, allowed, choices, numbers, arrays[f.LOG_PROB], arrays[f.VALUE])
-        act(self.tables, self._parameters(), self._seen(slot), step, deterministic, self._scratch(len(noise)))
-        self.actions.write_back(choices, numbers, arrays)
+        seen = [_observed(encoder, slot) for encoder in dict.fromkeys(self.encoders)]
+        encoded = [
+            (encoder, observed.rows)
+            for encoder, observed in zip(dict.fromkeys(self.encoders), seen, strict=True)
+            if _rows_in_place(encoder, slot) is None
+        ]
+        scratch = self._scratch(len(noise))
+        call = act.bind(self.tables, self._parameters(), (seen[0], seen[-1]), step, is_likeliest, scratch)
+        return PreparedStep(self, self.address, is_likeliest, call, encoded, choices, numbers)
 
     def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
         """Returns the leaves of a step's action with numbers squashed into their bounds, as the heads do it."""
@@ -72,7 +90,6 @@ class CompiledActing:
         return torch.from_numpy(value)
 
     def _parameters(self) -> Array:
-        # Whoever moved the parameters to other memory moved the first one too.
         if self.parameters[0].data_ptr() != self.address:
             self.flat = flat_memory(self.parameters).numpy()
             self.address = self.parameters[0].data_ptr()
@@ -84,7 +101,7 @@ class CompiledActing:
             tables, size = self.tables, tile_size(num_rows)
             scratch = ActingScratch(
                 *(
-                    np.zeros(shape, np.float32)
+                    aligned_zeros(*shape)
                     for shape in (
                         (4, FEW_ROWS * widest_layer(tables)),
                         (num_units(tables), size),
@@ -97,23 +114,46 @@ class CompiledActing:
             self.scratch = {num_rows: scratch} if len(self.scratch) > 4 else {**self.scratch, num_rows: scratch}
         return scratch
 
-    def _seen(self, slot: Slot) -> tuple[Observed, Observed]:
-        for_actor = _observed(self.encoders[0], slot)
-        return for_actor, for_actor if self.encoders[1] is self.encoders[0] else _observed(self.encoders[1], slot)
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """Acting on one slot, laid out once: memory does not move between rollouts."""
+
+    acting: CompiledActing
+    address: int
+    is_likeliest: bool
+    call: Call[None]
+    encoded: list[tuple[Encoder, Array]]
+    """What must be encoded before the kernel sees it, and where it looks."""
+    choices: Array
+    numbers: Array
+
+    def is_for(self, acting: CompiledActing, is_likeliest: bool) -> bool:
+        """Says whether this is still what would be prepared."""
+        # Whoever moved the parameters to other memory moved the first one too.
+        is_in_place = acting.parameters[0].data_ptr() == self.address
+        return self.acting is acting and self.is_likeliest is is_likeliest and is_in_place
+
+
+def _rows_in_place(encoder: Encoder, slot: Slot) -> Array | None:
+    """Returns what was observed where the kernel itself can scale it: a single array of floats."""
+    if not encoder.is_plain:
+        return None
+    (name,) = encoder.numbers
+    rows = slot.arrays[name]
+    if rows.dtype != np.float32:
+        return None
+    return rows if rows.ndim == 2 else rows.reshape(len(rows), -1)
 
 
 def _observed(encoder: Encoder, slot: Slot) -> Observed:
-    """Returns what a network sees; a single array of floats is scaled by the kernel, anything else by the encoder."""
-    if encoder.is_plain:
-        (name,) = encoder.numbers
-        rows = slot.arrays[name]
-        if rows.dtype == np.float32:
-            rows = rows if rows.ndim == 2 else rows.reshape(len(rows), -1)
-            scaling = encoder.normalizer
-            if scaling is None:
-                return Observed(rows, _NOTHING, _NOTHING, 0.0)
-            return Observed(rows, scaling.shift.numpy(), scaling.scale.numpy(), scaling.clip)
-    return Observed(encoder(slot.leaves).numpy(), _NOTHING, _NOTHING, 0.0)
+    """Returns what a network sees; what the kernel cannot read in place is encoded into memory of its own."""
+    rows, scaling = _rows_in_place(encoder, slot), encoder.normalizer
+    if rows is None:
+        return Observed(encoder(slot.leaves).numpy().copy(), _NOTHING, _NOTHING, 0.0)
+    if scaling is None:
+        return Observed(rows, _NOTHING, _NOTHING, 0.0)
+    return Observed(rows, scaling.shift.numpy(), scaling.scale.numpy(), scaling.clip)
 
 
 def _no_action(value: Array) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
 from torch import nn
 
 from quintain.compiled.tables import ACTIVATIONS, FIRST_OUTPUT, NUM_INPUTS, NUM_OUTPUTS, PolicyTables
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     KernelPolicy: TypeAlias = ActorCritic | SoftActor
     """A policy that kernels can act for."""
 
-MAX_TILE = 128
+MAX_TILE = 256
 """Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
 _VECTOR = 16
 
@@ -62,6 +63,12 @@ def tile_size(num_rows: int) -> int:
     num_tiles = max(1, -(-num_rows // MAX_TILE))
     size = -(-num_rows // num_tiles)
     return size + -size % _VECTOR
+
+
+def aligned_zeros(*shape: int) -> Array:
+    """Makes memory for kernels to work in: it begins with a cache line, or every vector would lie across two."""
+    zeros: Array = torch.zeros(shape).numpy()
+    return zeros
 
 
 def _networks(tables: PolicyTables) -> list[Array]:

@@ -13,6 +13,7 @@ from tests.architecture.source import ROOT
 
 HEAVY = {
     "gymnasium",
+    "llvmlite",
     "numba",
     "numpy",
     "pydantic",

@@ -3,6 +3,9 @@
 Those of keys that share a column and of truncated sequences are in `test_buffer`; of minibatches larger than the
 buffer, unknown keys and a resume with other weights in `test_yaml_import`; of trainers that go on counting in
 `test_resume` and of inference that writes in `tests/cli/test_mlagents`; of weights that are not finite in `test_joint`.
+Values that are never clipped are in `tests/algorithms/test_poca`; losses that learn from padding in
+`tests/algorithms/test_sequence_sac`; a memory that all agents share in `test_memory` and `test_sac_memory`; rings that
+cut sequences in `tests/data/test_sequence_replay`.
 """
 
 from __future__ import annotations

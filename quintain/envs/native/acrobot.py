@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel, kernel_part
+from quintain.compiled.kernel import kernel_part
 from quintain.data.spec import discrete
-from quintain.envs.native.lanes import draw, first_impossible_choice, is_over, squared
+from quintain.envs.native.lanes import draw, first_impossible_choice, squared, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
+
+
+@kernel_part
+def _first_impossible(action: Array) -> int:
+    return first_impossible_choice(action, 3)
 
 
 @kernel_part
@@ -43,7 +47,7 @@ def _first_obs(state: Array) -> Array:
 
 
 @kernel_part
-def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
+def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
     """Moves both links by one Runge-Kutta step of fourth order."""
     torque, half = action - 1.0, p.dt / 2.0
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
@@ -99,37 +103,6 @@ def _wrapped(angle: float) -> float:
     return angle
 
 
-@kernel
-def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
-    state, age, seeds, parameters, limit = lanes
-    obs, final_obs, reward, terminated, truncated = outcome
-    bad = first_impossible_choice(action, 3)
-    if bad >= 0:
-        return -1 - bad
-    num_ended = 0
-    for lane in range(len(state)):
-        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
-        _observe(state[lane], obs[lane])
-        if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-            num_ended += 1
-    return num_ended
-
-
-@kernel
-def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
-    """Starts an episode in the chosen lanes."""
-    state, age, seeds, _, _ = lanes
-    for lane in range(len(state)):
-        if chosen[lane]:
-            age[lane] = 0
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-
-
 TASK = Task(
     obs=bounded((1.0, 1.0, 1.0, 1.0, 4 * math.pi, 9 * math.pi)),
     action=discrete(3),
@@ -146,8 +119,7 @@ TASK = Task(
         "MAX_VEL_2": 9 * math.pi,
         "book_or_nips": ("book", "nips"),
     },
-    step=step,
-    start=start,
+    kernels=task_kernels("acrobot", _first_impossible, _start, _observe, _move),
     frames_per_second=15.0,
     first_obs=_first_obs,
 )

@@ -8,14 +8,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from quintain.compiled.cache import kernel, kernel_part
+from quintain.compiled.kernel import kernel_part
 from quintain.data.spec import discrete
-from quintain.envs.native.lanes import draw, first_impossible_choice, is_over
+from quintain.envs.native.lanes import draw, first_impossible_choice, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
+
+
+@kernel_part
+def _first_impossible(action: Array) -> int:
+    return first_impossible_choice(action, 2)
 
 
 @kernel_part
@@ -30,7 +34,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
+def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
     total_mass, polemass_length = p.masspole + p.masscart, p.masspole * p.length
     x, x_dot, theta, theta_dot = state[0], state[1], state[2], state[3]
     force = p.force_mag if action == 1 else -p.force_mag
@@ -53,37 +57,6 @@ def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
     return 1.0, has_fallen
 
 
-@kernel
-def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
-    state, age, seeds, parameters, limit = lanes
-    obs, final_obs, reward, terminated, truncated = outcome
-    bad = first_impossible_choice(action, 2)
-    if bad >= 0:
-        return -1 - bad
-    num_ended = 0
-    for lane in range(len(state)):
-        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
-        _observe(state[lane], obs[lane])
-        if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-            num_ended += 1
-    return num_ended
-
-
-@kernel
-def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
-    """Starts an episode in the chosen lanes."""
-    state, age, seeds, _, _ = lanes
-    for lane in range(len(state)):
-        if chosen[lane]:
-            age[lane] = 0
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-
-
 _THETA_THRESHOLD = 12 * 2 * math.pi / 360
 _HIGH = (4.8, math.inf, 2 * _THETA_THRESHOLD, math.inf)
 TASK = Task(
@@ -102,7 +75,6 @@ TASK = Task(
         "x_threshold": 2.4,
         "sutton_barto_reward": False,
     },
-    step=step,
-    start=start,
+    kernels=task_kernels("cartpole", _first_impossible, _start, _observe, _move),
     frames_per_second=50.0,
 )

@@ -53,6 +53,7 @@ class NativeEnv(Env):
             "seeds",
             "lanes",
             "outcome",
+            "move",
         }
     )
 
@@ -82,6 +83,7 @@ class NativeEnv(Env):
         records = self.parameters.view(self.task.record)[:, 0]
         self.lanes = (self.state, self.age, self.seeds, records, settings.max_episode_steps or limit)
         self.outcome = (self.obs, self.result.final_obs, reward, ends[0], ends[1])
+        self.move = self.task.kernels.step.bind(self.lanes, self.action, self.outcome)
 
     def reset(self, lanes: Any = None) -> Any:
         if lanes is None:
@@ -91,13 +93,13 @@ class NativeEnv(Env):
         chosen = np.ones(self.num_lanes, np.bool_) if lanes is None else np.asarray(lanes, dtype=np.bool_)
         started = np.flatnonzero(chosen)
         self._plan(started)
-        self.task.start(self.lanes, chosen, self.obs)
+        self.task.kernels.start(self.lanes, chosen, self.obs)
         self._follow(started)
         return self.obs
 
     def step(self, action: Any) -> StepResult:
         np.copyto(self.action, action.cpu().numpy())
-        num_ended = self.task.step(self.lanes, self.action, self.outcome)
+        num_ended = self.move()
         if num_ended:
             if num_ended < 0:
                 self._refuse(-1 - num_ended)

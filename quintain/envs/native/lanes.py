@@ -1,8 +1,4 @@
-"""What the kernels of all tasks share: checks of actions, ends of episodes, and draws within bounds.
-
-A task's file repeats the loop over lanes, because a compiled function that was handed other functions could not be
-kept on disk.
-"""
+"""What the kernels of all tasks share: the loops over lanes, checks of actions, and draws within bounds."""
 
 from __future__ import annotations
 
@@ -11,11 +7,50 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel_part
+from quintain.compiled.kernel import kernel, kernel_part
 from quintain.envs.native.pcg64 import fill_uniform
+from quintain.envs.native.task import TaskKernels
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
+
+
+def task_kernels(name: str, first_impossible: Any, begin: Any, observe: Any, move: Any) -> TaskKernels:
+    """Makes the kernels of a task from its parts.
+
+    Parts get views of a lane's row: `begin(state, seed)`, `observe(state, obs)`, and
+    `move(state, action, parameters, is_first)`, which returns the reward and whether the episode ended.
+    """
+
+    def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
+        state, age, seeds, parameters, limit = lanes
+        obs, final_obs, reward, terminated, truncated = outcome
+        bad: int = first_impossible(action)
+        if bad >= 0:
+            return -1 - bad
+        num_ended = 0
+        for lane in range(len(state)):
+            reward[lane], terminated[lane] = move(state[lane], action[lane], parameters[lane], age[lane] == 0)
+            observe(state[lane], obs[lane])
+            if is_over(lane, age, limit, terminated, truncated):
+                copy_row(obs[lane], final_obs[lane])
+                begin(state[lane], seeds[lane])
+                observe(state[lane], obs[lane])
+                num_ended += 1
+        return num_ended
+
+    def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
+        state, age, seeds, _, _ = lanes
+        for lane in range(len(state)):
+            if chosen[lane]:
+                age[lane] = 0
+                begin(state[lane], seeds[lane])
+                observe(state[lane], obs[lane])
+
+    # By these names machine code is found again.
+    step.__name__, start.__name__ = f"step_{name}", f"start_{name}"
+    return TaskKernels(kernel(step), kernel(start))
 
 
 @kernel_part
@@ -45,6 +80,13 @@ def is_over(lane: int, age: Array, limit: int, terminated: Array, truncated: Arr
         age[lane] = 0
         return True
     return False
+
+
+@kernel_part
+def copy_row(source: Array, target: Array) -> None:
+    """Copies number by number: an assignment of arrays would make a copy of its own before."""
+    for i in range(len(source)):
+        target[i] = source[i]
 
 
 @kernel_part

@@ -8,14 +8,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from quintain.compiled.cache import kernel, kernel_part
+from quintain.compiled.kernel import kernel_part
 from quintain.data.spec import discrete
-from quintain.envs.native.lanes import draw, first_impossible_choice, is_over
+from quintain.envs.native.lanes import draw, first_impossible_choice, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
+
+
+@kernel_part
+def _first_impossible(action: Array) -> int:
+    return first_impossible_choice(action, 3)
 
 
 @kernel_part
@@ -30,7 +34,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
+def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
     position, velocity = state[0], state[1]
     velocity += (action - 1) * p.force + math.cos(3 * position) * (-p.gravity)
     velocity = min(max(velocity, -p.max_speed), p.max_speed)
@@ -39,37 +43,6 @@ def _move(state: Array, action: int, p: Any) -> tuple[float, bool]:
         velocity = 0.0
     state[0], state[1] = position, velocity
     return -1.0, position >= p.goal_position and velocity >= p.goal_velocity
-
-
-@kernel
-def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
-    state, age, seeds, parameters, limit = lanes
-    obs, final_obs, reward, terminated, truncated = outcome
-    bad = first_impossible_choice(action, 3)
-    if bad >= 0:
-        return -1 - bad
-    num_ended = 0
-    for lane in range(len(state)):
-        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
-        _observe(state[lane], obs[lane])
-        if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-            num_ended += 1
-    return num_ended
-
-
-@kernel
-def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
-    """Starts an episode in the chosen lanes."""
-    state, age, seeds, _, _ = lanes
-    for lane in range(len(state)):
-        if chosen[lane]:
-            age[lane] = 0
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
 
 
 TASK = Task(
@@ -85,7 +58,6 @@ TASK = Task(
         "force": 0.001,
         "gravity": 0.0025,
     },
-    step=step,
-    start=start,
+    kernels=task_kernels("mountain_car", _first_impossible, _start, _observe, _move),
     frames_per_second=30.0,
 )

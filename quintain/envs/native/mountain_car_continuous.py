@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel, kernel_part
-from quintain.envs.native.lanes import draw, first_impossible_number, is_over
+from quintain.compiled.kernel import kernel_part
+from quintain.envs.native.lanes import draw, first_impossible_number, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
 
 
@@ -70,37 +69,6 @@ def _push(wanted: Any, slope: float, p: Any) -> float:
     return float(wanted * np.float32(p.power) - np.float32(slope))
 
 
-@kernel
-def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
-    state, age, seeds, parameters, limit = lanes
-    obs, final_obs, reward, terminated, truncated = outcome
-    bad = first_impossible_number(action)
-    if bad >= 0:
-        return -1 - bad
-    num_ended = 0
-    for lane in range(len(state)):
-        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane], age[lane] == 0)
-        _observe(state[lane], obs[lane])
-        if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-            num_ended += 1
-    return num_ended
-
-
-@kernel
-def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
-    """Starts an episode in the chosen lanes."""
-    state, age, seeds, _, _ = lanes
-    for lane in range(len(state)):
-        if chosen[lane]:
-            age[lane] = 0
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-
-
 TASK = Task(
     obs=bounded((0.6, 0.07), (-1.2, -0.07)),
     action=bounded((1.0,)),
@@ -115,7 +83,6 @@ TASK = Task(
         "goal_velocity": 0.0,
         "power": 0.0015,
     },
-    step=step,
-    start=start,
+    kernels=task_kernels("mountain_car_continuous", first_impossible_number, _start, _observe, _move),
     frames_per_second=30.0,
 )

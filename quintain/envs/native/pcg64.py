@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel_part
+from quintain.compiled.kernel import kernel_part
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -41,25 +41,45 @@ def fill_uniform(out: Array, seed: Any) -> None:
 
 
 @kernel_part
-def _seed_words(seed: Any) -> Array:
+def _seed_words(seed: Any) -> Any:
     """Spreads a seed over four words of 64 bits, as `SeedSequence(seed).generate_state(4, uint64)` does."""
-    pool = np.empty(4, np.uint64)
-    constant = _SPREAD_FIRST
-    for i in range(4):
-        pool[i], constant = _hash(seed if i == 0 else _0, constant, _SPREAD_NEXT)
-    for source in range(4):
-        for target in range(4):
-            if source != target:
-                value, constant = _hash(pool[source], constant, _SPREAD_NEXT)
-                mixed = (_MIX_LEFT * pool[target] - _MIX_RIGHT * value) & _LOW
-                pool[target] = mixed ^ (mixed >> _16)
-    words = np.empty(4, np.uint64)
-    constant = _TAKE_FIRST
-    for i in range(4):
-        first, constant = _hash(pool[2 * i % 4], constant, _TAKE_NEXT)
-        second, constant = _hash(pool[(2 * i + 1) % 4], constant, _TAKE_NEXT)
-        words[i] = first | (second << _32)
-    return words
+    a, constant = _hash(seed, _SPREAD_FIRST, _SPREAD_NEXT)
+    b, constant = _hash(_0, constant, _SPREAD_NEXT)
+    c, constant = _hash(_0, constant, _SPREAD_NEXT)
+    d, constant = _hash(_0, constant, _SPREAD_NEXT)
+    b, constant = _mix(b, a, constant)
+    c, constant = _mix(c, a, constant)
+    d, constant = _mix(d, a, constant)
+    a, constant = _mix(a, b, constant)
+    c, constant = _mix(c, b, constant)
+    d, constant = _mix(d, b, constant)
+    a, constant = _mix(a, c, constant)
+    b, constant = _mix(b, c, constant)
+    d, constant = _mix(d, c, constant)
+    a, constant = _mix(a, d, constant)
+    b, constant = _mix(b, d, constant)
+    c, constant = _mix(c, d, constant)
+    first, constant = _word(a, b, _TAKE_FIRST)
+    second, constant = _word(c, d, constant)
+    third, constant = _word(a, b, constant)
+    fourth, constant = _word(c, d, constant)
+    return first, second, third, fourth
+
+
+@kernel_part
+def _mix(target: Any, source: Any, constant: Any) -> Any:
+    """Stirs a word of the pool into another; returns that and the constant for the next one."""
+    value, following = _hash(source, constant, _SPREAD_NEXT)
+    mixed = (_MIX_LEFT * target - _MIX_RIGHT * value) & _LOW
+    return mixed ^ (mixed >> _16), following
+
+
+@kernel_part
+def _word(low: Any, high: Any, constant: Any) -> Any:
+    """Takes 64 bits from two words of the pool; returns them and the constant for the next ones."""
+    first, constant = _hash(low, constant, _TAKE_NEXT)
+    second, constant = _hash(high, constant, _TAKE_NEXT)
+    return first | (second << _32), constant
 
 
 @kernel_part

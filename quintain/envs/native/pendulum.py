@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.compiled.cache import kernel, kernel_part
-from quintain.envs.native.lanes import first_impossible_number, is_over, squared
+from quintain.compiled.kernel import kernel_part
+from quintain.envs.native.lanes import first_impossible_number, squared, task_kernels
 from quintain.envs.native.pcg64 import fill_uniform
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
     from quintain.typing import Array
 
 
@@ -33,7 +32,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: Array, p: Any) -> tuple[float, bool]:
+def _move(state: Array, action: Array, p: Any, _: bool) -> tuple[float, bool]:
     angle, speed = state[0], state[1]
     torque = min(max(action[0], np.float32(-p.max_torque)), np.float32(p.max_torque))
     from_top = (angle + math.pi) % (2 * math.pi) - math.pi
@@ -45,43 +44,11 @@ def _move(state: Array, action: Array, p: Any) -> tuple[float, bool]:
     return -cost, False
 
 
-@kernel
-def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
-    state, age, seeds, parameters, limit = lanes
-    obs, final_obs, reward, terminated, truncated = outcome
-    bad = first_impossible_number(action)
-    if bad >= 0:
-        return -1 - bad
-    num_ended = 0
-    for lane in range(len(state)):
-        reward[lane], terminated[lane] = _move(state[lane], action[lane], parameters[lane])
-        _observe(state[lane], obs[lane])
-        if is_over(lane, age, limit, terminated, truncated):
-            final_obs[lane] = obs[lane]
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-            num_ended += 1
-    return num_ended
-
-
-@kernel
-def start(lanes: Lanes, chosen: Array, obs: Array) -> None:
-    """Starts an episode in the chosen lanes."""
-    state, age, seeds, _, _ = lanes
-    for lane in range(len(state)):
-        if chosen[lane]:
-            age[lane] = 0
-            _start(state[lane], seeds[lane])
-            _observe(state[lane], obs[lane])
-
-
 TASK = Task(
     obs=bounded((1.0, 1.0, 8.0)),
     action=bounded((2.0,)),
     state_size=2,
     parameters={"max_speed": 8.0, "max_torque": 2.0, "dt": 0.05, "g": 10.0, "m": 1.0, "l": 1.0},
-    step=step,
-    start=start,
+    kernels=task_kernels("pendulum", first_impossible_number, _start, _observe, _move),
     frames_per_second=30.0,
 )

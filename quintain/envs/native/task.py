@@ -13,17 +13,27 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec
 from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
+    from quintain.compiled.kernel import Kernel
     from quintain.typing import Array
 
 Parameter: TypeAlias = float | bool | tuple[str, ...]
 """What a parameter is unless it is set: a number, a switch, or the first of some words."""
 
 if TYPE_CHECKING:
-    # Plain tuples: numba needs three times as long to look through one with names.
     Lanes: TypeAlias = tuple[Array, Array, Array, Array, int]
     """State, age, seed of the next episode and parameters of each lane [N, ...], and the time limit of episodes."""
     Outcome: TypeAlias = tuple[Array, Array, Array, Array, Array]
     """Where a step writes obs, final_obs, reward, terminated and truncated [N, ...]."""
+
+
+@dataclass(frozen=True)
+class TaskKernels:
+    """What moves lanes."""
+
+    step: Kernel[[Lanes, Array, Outcome], int]
+    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    start: Kernel[[Lanes, Array, Array], None]
+    """Starts an episode in the chosen lanes, and writes what they see to the last argument."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,7 @@ class Task:
     action: BoxSpec | DiscreteSpec
     state_size: int
     parameters: Mapping[str, Parameter]
-    step: Callable[[Lanes, Array, Outcome], int]
-    start: Callable[[Lanes, Array, Array], None]
+    kernels: TaskKernels
     frames_per_second: float
     first_obs: Callable[[Array], Array] | None = None
     """Computes observations of episodes that just began from their states, where the kernels leave that to numpy."""
