@@ -25,4 +25,4 @@ def kernel_notes(policy: Policy, algorithm: Algorithm) -> list[str]:
     if cannot_keep := cache_note():
         return [*notes, cannot_keep]
     is_ready = is_kept(descend if policy.why_plain else act)
-    return notes if is_ready else [*notes, "note: compiling for the first time, which takes about fifteen seconds"]
+    return notes if is_ready else [*notes, "note: compiling for the first time, which takes about ten seconds"]

@@ -7,13 +7,15 @@ its address, its shape and its strides; a tuple is its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
+from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.cpu_options import FastMathOptions
@@ -31,10 +33,13 @@ _NUMBERS = {bool: types.boolean, int: types.int64, float: types.float64}
 _RETURNS = {types.int64: "int", types.float64: "float", types.none: "nothing"}
 
 
-def compiled_part(function: Callable[..., Any], fastmath: frozenset[str]) -> Any:
-    """Compiles a function for kernels to call."""
+def compiled_part(function: Callable[..., Any], fastmath: frozenset[str], *, is_inlined: bool = True) -> Any:
+    """Compiles a function for kernels to call; or, not inlined, for Python to call as it is, which tests do."""
     # Always inlined: a part that stands by itself would be linked to whichever kernel was loaded first.
-    return numba.njit(function, error_model="numpy", fastmath=set(fastmath) or False, forceinline=True)
+    inside: dict[str, Any] = (
+        {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True} if is_inlined else {}
+    )
+    return numba.njit(function, error_model="numpy", fastmath=set(fastmath) or False, **inside)
 
 
 @global_compiler_lock  # type: ignore[untyped-decorator]
@@ -49,13 +54,31 @@ def build(kernel: Kernel[Any, Any], kinds: tuple[Any, ...]) -> tuple[dict[str, A
     flags.error_model = "numpy"
     flags.fastmath = FastMathOptions(set(kernel.fastmath) or False)
     arguments = tuple(_type_of(kind) for kind in kinds)
-    made = compile_extra(typing, target, kernel.function, arguments, None, flags, {})
-    module = _with_entry(target, made, arguments)
+    with _optimizing_once():
+        made = compile_extra(typing, target, kernel.function, arguments, None, flags, {})
+        module = _with_entry(target, made, arguments)
     lines = str(module).splitlines()
     declared = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     needs = [name for name in declared if any(f"@{name}(" in line for line in lines if not line.startswith("declare"))]
     code = target.codegen()._tm.emit_object(module)
     return {"needs": needs, "returns": _RETURNS[made.signature.return_type]}, code
+
+
+@contextmanager
+def _optimizing_once() -> Iterator[None]:
+    """Leaves everything as it is but the whole: parts are inlined there, and each of them alone would take as long."""
+    library_class: Any = CPUCodeLibrary
+    optimize = library_class._optimize_final_module
+
+    def optimize_whole(library: Any) -> None:
+        if library.name == ENTRY_NAME:
+            optimize(library)
+
+    library_class._optimize_final_module = optimize_whole
+    try:
+        yield
+    finally:
+        library_class._optimize_final_module = optimize
 
 
 def _type_of(kind: Any) -> Any:

@@ -57,18 +57,24 @@ class Part:
         self.fastmath = fastmath
 
     @cached_property
-    def compiled(self) -> Any:
+    def inlined(self) -> Any:
         from quintain.compiled.build import compiled_part
 
         return compiled_part(self.function, self.fastmath)
 
+    @cached_property
+    def alone(self) -> Any:
+        from quintain.compiled.build import compiled_part
+
+        return compiled_part(self.function, self.fastmath, is_inlined=False)
+
     @property
     def _numba_type_(self) -> Any:
         """What numba asks of a name that a kernel mentions."""
-        return self.compiled._numba_type_
+        return self.inlined._numba_type_
 
     def __call__(self, *args: Any) -> Any:
-        return self.compiled(*args)
+        return self.alone(*args)
 
 
 class _MatrixView(Part):
@@ -78,7 +84,7 @@ class _MatrixView(Part):
         super().__init__(lambda *_: None, _EXACT)
 
     @cached_property
-    def compiled(self) -> Any:
+    def inlined(self) -> Any:
         from quintain.compiled.build import compiled_part, matrix
 
         return compiled_part(matrix, self.fastmath)
