@@ -45,7 +45,7 @@ class Trunk(nn.Module):
         self.output_size = self.encoder.output_size if self.memory is None else self.memory.size
 
     def step(
-        self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor
+        self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the features of one step and the state after it."""
         features = self.encoder(obs)
@@ -159,6 +159,14 @@ class ActorCritic(Policy):
         value_features = features if self.critic_trunk is None else self.critic_trunk.replay(batch, states[1])
         log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
         return log_prob, entropy, value_features
+
+    @property
+    def actor_state_size(self) -> int:
+        return self.trunk.state_size
+
+    def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features, after = self.trunk.step(seen, state, None)
+        return self.actor(features), after
 
     def env_action(self, slot: Slot) -> Any:
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)

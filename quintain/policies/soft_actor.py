@@ -159,6 +159,11 @@ class SoftActor(Policy):
         log_prob, entropy = self.head.evaluate(self._output(batch), dict(batch), batch.get(f.ACTION_MASK))
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
+    actor_state_size = 0
+
+    def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._output(seen), state
+
     def env_action(self, slot: Slot) -> Any:
         if slot.arrays and self.kernels is not None:
             return build(self.spec.action, self.kernels.squashed_actions(slot), f.ACTION)
