@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
@@ -192,6 +193,8 @@ def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str
             "keep": KEEP_ALL if keep <= 0 else max(2, keep),
         },
         "report": {"every_env_steps": min(each.summary_freq for each in blocks)},
+        # There every run writes curves for TensorBoard; here every run that can.
+        "writers": ["console", *(["tensorboard"] if find_spec("tensorboard") else [])],
     }
 
 

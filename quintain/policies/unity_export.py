@@ -177,7 +177,7 @@ def unity_inputs(policy: Policy, num_rows: int, rng: Rng) -> tuple[dict[str, tor
 def _traced(module: UnityModule, policy: Policy) -> bytes:
     given, _ = unity_inputs(policy, 2, Rng(0))
     changing = [name for name in module.output_names if name not in _CONSTANT]
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()  # the exporter's types know only paths
     # Drawing while it is traced must not move the generator that a user's code may draw from.
     with quiet_exporter(), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.onnx.export(
@@ -298,7 +298,7 @@ def _branches(
     head: Head, output: torch.Tensor, allowed: torch.Tensor
 ) -> list[tuple[CategoricalHead, torch.Tensor, torch.Tensor]]:
     if isinstance(head, MultiCategoricalHead):
-        parts = zip(output.split(head.nvec, dim=1), allowed.split(head.nvec, dim=1), strict=True)
+        parts = zip(torch.split(output, head.nvec, dim=1), torch.split(allowed, head.nvec, dim=1), strict=True)
         return [(each, *both) for each, both in zip(head.choices, parts, strict=True)]  # type: ignore[misc]  # the modules are heads
     assert isinstance(head, CategoricalHead)
     return [(head, output, allowed)]
