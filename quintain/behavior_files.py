@@ -73,7 +73,7 @@ class BehaviorFiles:
             if found is not None:
                 self._write_last(name, found)
         self._save_status(trainer)
-        self.timers.save(trainer.stats.total_times, self._versions())
+        self.timers.save(trainer.stats.total_times, self._versions(), are_parallel=frozenset({"learner"}))
 
     def reported(self, row: Metrics) -> None:
         self.timers.reported(row)
@@ -103,7 +103,7 @@ class BehaviorFiles:
         from quintain.policies.unity_export import export_unity
 
         try:
-            export_unity(trainer.policy, path)
+            export_unity(trainer.published_policy, path)
         except ResourceError:
             raise
         except (QuintainError, RuntimeError, ValueError, TypeError) as error:

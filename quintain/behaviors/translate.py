@@ -14,7 +14,7 @@ from typing import Any
 
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
 from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
-from quintain.behaviors.unbuilt import notes_of, unbuilt
+from quintain.behaviors.unbuilt import learns_beside, notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
@@ -97,15 +97,20 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
     named, fallback = options.behaviors, options.default_settings
     blocks = dict(named) if fallback is None else {FALLBACK: fallback, **named}
     longest = max(each.max_steps for each in (named or blocks).values())
+    behaviors = {name: behavior_settings(each, longest) for name, each in blocks.items()}
+    run = run_settings(options, list((named or blocks).values()))
+    beside = [name for name, each in blocks.items() if learns_beside(each)]
+    for name in beside:
+        behaviors[name]["rollout"]["max_staleness"] = 1
+    if beside:
+        run["placement"] = {"type": "threads"}
     experiment = {
         "seed": _seed(options, typed),
         "budget": {"env_steps": longest},
         "env": _env(configuration, typed),
-        "behaviors": {name: behavior_settings(each, longest) for name, each in blocks.items()},
+        "behaviors": behaviors,
     }
-    return RunFile.from_mapping(
-        {"experiment": experiment, "run": run_settings(options, list((named or blocks).values()))}
-    )
+    return RunFile.from_mapping({"experiment": experiment, "run": run})
 
 
 def _seed(options: RunOptions, typed: CommandLine) -> int:

@@ -30,10 +30,12 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
             )
         return
     many_ranks = (integer(tree.run.placement, "num_ranks") or 1) > 1
-    if many_ranks or tree.run.placement.type != "local" or tree.run.env_workers.num_workers is not None:
+    is_elsewhere = tree.run.placement.type not in ("local", "threads")
+    if many_ranks or is_elsewhere or tree.run.env_workers.num_workers is not None:
         yield Problem(
             ("experiment", "env", "type"),
-            "agents act in the learner's own process yet; leave run.placement and run.env_workers.num_workers out",
+            "agents act in the learner's own process yet; set run.placement to local or threads, with one rank, and "
+            "leave run.env_workers.num_workers out",
             "E0226",
         )
 

@@ -210,10 +210,24 @@ class JointTrainer(Trainer):
     def idle_events(self) -> list[str]:
         return [f"{name}/{event}" for name, each in self.trainers.items() for event in each.events.never_fired()]
 
+    @property
+    def has_failed(self) -> bool:
+        return any(trainer.has_failed for trainer in self.trainers.values())
+
+    def settle(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.settle()
+
     def close(self) -> None:
         self.source.close()
         for trainer in self.trainers.values():
             trainer.events.close()
+            for learner in trainer.learners_beside:
+                learner.close()
+
+    def state_dict(self) -> State:
+        self.settle()
+        return super().state_dict()
 
     def load_state_dict(self, state: State) -> None:
         for kind in ("records", "training"):

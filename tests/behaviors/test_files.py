@@ -94,6 +94,7 @@ def test_the_status_is_that_of_each_checkpoint(tmp_path: Path) -> None:
     assert len({number for _, number in seen}) > 1, "no lesson was learned, so that nothing was shown"
 
 
+@pytest.mark.slow
 def test_the_list_of_models_survives_a_kill(tmp_path: Path) -> None:
     launched = start(settings_of(1200, keep=3), runs_dir=tmp_path, run_id="a", quiet=True)
     while launched.trainer.progress.env_steps < 900:

@@ -14,6 +14,7 @@ import pytest
 from quintain.launch import checkpoint_of
 from quintain.services.checkpoint_catalog import load
 from tests.behaviors.runs import run_file
+from tests.behaviors.test_threads import threaded
 
 ROOT = Path(__file__).parents[2]
 ALLOW = ("--allow", "quintain.envs.agents.tasks:ball_and_gates")
@@ -30,8 +31,10 @@ def digest(folder: Path, run_id: str) -> str:
 
 
 @pytest.mark.slow
-def test_killed_twice_it_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    settings = run_file("ball_and_gates", 3000).replace("run.checkpoint.every_updates", 1)
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_killed_twice_it_ends_with_the_same_numbers(tmp_path: Path, is_threaded: bool) -> None:
+    settings = threaded("ball_and_gates", 3000) if is_threaded else run_file("ball_and_gates", 3000)
+    settings = settings.replace("run.checkpoint.every_updates", 1)
     settings.save(tmp_path / "run.yaml")
     assert start(tmp_path, "train", "run.yaml", "--run-id", "whole").wait(timeout=120) == 0
     process = start(tmp_path, "train", "run.yaml", "--run-id", "struck")

@@ -215,7 +215,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ("behaviors: {Ball: {self_play: {}}}", "behaviors.Ball.self_play: this is not built yet"),
         ("behaviors: {Ball: {behavioral_cloning: {demo_path: a}}}", "behaviors.Ball.behavioral_cloning: "),
         ("behaviors: {Ball: {init_path: a.pt}}", "behaviors.Ball.init_path: "),
-        ("behaviors: {Ball: {threaded: true}}", "behaviors.Ball.threaded: "),
         (
             "behaviors: {Ball: {trainer_type: sac, network_settings: {memory: {}}}}",
             "behaviors.Ball.network_settings.memory: ",
@@ -241,6 +240,16 @@ def test_what_is_not_built_yet_is_refused_by_name(text: str, path: str) -> None:
 )
 def test_unity_is_refused_by_name(text: str, typed: CommandLine, said: str) -> None:
     assert said in refusal(text, typed).message
+
+
+def test_threaded_lets_agents_act_on_while_ppo_learns() -> None:
+    text = "behaviors:\n  Ball: {threaded: true}\n  Gate: {}\n  Soft: {trainer_type: sac, threaded: true}\n"
+    found = asked(text, CommandLine(env="a:B"))
+    rollouts = {name: each.rollout for name, each in found.run_file.experiment.behaviors.items()}
+    assert found.run_file.run.placement.type == "threads"
+    assert [getattr(rollouts[name], "max_staleness", None) for name in ("Ball", "Gate", "Soft")] == [1, 0, None]
+    assert "note: Soft is learned in turns: threaded has no effect for sac" in found.notes
+    assert asked("behaviors: {Gate: {}}", CommandLine(env="a:B")).run_file.run.placement.type == "local"
 
 
 def test_what_was_typed_wins_over_the_file() -> None:
