@@ -32,9 +32,9 @@ def kernel(function: Function) -> Function:
 
 
 def kernel_part(function: Function) -> Function:
-    """Compiles a function that kernels of the same folder call; it is kept as a part of them."""
+    """Compiles a function that kernels of the same folder call; it becomes a part of each of them."""
     # Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
-    return cast(Function, numba.njit(function, nogil=True, error_model="numpy"))
+    return _part(function, fastmath=False)
 
 
 def fast_kernel(function: Function) -> Function:
@@ -44,7 +44,14 @@ def fast_kernel(function: Function) -> Function:
 
 def fast_part(function: Function) -> Function:
     """Compiles a function that kernels of the same folder call, in which the order of sums may change."""
-    return cast(Function, numba.njit(function, nogil=True, error_model="numpy", fastmath=_FAST))
+    return _part(function, fastmath=_FAST)
+
+
+def _part(function: Function, *, fastmath: bool | set[str]) -> Function:
+    # Always inlined. A part that stands by itself would exist twice, compiled alone and compiled beside the kernel that
+    # calls it, with sums in other orders: a start that compiles would link the first, a start that loads the second.
+    part = numba.njit(function, nogil=True, error_model="numpy", fastmath=fastmath, forceinline=True)
+    return cast(Function, part)
 
 
 def _kept(function: Function, *, fastmath: bool | set[str]) -> Function:

@@ -20,13 +20,6 @@ def staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartSe
             "set max_staleness to 0, or run.placement to threads or processes",
             "E0213",
         )
-    elif max_staleness and behavior.rollout.type == "replay":
-        yield Problem(
-            (*path, "rollout", "max_staleness"),
-            f"{max_staleness} does not go with rollout.type replay, which is filled and learned from in turns; set "
-            "max_staleness to 0",
-            "E0213",
-        )
 
 
 def processes_have_place(tree: RunTree) -> Iterator[Problem]:

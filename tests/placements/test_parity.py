@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from quintain import Trainer
-from quintain.errors import SettingsError
 from tests.composition.combinations import FEW, LANES, STEPS, Combination
 from tests.envs.fragile import Fragile
 from tests.placements.runs import AHEAD, EITHER, outcome, trained, walk_of
@@ -39,23 +38,21 @@ def test_the_copy_that_acts_is_compiled_where_its_original_is(placement: str) ->
     assert trained(placement, compiled=True) != trained("local", compiled=False)
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
 @pytest.mark.parametrize("placement", EITHER)
-def test_replay_is_filled_from_elsewhere_in_turns(placement: str) -> None:
+def test_replay_is_filled_from_elsewhere(placement: str, max_staleness: int) -> None:
+    """Waiting blocks are added to the memory in their order, each when it is taken."""
+
     def played(placement: str) -> tuple[str, list[float], list[int]]:
-        trainer = Trainer("sac", "Pendulum-v1", **REPLAY, placement=placement)
+        trainer = Trainer("sac", "Pendulum-v1", **REPLAY, placement=placement, max_staleness=max_staleness)
         trainer.train(160)
         found = outcome(trainer)
         assert trainer.progress.updates > 0
         trainer.close()
         return found
 
-    assert played(placement) == played("local")
-
-
-def test_replay_is_not_filled_ahead() -> None:
-    with pytest.raises(SettingsError, match=r"does not go with rollout\.type replay") as refused:
-        Trainer("sac", "Pendulum-v1", **REPLAY, placement="threads", max_staleness=1)
-    assert refused.value.code == "E0213"
+    first = played(placement)
+    assert first == played("threads" if max_staleness else "local")
 
 
 def test_acting_ahead_gives_the_same_numbers_every_time() -> None:
@@ -78,8 +75,6 @@ def test_every_kind_of_space_memory_and_algorithm_acts_elsewhere(one: Combinatio
     local = played(one, "local", 0)
     for placement in placements:
         assert played(one, placement, 0) == local, placement
-    if one.algorithm == "sac":
-        return  # its replay is filled in turns only
     first, *others = [played(one, placement, 1) for placement in placements]
     assert all(other == first for other in others)
 
