@@ -133,8 +133,11 @@ class _Maker:
         spec, state_size = self.policy.spec, self.policy.state_size
         if state_size:
             num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
-            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size)
-        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon)
+            return SequenceBlock(
+                spec, rollout.time_horizon, num_columns, state_size, num_components=self.policy.num_components
+            )
+        num_rows = rollout.steps_per_batch + rollout.time_horizon
+        return TrajectoryBlock(spec, num_rows, num_components=self.policy.num_components)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""

@@ -228,6 +228,9 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "gae_lambda": numbers.lambd,
             "learning_rate": _schedule(numbers, "learning_rate"),
             "clip_coef": _schedule(numbers, "epsilon"),
+            # Meant to be so there too, where what values are compared with is overwritten.
+            "clip_value": _schedule(numbers, "epsilon"),
+            "clip_per_component": True,
             "entropy_coef": _schedule(numbers, "beta"),
             "value_coef": 0.5,
             "max_grad_norm": None,

@@ -24,8 +24,17 @@ class SequenceBlock(Rollout):
     Trajectories are gathered in memory that grows. What learners read is made by `seal`, with one lane for each.
     """
 
-    def __init__(self, spec: BehaviorSpec, horizon: int, num_columns: int, state_size: int) -> None:
-        super().__init__(spec, num_lanes=num_columns, num_steps=horizon, noise_size=0, state_size=state_size)
+    def __init__(
+        self, spec: BehaviorSpec, horizon: int, num_columns: int, state_size: int, *, num_components: int = 0
+    ) -> None:
+        super().__init__(
+            spec,
+            num_lanes=num_columns,
+            num_steps=horizon,
+            noise_size=0,
+            state_size=state_size,
+            num_components=num_components,
+        )
         self.memory = dict(self.storage)
         self.states = self.policy_state
         self.faces = {name: field.numpy() for name, field in self.memory.items()}

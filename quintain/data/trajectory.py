@@ -62,8 +62,8 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
-    def __init__(self, spec: BehaviorSpec, num_rows: int) -> None:
-        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0)
+    def __init__(self, spec: BehaviorSpec, num_rows: int, *, num_components: int = 0) -> None:
+        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0, num_components=num_components)
         self.memory, self.faces = self.storage, self.arrays
         self.num_episodes = 0
         self.num_steps = 0

@@ -48,11 +48,13 @@ NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
-    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0) -> None:
+    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0, *, num_components: int = 0) -> None:
         self.horizon = horizon
         self.slots = AgentSlots()
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
         """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
+        if num_components:
+            self.steps[f.COMPONENTS] = np.zeros((0, horizon, num_components), np.float32)
         self.length: Array = np.zeros(0, np.int64)
         """Steps of each open trajectory of which all is known."""
         self.is_acting: Array = np.zeros(0, np.bool_)

@@ -42,6 +42,13 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
 
 def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     """Lets agents have trajectories, and whatever has lanes have none."""
+    if getattr(behavior.algorithm, "clip_per_component", False) and not has_agents(experiment):
+        yield Problem(
+            (*path, "algorithm", "clip_per_component"),
+            f"only trajectories of agents keep the probabilities of components, and experiment.env.type is "
+            f"{experiment.env.type}; set it to false",
+            "E0226",
+        )
     keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
     if keeps != has_agents(experiment):
         needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
