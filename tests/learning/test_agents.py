@@ -94,3 +94,18 @@ def test_gates_are_learned_by_sac(seed: int) -> None:
     trainer.train()
     # Some of the choices stay at random, because that is what is asked for.
     assert score(trainer, "Gate") >= 0.85
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agents_of_a_parallel_game_learn_to_share_out_landmarks(seed: int) -> None:
+    env = {"type": "agents", "id": "quintain.envs.agents.spread:Spread", "num_lanes": 16}
+    learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.95}}}
+    learned["algorithm"] = {**learned["algorithm"], "entropy_coef": 0.01}
+    experiment = {"seed": seed, "budget": {"env_steps": 200_000}, "env": env, "behaviors": {"agent": learned}}
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    # Untrained agents leave landmarks about half of the plane away, -13 in 25 steps; the way there alone costs about 3.
+    assert trainer.trainers["agent"].episodes.mean_return >= -5.5
