@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import QuintainError, ResourceError, SettingsError
+from quintain.errors import QuintainError, ResourceError, RunDirectoryError, SettingsError
 from quintain.services import atomic
 from quintain.services.model_checkpoints import LOGS, ModelCheckpoint, ModelCheckpointManager
 from quintain.services.timers_file import TimersFile
@@ -39,6 +41,7 @@ class BehaviorFiles:
         self.run = directory.path
         self.models = ModelCheckpointManager(directory.path)
         self.timers = TimersFile(directory.path / LOGS)
+        self.is_told = False
         self.unwritable: set[str] = set()
         """Behaviours whose policy could not be written, which is told once."""
 
@@ -61,19 +64,33 @@ class BehaviorFiles:
 
     def committed(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Writes the models that are due, and the status of all."""
-        for name, each in _trainers(trainer).items():
-            if self._is_due(name, each.progress.env_steps):
-                self._write_model(name, each, checkpoint)
-        self._save_status(trainer)
+        with self._telling(trainer):
+            for name, each in _trainers(trainer).items():
+                if self._is_due(name, each.progress.env_steps):
+                    self._write_model(name, each, checkpoint)
+            self._save_status(trainer)
 
     def finish(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Writes the last model of each behaviour, the status and the timers."""
-        for name, each in _trainers(trainer).items():
-            found = self._at(name, each.progress.env_steps) or self._write_model(name, each, checkpoint)
-            if found is not None:
-                self._write_last(name, found)
-        self._save_status(trainer)
-        self.timers.save(trainer.stats.total_times, self._versions(), are_parallel=frozenset({"learner"}))
+        with self._telling(trainer):
+            for name, each in _trainers(trainer).items():
+                found = self._at(name, each.progress.env_steps) or self._write_model(name, each, checkpoint)
+                if found is not None:
+                    self._write_last(name, found)
+            self._save_status(trainer)
+            self.timers.save(trainer.stats.total_times, self._versions(), are_parallel=frozenset({"learner"}))
+
+    @contextmanager
+    def _telling(self, trainer: Trainer) -> Iterator[None]:
+        """Turns a file that cannot be written into a warning, once in a row: the checkpoint is there."""
+        try:
+            yield
+            self.is_told = False
+        except (OSError, ResourceError, RunDirectoryError) as error:
+            if not self.is_told:
+                said = str(error).strip().partition("\n")[0]
+                trainer.session.warn(trainer, "W0901", f"files of behaviours are not written: {said}")
+            self.is_told = True
 
     def reported(self, row: Metrics) -> None:
         self.timers.reported(row)
@@ -104,7 +121,7 @@ class BehaviorFiles:
 
         try:
             export_unity(trainer.published_policy, path)
-        except ResourceError:
+        except (ResourceError, RunDirectoryError):
             raise
         except (QuintainError, RuntimeError, ValueError, TypeError) as error:
             self._tell(name, trainer, error)

@@ -44,6 +44,7 @@ class LearnerThread:
         self._end = weakref.finalize(self, self._desk.inbox.put, None, timeout=_END_SECONDS)
 
     def begin(self, work: Work) -> None:
+        assert self._end.alive, "a learner that was closed learns no more"
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_work, args=(self._desk, torch.get_num_threads()), name=f"learner of {self.name}", daemon=True
@@ -54,10 +55,10 @@ class LearnerThread:
         self._desk.inbox.put(work, timeout=_END_SECONDS)
 
     def wait(self, seconds: float) -> bool:
-        return self._desk.is_done.wait(seconds)
+        return self._desk.is_done.wait(seconds) or self._has_vanished
 
     def result(self) -> Metrics:
-        failure = self._desk.failure
+        failure = self._desk.failure or (RuntimeError("it ended without a word") if self._has_vanished else None)
         if failure is not None:
             raise self._explained(failure)
         return self._desk.metrics
@@ -65,7 +66,12 @@ class LearnerThread:
     @property
     def has_failed(self) -> bool:
         failure = self._desk.failure
-        return failure is not None and not isinstance(failure, NonFiniteError)
+        return self._has_vanished or (failure is not None and not isinstance(failure, NonFiniteError))
+
+    @property
+    def _has_vanished(self) -> bool:
+        """Whether the thread is gone and left work undone, which nothing here lets happen."""
+        return self._thread is not None and not self._thread.is_alive() and not self._desk.is_done.is_set()
 
     def close(self) -> None:
         self._end()

@@ -230,6 +230,8 @@ class JointTrainer(Trainer):
         return super().state_dict()
 
     def load_state_dict(self, state: State) -> None:
+        # A run that goes back must not be written to by an update that was begun since.
+        self.settle()
         for kind in ("records", "training"):
             for name, saved in state[kind].items():
                 self.load_part(name, saved)

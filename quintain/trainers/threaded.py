@@ -142,7 +142,10 @@ class ThreadedTrainer(Trainer):
         losses, fault = self.flight.losses, self.flight.fault
         self.flight.end()
         if fault:
-            return self.guard.failed(self, NonFiniteError(fault, code="E0604"))
+            goes_on = self.guard.failed(self, NonFiniteError(fault, code="E0604"))
+            # A run that went back may stand at a checkpoint that was taken after this very update: it is left out.
+            self.flight.fault = ""
+            return goes_on
         if self.taken.num_valid:
             self.guard.passed(self.progress.updates)
             self._log_train(losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from quintain.behavior_files import file_name
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.launch import checkpoint_of, resume, start
 from quintain.policies import unity_export
+from quintain.services import atomic
 from quintain.services.checkpoint_catalog import CheckpointCatalog, load
 from quintain.settings.tree import RunFile
 from tests.behaviors.runs import run_file
@@ -177,6 +179,24 @@ def test_a_policy_that_cannot_be_written_costs_a_warning(tmp_path: Path, monkeyp
         for name in ("Ball", "Gate")
     ]
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
+
+
+def test_files_that_cannot_be_written_cost_one_warning_and_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = atomic.replace_file
+
+    def full(path: Path, data: bytes) -> None:
+        if path.suffix == ".onnx" or path.parent.name == "run_logs":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(path, data)
+
+    monkeypatch.setattr(atomic, "replace_file", full)
+    run, notes = trained(settings_of(), tmp_path)
+    [warning] = [note for note in notes if "W0901" in note]
+    assert "No space left on device" in warning
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    assert not list(run.rglob("*.onnx"))
 
 
 def test_timers_are_written_at_the_end(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,21 @@ def test_numbers_that_are_not_finite_are_skipped_as_in_turns(monkeypatch: pytest
     trainer.train()
     assert trainer.trainers["Gate"].guard.failed_at == [4]
     trainer.close()
+
+
+def test_a_run_that_goes_back_drops_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = threaded(env_steps=700).replace("run.on_nonfinite_update", "rollback")
+    launched = start(settings.replace("run.checkpoint.every_updates", 1), runs_dir=tmp_path, run_id="a", quiet=True)
+    slowed(monkeypatch, 0.01)
+    spoil(monkeypatch, lambda number: number == 5, nan_loss)
+    launched.trainer.train()
+    joint: Any = launched.trainer
+    scales = sorted(each.algorithm.learning_rate_scale for each in joint.trainers.values())
+    assert scales in ([0.5, 1.0], [0.5, 0.5]), "the update that was spoiled may be of both"
+    assert all(each.progress.env_steps >= 700 for each in joint.trainers.values())
+    assert all(bool(weight.isfinite().all()) for weight in joint.policy.parameters())
+    joint.close()
+    launched.run.close()
 
 
 def test_no_thread_outlives_its_trainer() -> None:
