@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quintain.assemble import load_part, make_events, resolve_device
-from quintain.data.row_layout import RowLayout
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
@@ -26,7 +25,7 @@ from quintain.rng import Rng
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.trajectory_store import TrajectoryBuffer, replay_rows
 from quintain.services.stats import EpisodeWindow, StatsReporter
 from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
@@ -119,8 +118,13 @@ class _Maker:
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)
         self.acting = _copy_of(self.policy) if self.max_staleness else self.policy
+        self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
         self.collector = AgentCollector(
-            self.acting, rollout.time_horizon, self.rng.child("acting"), self.episodes.extend
+            self.acting,
+            rollout.time_horizon,
+            self.rng.child("acting"),
+            self.episodes.extend,
+            follows_groups=self.needs_mates,
         )
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
             self._block(rollout),
@@ -134,10 +138,15 @@ class _Maker:
         if state_size:
             num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
             return SequenceBlock(
-                spec, rollout.time_horizon, num_columns, state_size, num_components=self.policy.num_components
+                spec,
+                rollout.time_horizon,
+                num_columns,
+                state_size,
+                has_mates=self.needs_mates,
+                num_components=self.policy.num_components,
             )
         num_rows = rollout.steps_per_batch + rollout.time_horizon
-        return TrajectoryBlock(spec, num_rows, num_components=self.policy.num_components)
+        return TrajectoryBlock(spec, num_rows, has_mates=self.needs_mates, num_components=self.policy.num_components)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""
@@ -145,8 +154,8 @@ class _Maker:
         if not keeps_replay(self.settings):
             return []
         place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        row_bytes = RowLayout(self.policy.spec).row_bytes
-        allocate, note = place.allocator(rollout.buffer_size * row_bytes, row_bytes)
+        layout, num_rows = replay_rows(self.policy.spec, rollout, self.policy.state_size)
+        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
         return [allocate]

@@ -21,6 +21,11 @@ PANELS = {
     "memory-lstm": "Hidden velocities, LSTM",
     "memory-none": "Hidden velocities, no memory",
     "workshop": "Workshop",
+    "door-poca": "A door and its key, POCA",
+    "door-ppo": "A door and its key, agents by themselves",
+    "recall-ppo": "A signal to recall, GRU",
+    "recall-sac": "A signal to recall, LSTM and soft actor-critic",
+    "recall-none": "A signal to recall, no memory",
     "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"

@@ -15,6 +15,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "GRPO": "quintain.algorithms.grpo",
         "GRPOSettings": "quintain.algorithms.settings",
         "Loss": "quintain.algorithms.base",
+        "POCA": "quintain.algorithms.poca",
+        "POCASettings": "quintain.algorithms.settings",
         "PPO": "quintain.algorithms.ppo",
         "PPOSettings": "quintain.algorithms.settings",
         "SAC": "quintain.algorithms.sac",

@@ -141,14 +141,14 @@ class Algorithm(KeepsState, ABC):
         """Writes generalised advantages and the returns they imply."""
         estimate = generalized_advantages if self.why_plain else compiled_advantages()
         for rollout in batch:
-            value, final_value, terminated, done, valid = (
-                rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID)
+            value, final_value, done, valid = (
+                rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.DONE, f.VALID)
             )
             advantage = estimate(
                 self.reward(rollout),
                 value,
                 final_value[:-1],
-                terminated[:-1],
+                self.nothing_follows(rollout),
                 done[:-1],
                 valid[:-1],
                 gamma=self.gamma,
@@ -156,6 +156,10 @@ class Algorithm(KeepsState, ABC):
             )
             rollout.storage[f.ADVANTAGE][:-1].copy_(torch.from_numpy(advantage))
             rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(advantage + value[:-1]))
+
+    def nothing_follows(self, rollout: Rollout) -> Array:
+        """Says of each step [T, N] whether it was a true end, after which nothing is to be expected."""
+        return rollout.array(f.TERMINATED)[:-1]
 
     def explained_variance(self, batch: Batch) -> float:
         """Says how well the critic foresaw the returns of a batch."""

@@ -111,7 +111,8 @@ def num_valid(minibatch: Minibatch) -> torch.Tensor:
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
     """Replaces `obs` and `action` by their leaves, and adds the mask where there is one."""
     spec = batch.rollout.spec
-    structured = {f.OBS: list(leaves(spec.obs, f.OBS)), f.ACTION: list(leaves(spec.action, f.ACTION))}
+    structured = {name: list(leaves(spec.obs, name)) for name in (f.OBS, f.MATE_OBS)}
+    structured |= {name: list(leaves(spec.action, name)) for name in (f.ACTION, f.MATE_ACTION)}
     expanded = [leaf for name in names for leaf in structured.get(name, [name])]
     return expanded + ([f.ACTION_MASK] if spec.mask_size else [])
 

@@ -70,7 +70,7 @@ class SAC(Algorithm):
             )
         rng = rng or Rng(0)
         self.num_numbers = policy.noise.num_normal
-        self.critics = _make_critics(policy, rng)
+        self.critics = self._make_critics(policy, rng)
         # Before the optimizer gives the critics flat memory, which a copy must not share.
         self.targets = self.critics.target()
         self.temperature = Temperature(settings, self.num_numbers, choice_sizes(policy.spec.action)).to(policy.device)
@@ -115,9 +115,13 @@ class SAC(Algorithm):
             for step in range(due):
                 [minibatch] = self.minibatches(batch, settings.batch_size, progress.updates, step)
                 parts = self.descend(minibatch, fraction, learning_rate)
-                self.targets.follow(self.critics, settings.tau)
+                self._follow()
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
         return {**self.report(sums, due, progress), "train/learning_rate": learning_rate} if due else {}
+
+    def _follow(self) -> None:
+        """Lets what targets are made from follow what learns."""
+        self.targets.follow(self.critics, self.settings.tau)
 
     def _num_due(self, batch: ReplayBatch, progress: Progress) -> int:
         """Returns how many gradient steps follow these environment steps; a ratio below 1 skips cycles."""
@@ -156,15 +160,17 @@ class SAC(Algorithm):
         yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        mask = minibatch.get(f.ACTION_MASK)
         target = self._target(minibatch)
+        return self._loss_of(minibatch, self.critics.encode(minibatch), self.policy.encoder(minibatch), target)
 
-        features = self.critics.encode(minibatch)
+    def _loss_of(self, minibatch: Minibatch, features: torch.Tensor, seen: torch.Tensor, target: torch.Tensor) -> Loss:
+        """Returns the loss of transitions, given what critics (`features`) and policy (`seen`) make of observations."""
+        mask = minibatch.get(f.ACTION_MASK)
         values = self.critics.values(features, self.policy.numbers_of(minibatch))
         taken = self._of_choices_made(values, minibatch)
         critic_loss = 0.5 * (taken - target).square().mean(dim=1).sum()
 
-        proposal = self.policy.propose(minibatch, minibatch[f.NOISE], mask)
+        proposal = self.policy.propose_for(seen, minibatch[f.NOISE], mask)
         judged = self.critics.values(features.detach(), proposal.numbers, is_frozen=True).amin(dim=0)
         policy_loss = -self._soft_value(judged, proposal).mean()
 
@@ -183,8 +189,13 @@ class SAC(Algorithm):
     def _target(self, minibatch: Minibatch) -> torch.Tensor:
         """Returns what the critics should have said [B]: the reward, and what a careful judge expects to follow."""
         after = {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}
-        proposal = self.policy.propose(after, minibatch[NEXT_NOISE], after.get(f.ACTION_MASK))
-        careful = self.targets.values(self.targets.encode(after), proposal.numbers).amin(dim=0)
+        return self._target_of(minibatch, self.targets.encode(after), self.policy.encoder(after))
+
+    def _target_of(self, minibatch: Minibatch, features: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Returns the same, given what target critics and policy make of what followed."""
+        mask = minibatch.get(f"{f.NEXT}{f.ACTION_MASK}")
+        proposal = self.policy.propose_for(seen, minibatch[NEXT_NOISE], mask)
+        careful = self.targets.values(features, proposal.numbers).amin(dim=0)
         return minibatch[f.REWARD] + minibatch[f.DISCOUNT] * self._soft_value(careful, proposal)
 
     def _soft_value(self, values: torch.Tensor, proposal: Proposal) -> torch.Tensor:
@@ -215,13 +226,12 @@ class SAC(Algorithm):
             reported[f"train/entropy_coef{suffix}"] = torch.as_tensor(self.temperature.coef(kind))
         return reported
 
-
-def _make_critics(policy: SoftActor, rng: Rng) -> TwinCritics:
-    spec, settings = policy.spec, policy.settings
-    return TwinCritics(
-        observed(spec, "critic", settings.critic_obs),
-        policy.noise.num_normal,
-        sum(choice_sizes(spec.action)),
-        settings,
-        rng.torch_generator("critics"),
-    ).to(policy.device)
+    def _make_critics(self, policy: SoftActor, rng: Rng) -> TwinCritics:
+        spec, settings = policy.spec, policy.settings
+        return TwinCritics(
+            observed(spec, "critic", settings.critic_obs),
+            policy.noise.num_normal,
+            sum(choice_sizes(spec.action)),
+            settings,
+            rng.torch_generator("critics"),
+        ).to(policy.device)

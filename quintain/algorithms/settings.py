@@ -35,6 +35,7 @@ class AlgorithmSettings(PartSettings):
 
     needs_groups: ClassVar[bool] = False
     needs_replay: ClassVar[bool] = False
+    needs_mates: ClassVar[bool] = False
 
     learning_rate: PositiveSchedule = constant(3e-4)
     """Step size of Adam."""
@@ -90,6 +91,21 @@ class PPOSettings(AlgorithmSettings):
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
+
+
+class POCASettings(PPOSettings):
+    """Improves the policy of agents in groups by PPO with a critic that sees the whole group."""
+
+    needs_mates: ClassVar[bool] = True
+
+    clip_value: PositiveSchedule | None = constant(0.2)
+    """How far a value or a baseline may move from the first of an update; null does not clip them."""
+
+    baseline_coef: NonNegative = 0.5
+    """Weight of the baseline's loss, as a part of the value loss."""
+
+    embedding_size: Annotated[Count, Field(multiple_of=4)] = 64
+    """Numbers by which the critic knows each member of a group; 4 heads share them."""
 
 
 class A2CSettings(AlgorithmSettings):
@@ -173,7 +189,8 @@ _REPLAYED = {"policy": {"type": "soft_actor"}, "rollout": {"type": "replay"}}
 
 REGISTERED = (
     Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
+    Registration("algorithm", "poca", POCASettings, "quintain.algorithms.poca:POCA", _WITHOUT_CRITIC),
     Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
     Registration("algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", _WITHOUT_CRITIC),
-    Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sac:SAC", _REPLAYED),
+    Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sequence_sac:sac_for", _REPLAYED),
 )

@@ -12,6 +12,7 @@ from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings
 from quintain.data import fields as f
+from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
 from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
@@ -68,7 +69,13 @@ class AlgorithmTrainer(RLTrainer):
         make_store, rollout = self._part("rollout", self.blocks["rollout"])
         num_rows = rollout.steps_per_batch + rollout.time_horizon
         self.experience = make_store(
-            TrajectoryBlock(self.policy.spec, num_rows, num_components=self.policy.num_components), rollout
+            TrajectoryBlock(
+                self.policy.spec,
+                num_rows,
+                has_mates=self.follows_groups,
+                num_components=self.policy.num_components,
+            ),
+            rollout,
         )
         return algorithm
 
@@ -82,8 +89,13 @@ class AlgorithmTrainer(RLTrainer):
             return
         if not self.experience.is_lent:
             self.experience.reserve()
-        names = leaves(self.policy.spec.obs, f.OBS)
-        one = np.ones(1, np.bool_)
+        spec = self.policy.spec
+        names, one = leaves(spec.obs, f.OBS), np.ones(1, np.bool_)
+        # A trajectory that says nothing of mates is one of an agent that has none.
+        steps = no_mates(spec, 1, len(trajectory)) if self.follows_groups else {}
+        nobody = no_mates(spec, 1) if self.follows_groups else {}
+        nobody = {name: rows for name, rows in nobody.items() if name not in leaves(spec.action, f.MATE_ACTION)}
+        next_mates = {**nobody, **{name: rows[None] for name, rows in (trajectory.next_mates or {}).items()}}
         closed = Closed(
             slots=np.zeros(1, np.int64),
             ids=np.array([int(trajectory.agent_id)]),
@@ -93,8 +105,10 @@ class AlgorithmTrainer(RLTrainer):
             begins=one & trajectory.begins_episode,
             group_id=np.array([trajectory.group_id]),
             next_obs={name: rows[None] for name, rows in zip(names, trajectory.next_obs, strict=True)},
+            next_mates=next_mates or None,
         )
-        self.experience.trajectories.append(closed, {name: rows[None] for name, rows in trajectory.fields.items()})
+        steps |= {name: rows[None] for name, rows in trajectory.fields.items()}
+        self.experience.trajectories.append(closed, steps)
 
     def _is_ready_update(self) -> bool:
         return self.experience.is_full
@@ -132,6 +146,17 @@ class PPOTrainer(AlgorithmTrainer):
     @staticmethod
     def get_trainer_name() -> str:
         return "ppo"
+
+
+class POCATrainer(PPOTrainer):
+    """Trains a behaviour whose agents are in groups by POCA."""
+
+    follows_groups: ClassVar[bool] = True
+    reported: ClassVar[dict[str, str]] = {**PPOTrainer.reported, "Losses/Baseline Loss": "train/baseline_loss"}
+
+    @staticmethod
+    def get_trainer_name() -> str:
+        return "poca"
 
 
 class SACTrainer(AlgorithmTrainer):

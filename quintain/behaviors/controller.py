@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.behaviors.algorithm_trainer import PPOTrainer, SACTrainer
+from quintain.behaviors.algorithm_trainer import POCATrainer, PPOTrainer, SACTrainer
 from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
 from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.run_options import RunOptions
-from quintain.behaviors.trainer_settings import PPOSettings, SACSettings, TrainerSettings
+from quintain.behaviors.trainer_settings import POCASettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.translate import behavior_settings, run_settings
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
@@ -29,7 +29,7 @@ from quintain.trainers.joint import JointTrainer
 if TYPE_CHECKING:
     from quintain.services.writers import RunSummary
 
-TRAINER_CLASSES: Mapping[str, type[RLTrainer]] = {"ppo": PPOTrainer, "sac": SACTrainer}
+TRAINER_CLASSES: Mapping[str, type[RLTrainer]] = {"ppo": PPOTrainer, "poca": POCATrainer, "sac": SACTrainer}
 
 
 class TrainerFactory:
@@ -73,7 +73,8 @@ class TrainerFactory:
         settings = self.settings_of(behavior_name)
         chosen: Any = self.trainer_classes.get(behavior_name) or self.trainer_classes.get(settings.trainer_type)
         if chosen is None:
-            raise SettingsError(f"trainer_type {settings.trainer_type} is not built yet; use ppo or sac", code="E0228")
+            known = ", ".join(TRAINER_CLASSES)
+            raise SettingsError(f"trainer_type {settings.trainer_type} is none of {known}", code="E0228")
         artifact_path = str(Path(self.output_path) / behavior_name)
         given = {
             "brain_name": behavior_name,
@@ -211,7 +212,9 @@ class TrainerController:
             trainer.subscribe_trajectory_queue(store.queue)
             trainer.store = stores[name] = store
             acting = rng.child("behaviors").child(name).child("acting")
-            collectors[name] = AgentCollector(trainer.policy, horizon, acting, trainer.episodes.extend)
+            collectors[name] = AgentCollector(
+                trainer.policy, horizon, acting, trainer.episodes.extend, follows_groups=trainer.follows_groups
+            )
         return AgentWorld(env, collectors, stores)
 
     def _budgets(self) -> dict[str, int]:
@@ -226,7 +229,7 @@ class TrainerController:
         behaviors: dict[str, Any] = {}
         for name, trainer in self.trainers.items():
             settings = trainer.trainer_settings
-            is_known = isinstance(settings.hyperparameters, PPOSettings | SACSettings)
+            is_known = isinstance(settings.hyperparameters, PPOSettings | POCASettings | SACSettings)
             numbers = {"time_horizon": settings.time_horizon, "buffer_size": settings.hyperparameters.buffer_size}
             plain = {
                 "algorithm": {"type": "ppo", "batch_size": settings.hyperparameters.batch_size},

@@ -25,6 +25,8 @@ class RLTrainer(Trainer):
     """Trains by four hooks: what to make of a trajectory, when to learn, how to learn, and with which optimizer."""
 
     stages: ClassVar[tuple[str, ...]] = ("collect", "update", "publish")
+    follows_groups: ClassVar[bool] = False
+    """Whether its trajectories have what the other members of an agent's group saw, did and got."""
 
     def __init__(
         self,

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from quintain.typing import Array, State
 
 
+class AgentStatus(NamedTuple):
+    """What a mate of an agent saw and did at the same time."""
+
+    obs: list[Array]
+    action: ActionTuple
+
+
 class AgentExperience(NamedTuple):
     """One step of one agent: what it saw and did, and what came of it."""
 
@@ -30,6 +37,8 @@ class AgentExperience(NamedTuple):
     """True where a choice was forbidden."""
     interrupted: bool
     group_reward: float
+    group_status: list[AgentStatus]
+    """Of its mates, if groups learn."""
 
 
 class Trajectory:
@@ -47,13 +56,14 @@ class Trajectory:
         interrupted: bool,
         begins_episode: bool,
         group_id: int = 0,
+        next_mates: Mapping[str, Array] | None = None,
     ) -> None:
-        """Takes the steps by field name, [length, ...]."""
+        """Takes the steps by field name, [length, ...]; `next_mates` are those of its group who were there after it."""
         self.behavior_id = behavior_id
         self.spec = spec
         self.fields = dict(fields)
         self.next_obs = next_obs
-        self.next_group_obs: list[list[Array]] = []
+        self.next_mates = None if next_mates is None else dict(next_mates)
         self.agent_id = str(agent_id)
         self.done_reached = done_reached
         self.interrupted = interrupted
@@ -64,15 +74,23 @@ class Trajectory:
         return len(self.fields[f.REWARD])
 
     @property
+    def next_group_obs(self) -> list[list[Array]]:
+        """What those of its group saw who were there after the last step; nothing where groups do not learn."""
+        if self.next_mates is None:
+            return []
+        seen = [self.next_mates[name] for name in leaves(self.spec.obs, f.MATE_OBS)]
+        return [[rows[mate] for rows in seen] for mate in np.flatnonzero(self.next_mates[f.MATES])]
+
+    @property
     def all_group_dones_reached(self) -> bool:
-        """Whether the agent's whole group ended; known here only of the agent itself."""
-        return self.done_reached
+        """Whether the agent's whole group ended; where groups do not learn, whether the agent did."""
+        return self.done_reached and not self.next_group_obs
 
     @property
     def steps(self) -> list[AgentExperience]:
         """The steps one by one, made now."""
         last = len(self) - 1
-        numbers, choices = self._actions()
+        numbers, choices = self._actions(f.ACTION)
         mask = self.fields.get(f.ACTION_MASK)
         return [
             AgentExperience(
@@ -84,6 +102,7 @@ class Trajectory:
                 action_mask=None if mask is None else ~mask[i],
                 interrupted=self.interrupted and i == last,
                 group_reward=float(self.fields[GROUP_REWARD][i]),
+                group_status=self._group_status(i),
             )
             for i in range(len(self))
         ]
@@ -92,7 +111,7 @@ class Trajectory:
         """Returns the steps as a buffer of arrays."""
         buffer = AgentBuffer()
         length = len(self)
-        numbers, choices = self._actions()
+        numbers, choices = self._actions(f.ACTION)
         for number, name in enumerate(leaves(self.spec.obs, f.OBS)):
             seen = self.fields[name]
             following = np.concatenate((seen[1:], self.next_obs[number][None]))
@@ -116,9 +135,21 @@ class Trajectory:
             buffer[key].set(rows)
         return buffer
 
-    def _actions(self) -> tuple[Array, Array]:
-        numbers, choices = np.zeros((len(self), 0), np.float32), np.zeros((len(self), 0), np.int32)
-        for name, leaf in leaves(self.spec.action, f.ACTION).items():
+    def _group_status(self, step: int) -> list[AgentStatus]:
+        if f.MATES not in self.fields:
+            return []
+        numbers, choices = (rows[step] for rows in self._actions(f.MATE_ACTION))
+        seen = [self.fields[name][step] for name in leaves(self.spec.obs, f.MATE_OBS)]
+        return [
+            AgentStatus([rows[mate] for rows in seen], ActionTuple(numbers[mate][None], choices[mate][None]))
+            for mate in np.flatnonzero(self.fields[f.MATES][step])
+        ]
+
+    def _actions(self, whose: str) -> tuple[Array, Array]:
+        """Returns numbers and choices, of the agent itself or of its mates, with no columns where there are none."""
+        shape = self.fields[f.MATES].shape if whose == f.MATE_ACTION else (len(self),)
+        numbers, choices = np.zeros((*shape, 0), np.float32), np.zeros((*shape, 0), np.int32)
+        for name, leaf in leaves(self.spec.action, whose).items():
             if isinstance(leaf, BoxSpec):
                 numbers = self.fields[name]
             else:
@@ -132,6 +163,7 @@ class Trajectory:
             "agent_id": self.agent_id,
             "ends": [self.done_reached, self.interrupted, self.begins_episode],
             "group_id": self.group_id,
+            "next_mates": None if self.next_mates is None else {k: x.copy() for k, x in self.next_mates.items()},
         }
 
     @staticmethod
@@ -148,6 +180,7 @@ class Trajectory:
             interrupted=interrupted,
             begins_episode=begins,
             group_id=state["group_id"],
+            next_mates=state["next_mates"] and {name: np.asarray(rows) for name, rows in state["next_mates"].items()},
         )
 
 
@@ -166,4 +199,5 @@ def trajectories_of(
             interrupted=bool(closed.truncated[i]),
             begins_episode=bool(closed.begins[i]),
             group_id=int(closed.group_id[i]),
+            next_mates=closed.next_mates and {name: rows[i].copy() for name, rows in closed.next_mates.items()},
         )

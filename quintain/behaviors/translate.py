@@ -13,7 +13,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
-from quintain.behaviors.trainer_settings import HyperparameterSettings, PPOSettings, SACSettings, TrainerSettings
+from quintain.behaviors.trainer_settings import (
+    HyperparameterSettings,
+    OnPolicyHyperparameterSettings,
+    POCASettings,
+    SACSettings,
+    TrainerSettings,
+)
 from quintain.behaviors.unbuilt import learns_beside, notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
@@ -207,7 +213,8 @@ def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, A
     """Returns the blocks of one behaviour; its own budget is named where it is not the run's."""
     extrinsic = settings.reward_signals.extrinsic
     assert extrinsic is not None, "a behaviour without it is refused before"
-    blocks = _sac_blocks(settings) if isinstance(settings.hyperparameters, SACSettings) else _ppo_blocks(settings)
+    makers = {SACSettings: _sac_blocks, POCASettings: _poca_blocks}
+    blocks = makers.get(type(settings.hyperparameters), _ppo_blocks)(settings)
     budget = None if settings.max_steps == run_budget else settings.max_steps
     return {
         **blocks,
@@ -219,7 +226,7 @@ def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, A
 
 def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
     numbers = settings.hyperparameters
-    assert isinstance(numbers, PPOSettings), "POCA is refused before"
+    assert isinstance(numbers, OnPolicyHyperparameterSettings)
     return {
         "algorithm": {
             "type": "ppo",
@@ -247,6 +254,16 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
     }
 
 
+def _poca_blocks(settings: TrainerSettings) -> dict[str, Any]:
+    blocks = _ppo_blocks(settings)
+    own = {"type": "poca", "embedding_size": settings.network_settings.hidden_units}
+    return {
+        **blocks,
+        "algorithm": {**blocks["algorithm"], **own},
+        "policy": {**blocks["policy"], "type": "actor_only"},
+    }
+
+
 def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
     numbers = settings.hyperparameters
     assert isinstance(numbers, SACSettings)
@@ -261,7 +278,7 @@ def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "initial_entropy_coef": numbers.init_entcoef,
             "target_entropy_fraction": 0.2,
         },
-        "policy": {"type": "soft_actor", **_network(settings)},
+        "policy": {"type": "soft_actor", **_network(settings), "memory": _memory(settings)},
         "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size},
     }
 

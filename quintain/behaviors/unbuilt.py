@@ -8,6 +8,8 @@ from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import PPOSettings, TrainerSettings
 from quintain.behaviors.yaml_import import Configuration
 
+NUM_HEADS = 4
+"""Heads of attention in POCA's critic."""
 _WITHOUT_UNITY = frozenset({"base_port", "num_areas", "timeout_wait", "max_lifetime_restarts", "restarts_rate_limit_n",
                             "restarts_rate_limit_period_s"})  # fmt: skip
 
@@ -24,9 +26,8 @@ def unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
 
 
 def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
-    if settings.trainer_type == "poca":
-        yield "trainer_type", "poca is not built yet; use ppo or sac"
-        return
+    if settings.trainer_type == "poca" and settings.network_settings.hidden_units % NUM_HEADS:
+        yield "network_settings.hidden_units", f"poca shares them between {NUM_HEADS} heads; use a multiple of that"
     for name in ("curiosity", "gail", "rnd"):
         if getattr(settings.reward_signals, name) is not None:
             yield f"reward_signals.{name}", "this reward signal is not built yet; leave it out"
@@ -39,8 +40,6 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
         if getattr(settings, name) is not None:
             yield name, "this is not built yet; leave it out"
     network = settings.network_settings
-    if network.memory is not None and settings.trainer_type == "sac":
-        yield "network_settings.memory", "memory is not built for sac yet; leave it out"
     if network.vis_encode_type not in ("simple", "fully_connected"):
         yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
     if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:
@@ -49,7 +48,7 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
 
 def learns_beside(settings: TrainerSettings) -> bool:
     """Says whether a behaviour is learned while its agents act on: replay is filled and learned from in turns."""
-    return settings.threaded and settings.trainer_type == "ppo"
+    return settings.threaded and settings.trainer_type in ("ppo", "poca")
 
 
 def notes_of(configuration: Configuration) -> Iterator[str]:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from quintain.data import fields as f
+from quintain.data.mates import add_mates, copy_mates, set_width
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
-from quintain.data.trajectory import GROUP_REWARD, Closed
+from quintain.data.trajectory import ADDED_REWARDS, Closed
 from quintain.state import as_tensor
 
 if TYPE_CHECKING:
@@ -25,8 +26,16 @@ class SequenceBlock(Rollout):
     """
 
     def __init__(
-        self, spec: BehaviorSpec, horizon: int, num_columns: int, state_size: int, *, num_components: int = 0
+        self,
+        spec: BehaviorSpec,
+        horizon: int,
+        num_columns: int,
+        state_size: int,
+        *,
+        has_mates: bool = False,
+        num_components: int = 0,
     ) -> None:
+        """Makes room for so many trajectories; `has_mates` keeps what other members of a group saw and did too."""
         super().__init__(
             spec,
             num_lanes=num_columns,
@@ -35,6 +44,8 @@ class SequenceBlock(Rollout):
             state_size=state_size,
             num_components=num_components,
         )
+        if has_mates:
+            add_mates(self)
         self.memory = dict(self.storage)
         self.states = self.policy_state
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
@@ -59,13 +70,22 @@ class SequenceBlock(Rollout):
         assert closed.begin_state is not None, "a policy with memory says what it remembered"
         columns = slice(self.num_columns, self.num_columns + len(closed.lengths))
         self._make_room(columns.stop)
+        width = closed.num_places(steps)
+        if width and width > self.memory[f.MATES].shape[2]:
+            self._set_width(width)
         present = np.arange(self.num_steps)[:, None] < closed.lengths[None, :]
         for name, field in steps.items():
-            if name != GROUP_REWARD:
-                rows = field[closed.slots].swapaxes(0, 1)
-                rows[~present] = 0
-                self.faces[name][:-1, columns] = rows
-        self.faces[f.REWARD][:-1, columns] += steps[GROUP_REWARD][closed.slots].T * present
+            if name in ADDED_REWARDS:
+                continue
+            rows, into = field[closed.slots].swapaxes(0, 1), self.faces[name][:-1, columns]
+            rows[~present] = 0
+            if into.shape == rows.shape:
+                into[...] = rows
+            else:
+                copy_mates(into, rows)
+        for name in ADDED_REWARDS:
+            if name in steps:
+                self.faces[f.REWARD][:-1, columns] += steps[name][closed.slots].T * present
         self.states[columns] = torch.from_numpy(closed.begin_state)
         self.num_columns = columns.stop
         self.num_held += int(closed.lengths.sum())
@@ -76,18 +96,19 @@ class SequenceBlock(Rollout):
         """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
         faces, last = self.faces, closed.lengths - 1
         numbers = np.arange(columns.start, columns.stop)
-        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED, f.FINAL_VALUE, f.ADVANTAGE, f.RETURN):
-            faces[name][:, columns] = 0
+        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED, f.FINAL_VALUE, f.ADVANTAGE, f.RETURN, f.BASELINE):
+            if name in faces:
+                faces[name][:, columns] = 0
         faces[f.FINAL_INDEX][:-1, columns] = -1
         faces[f.VALID][:-1, columns] = present
         faces[f.FIRST][0, columns] = closed.begins
         faces[f.DONE][last, numbers] = True
         faces[f.TERMINATED][last, numbers] = closed.terminated
         faces[f.TRUNCATED][last, numbers] = closed.truncated
-        goes_on = np.flatnonzero(~closed.terminated)
+        goes_on = np.flatnonzero(closed.goes_on)
         if len(goes_on):
             assert closed.last_state is not None
-            seen = {name: obs[goes_on] for name, obs in closed.next_obs.items()}
+            seen = closed.followed_by(goes_on, self.final.rows)
             kept = self.final.add(seen, torch.from_numpy(closed.last_state[goes_on]))
             faces[f.FINAL_INDEX][last[goes_on], numbers[goes_on]] = kept.numpy()
 
@@ -111,6 +132,10 @@ class SequenceBlock(Rollout):
                 self.memory[name] = torch.cat((field, more), dim=1)
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
+    def _set_width(self, width: int) -> None:
+        set_width(self, self.memory, width)
+        self.faces = {name: field.numpy() for name, field in self.memory.items()}
+
     def state_dict(self) -> State:
         held = slice(0, self.num_columns)
         # The last row of a column is padding, and may hold what an earlier use left there.
@@ -127,6 +152,8 @@ class SequenceBlock(Rollout):
     def load_state_dict(self, state: State) -> None:
         num_columns = len(state["policy_state"])
         self._make_room(num_columns)
+        if f.MATES in self.memory:
+            self._set_width(state["fields"][f.MATES].shape[2])
         for name, field in self.memory.items():
             field[:, :num_columns] = as_tensor(state["fields"][name])
         self.states[:num_columns] = as_tensor(state["policy_state"])

@@ -8,12 +8,13 @@ and what was seen next is kept for the critic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from quintain.data import fields as f
+from quintain.data.mates import add_mates, copy_mates, padded, set_width
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 GROUP_REWARD = "group_reward"
 """[slots, horizon] what a step brought to the agent's whole group."""
+MATES_REWARD = "mates_reward"
+"""[slots, horizon] the sum of what a step brought to each of the agent's mates; only where groups learn."""
+ADDED_REWARDS = (GROUP_REWARD, MATES_REWARD)
+"""What is added to an agent's own reward."""
 
 
 class Closed(NamedTuple):
@@ -48,11 +53,37 @@ class Closed(NamedTuple):
     """[k, S] the policy's memory before the first step, if it has one"""
     last_state: Array | None = None
     """[k, S] the same after the last step"""
+    next_mates: dict[str, Array] | None = None
+    """Who of the agent's group was there after the last step and what they saw, by field name, [k, M, ...], if groups
+    learn; who ended is not, unless interrupted"""
+
+    @property
+    def goes_on(self) -> Array:
+        """[k] bool, something follows: for the agent, or for its group without it."""
+        ends = self.terminated
+        return ~ends if self.next_mates is None else ~ends | self.next_mates[f.MATES].any(axis=1)
+
+    def num_places(self, steps: Mapping[str, Array]) -> int:
+        """Returns for how many mates there must be room to keep these trajectories."""
+        if self.next_mates is None:
+            return 0
+        return int(max(steps[f.MATES].shape[2], self.next_mates[f.MATES].shape[1]))
+
+    def followed_by(self, rows: Array, like: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Returns what was seen after the last step of some, by field name, [len(rows), ...]."""
+        seen: dict[str, Any] = {name: obs[rows] for name, obs in self.next_obs.items()}
+        mates = {name: each[rows] for name, each in (self.next_mates or {}).items()}
+        return {**seen, **padded(mates, like)}
 
     def places(self, horizon: int) -> Array:
         """Returns where the steps lie in fields that were flattened from [slots, horizon, ...], in order."""
         before = np.cumsum(self.lengths) - self.lengths
         return np.repeat(self.slots * horizon - before, self.lengths) + np.arange(int(self.lengths.sum()))
+
+
+def flat_steps(field: Array) -> Array:
+    """Returns steps of slots [slots, horizon, ...] as a view [slots * horizon, ...]: one index is found faster."""
+    return field.reshape(field.shape[0] * field.shape[1], *field.shape[2:])
 
 
 class TrajectoryBlock(Rollout):
@@ -62,8 +93,11 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
-    def __init__(self, spec: BehaviorSpec, num_rows: int, *, num_components: int = 0) -> None:
+    def __init__(self, spec: BehaviorSpec, num_rows: int, *, has_mates: bool = False, num_components: int = 0) -> None:
+        """Makes room for so many steps; `has_mates` keeps what other members of an agent's group saw and did too."""
         super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0, num_components=num_components)
+        if has_mates:
+            add_mates(self)
         self.memory, self.faces = self.storage, self.arrays
         self.num_episodes = 0
         self.num_steps = 0
@@ -89,12 +123,19 @@ class TrajectoryBlock(Rollout):
         start, end = self.num_steps, self.num_steps + int(closed.lengths.sum())
         self._make_room(end)
         self.num_steps = end
+        self._make_places(closed.num_places(steps))
         places = closed.places(steps[f.REWARD].shape[1])
         for name, field in steps.items():
-            if name != GROUP_REWARD:
-                rows = self.faces[name][start:end, 0]
-                field.reshape(-1, *field.shape[2:]).take(places, axis=0, out=rows, mode="clip")
-        self.faces[f.REWARD][start:end, 0] += steps[GROUP_REWARD].reshape(-1)[places]
+            if name in ADDED_REWARDS:
+                continue
+            rows, known = self.faces[name][start:end], flat_steps(field)
+            if rows.shape[2:] == known.shape[1:]:
+                known.take(places, axis=0, out=rows[:, 0], mode="clip")
+            else:
+                copy_mates(rows, known[places][:, None])
+        for name in ADDED_REWARDS:
+            if name in steps:
+                self.faces[f.REWARD][start:end, 0] += steps[name].reshape(-1)[places]
         self._mark(closed, slice(start, end), start + np.cumsum(closed.lengths) - 1)
         self.num_episodes += int(np.count_nonzero(closed.terminated | closed.truncated))
 
@@ -106,17 +147,18 @@ class TrajectoryBlock(Rollout):
             faces[name][rows] = False
         faces[f.FINAL_INDEX][rows] = -1
         # What an earlier use of this memory left behind must not be in a checkpoint.
-        for name in (f.FINAL_VALUE, f.ADVANTAGE, f.RETURN):
-            faces[name][rows] = 0.0
+        for name in (f.FINAL_VALUE, f.ADVANTAGE, f.RETURN, f.BASELINE):
+            if name in faces:
+                faces[name][rows] = 0.0
         faces[f.FIRST][last - closed.lengths + 1, 0] = closed.begins
         # A horizon is no end of an episode, but what follows it is another row: both are bootstrapped from what was
         # seen next, and neither passes an advantage on.
         faces[f.DONE][last] = True
         faces[f.TERMINATED][last, 0] = closed.terminated
         faces[f.TRUNCATED][last, 0] = closed.truncated
-        goes_on = np.flatnonzero(~closed.terminated)
+        goes_on = np.flatnonzero(closed.goes_on)
         if len(goes_on):
-            seen = {name: obs[goes_on] for name, obs in closed.next_obs.items()}
+            seen = closed.followed_by(goes_on, self.final.rows)
             kept = self.final.add(seen, self.policy_state.expand(len(goes_on), -1))
             faces[f.FINAL_INDEX][last[goes_on], 0] = kept.numpy()
 
@@ -137,6 +179,12 @@ class TrajectoryBlock(Rollout):
                 self.memory[name] = grown
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
+    def _make_places(self, width: int) -> None:
+        """Makes room for at least so many mates, in a block that keeps them."""
+        if width and width > self.memory[f.MATES].shape[2]:
+            set_width(self, self.memory, width)
+            self.faces = {name: field.numpy() for name, field in self.memory.items()}
+
     def state_dict(self) -> State:
         self.seal()
         # The row of padding was never written by this block; what it holds must not depend on what was there before.
@@ -148,6 +196,9 @@ class TrajectoryBlock(Rollout):
         num_rows = len(state["fields"][f.VALUE]) - 1
         self._make_room(num_rows)
         self.num_steps = num_rows
+        if f.MATES in self.memory:
+            set_width(self, self.memory, state["fields"][f.MATES].shape[2])
+            self.faces = {name: field.numpy() for name, field in self.memory.items()}
         self.seal()
         super().load_state_dict(state)
         self.num_episodes = state["num_episodes"]

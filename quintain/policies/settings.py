@@ -91,6 +91,9 @@ class SoftActorSettings(NetworkSettings):
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
     """Non-linearity between layers."""
 
+    memory: MemorySettings | None = None
+    """Recurrent memory, for agents that come and go; null acts on the present observation alone."""
+
     compiled: bool | None = None
     """Act by compiled kernels and learn by gradients that are written out, which round differently; null does where
     there are and they are faster."""

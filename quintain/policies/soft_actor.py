@@ -15,11 +15,13 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, build
+from quintain.errors import SettingsError
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.kernel_rule import why_plain
+from quintain.policies.memory import Memory
 from quintain.policies.networks import mlp
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds
@@ -51,14 +53,22 @@ class SoftActor(Policy):
         super().__init__()
         require_bounds(spec, "a soft_actor squashes actions, so it needs")
         refuse_unscalable(spec, settings)
+        if settings.memory is not None and settings.critic_obs is not None:
+            raise SettingsError(
+                "policy.critic_obs has no effect with policy.memory: critics see what is remembered. Leave one out",
+                code="E0224",
+            )
         self.settings = settings
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
         generator = (rng or Rng(0)).torch_generator("init")
         self.encoder = Encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
+        seen, memory = self.encoder.output_size, settings.memory
+        self.memory = None if memory is None else Memory(memory.cell, seen, memory.size, generator)
+        self.state_size = 0 if self.memory is None else self.memory.state_size
         self.actor = mlp(
-            self.encoder.output_size,
+            seen if self.memory is None else self.memory.size,
             settings.hidden_sizes,
             self.head.output_size,
             activation=settings.activation,
@@ -99,23 +109,39 @@ class SoftActor(Policy):
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         mask = slot.leaves.get(f.ACTION_MASK)
-        explores = bool(self.acts_at_random) and not deterministic
+        # In this order: an exported graph acts deterministically, and cannot ask a tensor.
+        explores = not deterministic and bool(self.acts_at_random)
         if slot.arrays and self.kernels is not None and not explores:
             self.kernels.act(slot, deterministic=deterministic)
             return
         slot.value.zero_()
-        if deterministic:
-            slot.log_prob.copy_(self.head.mode(self._output(slot.leaves), slot.leaves, mask))
-        elif explores:
+        # What is seen while exploring is remembered too.
+        features = None if explores and self.memory is None else self._step(slot.leaves, state)
+        if explores:
             slot.log_prob.copy_(self.head.explore(slot.noise, slot.leaves, mask))
+        elif deterministic:
+            slot.log_prob.copy_(self.head.mode(self.actor(features), slot.leaves, mask))
         else:
-            slot.log_prob.copy_(self.head.sample(self._output(slot.leaves), slot.noise, slot.leaves, mask))
+            slot.log_prob.copy_(self.head.sample(self.actor(features), slot.noise, slot.leaves, mask))
+
+    def _step(self, step: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
+        """Returns the features of one step; a memory moves on in place."""
+        features: torch.Tensor = self.encoder(step)
+        if self.memory is None:
+            return features
+        assert state is not None, "a policy with memory needs its state"
+        state.copy_(self.memory.step(features, state, step[f.FIRST]))
+        return self.memory.output(state)
 
     def propose(
         self, obs: Mapping[str, torch.Tensor], noise: torch.Tensor, mask: torch.Tensor | None = None
     ) -> Proposal:
         """Draws numbers with standard normal noise [B, C] and lists the probabilities of choices, with gradients."""
-        output = self._output(obs)
+        return self.propose_for(self.encoder(obs), noise, mask)
+
+    def propose_for(self, features: torch.Tensor, noise: torch.Tensor, mask: torch.Tensor | None = None) -> Proposal:
+        """Does the same for features of what is seen, or remembered."""
+        output = self.actor(features)
         numbers, densities, choices, start = [], [], [], 0
         for head, (out, _, allowed) in zip(self.head.parts, self.head.columns, strict=True):
             if isinstance(head, GaussianHead):
@@ -156,13 +182,22 @@ class SoftActor(Policy):
         return torch.zeros(len(self.obs_rows(obs)), device=self.device)
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        log_prob, entropy = self.head.evaluate(self._output(batch), dict(batch), batch.get(f.ACTION_MASK))
+        features = self.encoder(batch)
+        if self.memory is not None:
+            features = self.memory.replay(features, batch[f.POLICY_STATE], batch[f.FIRST])
+        log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
-    actor_state_size = 0
+    @property
+    def actor_state_size(self) -> int:
+        return self.state_size
 
     def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._output(seen), state
+        features: torch.Tensor = self.encoder(seen)
+        if self.memory is None:
+            return self.actor(features), state
+        after = self.memory.step(features, state, None)
+        return self.actor(self.memory.output(after)), after
 
     def env_action(self, slot: Slot) -> Any:
         if slot.arrays and self.kernels is not None:
@@ -171,10 +206,6 @@ class SoftActor(Policy):
 
     def observe(self, obs: Mapping[str, Array]) -> None:
         self.encoder.observe(obs)
-
-    def _output(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        output: torch.Tensor = self.actor(self.encoder(obs))
-        return output
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor | None:

@@ -13,9 +13,10 @@ import numpy as np
 
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, leaves
-from quintain.data.trajectory import GROUP_REWARD, Closed
+from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, flat_steps
 from quintain.envs.agents.boundary import Reports
 from quintain.envs.agents.slots import AgentSlots
+from quintain.rollouts.group_mates import GroupMates
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Episodes(NamedTuple):
     """[k]"""
 
 
-_OUTCOMES = (f.REWARD, GROUP_REWARD)
+_OUTCOMES = (f.REWARD, GROUP_REWARD, MATES_REWARD)
 _NO = np.zeros(0, np.bool_)
 _NONE = np.zeros(0, np.int64)
 NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
@@ -48,13 +49,25 @@ NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
-    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0, *, num_components: int = 0) -> None:
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        horizon: int,
+        state_size: int = 0,
+        *,
+        follows_groups: bool = False,
+        num_components: int = 0,
+    ) -> None:
+        """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
         self.horizon = horizon
         self.slots = AgentSlots()
+        self.mates = GroupMates(spec) if follows_groups else None
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
         """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
         if num_components:
             self.steps[f.COMPONENTS] = np.zeros((0, horizon, num_components), np.float32)
+        if self.mates is not None:
+            self.steps |= self.mates.no_steps(horizon)
         self.length: Array = np.zeros(0, np.int64)
         """Steps of each open trajectory of which all is known."""
         self.is_acting: Array = np.zeros(0, np.bool_)
@@ -72,6 +85,11 @@ class AgentAssembler(KeepsState):
         """The same before the first step of its open trajectory."""
         self.deciding: Array = np.zeros(0, np.int64)
         """Slots of the agents that want a decision now, in the order in which they asked."""
+
+    def hear(self, ends: Reports, decisions: Reports) -> None:
+        """Looks at a step of the environment as a whole, before agents end and decide: groups concern both."""
+        if self.mates is not None:
+            self.mates.hear(self, ends, decisions)
 
     def end(self, ends: Reports) -> tuple[Closed, Episodes]:
         """Takes in the agents that ended; returns their trajectories, and what their episodes were like.
@@ -96,6 +114,8 @@ class AgentAssembler(KeepsState):
         if is_new.any():
             at[is_new] = self._welcome(decisions.ids[is_new])
         self.deciding = at
+        if self.mates is not None:
+            self.mates.group[at] = decisions.group_id
         rows = np.flatnonzero(self.is_acting[at])
         self._settle(at[rows], decisions, rows)
         rows = rows[self.length[at[rows]] == self.horizon]
@@ -126,8 +146,10 @@ class AgentAssembler(KeepsState):
             self.state[at] = state
         places = at * self.horizon + step
         for name, rows in acted.items():
-            _flat(self.steps[name])[places] = rows
+            flat_steps(self.steps[name])[places] = rows
         self.is_acting[at] = True
+        if self.mates is not None:
+            self.mates.look(self)
 
     def _acts(self, at: Array) -> Array:
         return self.is_acting[at] if len(self.is_acting) else np.zeros(len(at), np.bool_)
@@ -137,8 +159,10 @@ class AgentAssembler(KeepsState):
         reward, group_reward = reports.reward[rows], reports.group_reward[rows]
         step = self.length[slots]
         places = slots * self.horizon + step
-        _flat(self.steps[f.REWARD])[places] = reward
-        _flat(self.steps[GROUP_REWARD])[places] = group_reward
+        flat_steps(self.steps[f.REWARD])[places] = reward
+        flat_steps(self.steps[GROUP_REWARD])[places] = group_reward
+        if self.mates is not None:
+            self.mates.settle(self, slots, places)
         self.length[slots] = step + 1
         self.is_acting[slots] = False
         self.episode_return[slots] += reward + group_reward
@@ -156,6 +180,7 @@ class AgentAssembler(KeepsState):
             next_obs={name: obs[rows] for name, obs in reports.obs.items()},
             begin_state=self.begin_state[slots],
             last_state=self.state[slots],
+            next_mates=None if self.mates is None else self.mates.following(slots),
         )
 
     def _welcome(self, ids: Array) -> Array:
@@ -165,6 +190,8 @@ class AgentAssembler(KeepsState):
             for name in _PER_SLOT:
                 setattr(self, name, _grown(getattr(self, name), room))
             self.steps = {name: _grown(field, room) for name, field in self.steps.items()}
+            if self.mates is not None:
+                self.mates.group, self.mates.reward = (_grown(x, room) for x in (self.mates.group, self.mates.reward))
         self.length[slots] = 0
         self.is_acting[slots] = False
         self.begins[slots] = True
@@ -173,6 +200,8 @@ class AgentAssembler(KeepsState):
         self.episode_number[slots] = np.arange(self.num_begun, self.num_begun + len(slots))
         self.num_begun += len(slots)
         self.state[slots] = 0.0
+        if self.mates is not None:
+            self.mates.reward[slots] = 0.0
         return slots
 
     def state_dict(self) -> State:
@@ -192,14 +221,10 @@ class AgentAssembler(KeepsState):
         steps = {}
         for name, field in self.steps.items():
             saved = np.asarray(state["steps"][name])
-            steps[name] = np.zeros((len(saved), self.horizon, *field.shape[2:]), field.dtype)
+            # How many mates had a place is known only from what was saved.
+            steps[name] = np.zeros((len(saved), self.horizon, *saved.shape[2:]), field.dtype)
             steps[name][:, : saved.shape[1]] = saved
         super().load_state_dict({**state, "steps": steps})
-
-
-def _flat(field: Array) -> Array:
-    """Returns a view [slots * horizon, ...]: one index is found faster than two."""
-    return field.reshape(-1, *field.shape[2:])
 
 
 def _no_steps(spec: BehaviorSpec, horizon: int) -> dict[str, Array]:

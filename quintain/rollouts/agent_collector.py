@@ -57,6 +57,7 @@ class AgentCollector(KeepsState):
             "choice_name",
             "seconds",
             "is_deterministic",
+            "follows_groups",
         }
     )
 
@@ -66,7 +67,10 @@ class AgentCollector(KeepsState):
         horizon: int,
         rng: Rng,
         on_episodes: Callable[[Array, Array], None],
+        *,
+        follows_groups: bool = False,
     ) -> None:
+        """Makes a collector; `follows_groups` also keeps what an agent's mates in its group saw, did and got."""
         if policy.device.type != "cpu":
             raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
         self.policy = policy
@@ -74,7 +78,14 @@ class AgentCollector(KeepsState):
         self.rng = rng
         self.on_episodes = on_episodes
         self.on_numbered: Callable[[Episodes], None] = _ignore
-        self.assembler = AgentAssembler(policy.spec, horizon, policy.state_size, num_components=policy.num_components)
+        self.follows_groups = follows_groups
+        self.assembler = AgentAssembler(
+            policy.spec,
+            horizon,
+            policy.state_size,
+            follows_groups=follows_groups,
+            num_components=policy.num_components,
+        )
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
         }
@@ -93,6 +104,7 @@ class AgentCollector(KeepsState):
 
     def take_in(self, ends: Reports, decisions: Reports, block: TakesTrajectories | None) -> None:
         """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
+        self.assembler.hear(ends, decisions)
         if len(ends):
             closed, played = self.assembler.end(ends)
             if len(played.lengths):
@@ -140,7 +152,11 @@ class AgentCollector(KeepsState):
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""
         self.assembler = AgentAssembler(
-            self.spec, self.assembler.horizon, self.policy.state_size, num_components=self.policy.num_components
+            self.spec,
+            self.assembler.horizon,
+            self.policy.state_size,
+            follows_groups=self.follows_groups,
+            num_components=self.policy.num_components,
         )
 
     def _slot(self, num_agents: int) -> Slot:

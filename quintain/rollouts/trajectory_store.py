@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from quintain.data.replay_batch import WritesTransitions
 from quintain.data.replay_memory import Allocator, ReplayMemory
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.row_layout import RowLayout
 from quintain.data.sequence_block import SequenceBlock
+from quintain.data.sequence_replay import SequenceLayout, SequenceWriter
+from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
 from quintain.data.trajectory_replay import TrajectoryReplayBatch, TrajectoryTransitions
 from quintain.rollouts.settings import TrajectoryReplaySettings, TrajectorySettings
@@ -96,18 +99,22 @@ class TrajectoryBuffer(RolloutBuffer):
 
 
 class TrajectoryReplay(TrajectoryBuffer):
-    """The same block, and a memory of transitions to draw from."""
+    """The same block, and a memory to draw from: of transitions, or of whole sequences for a policy with memory."""
 
     def __init__(
-        self, block: TrajectoryBlock, settings: TrajectoryReplaySettings, allocate: Allocator = np.zeros
+        self, block: TrajectoryBlock | SequenceBlock, settings: TrajectoryReplaySettings, allocate: Allocator = np.zeros
     ) -> None:
         super().__init__(block, settings)
-        self.rows = block
-        self.memory = ReplayMemory(RowLayout(block.spec), settings.buffer_size, allocate)
-        self.writer = TrajectoryTransitions(self.memory)
+        layout, num_rows = replay_rows(block.spec, settings, block.policy_state.shape[1])
+        self.memory = ReplayMemory(layout, num_rows, allocate)
+        self.writer: WritesTransitions = (
+            SequenceWriter(self.memory, layout)
+            if isinstance(layout, SequenceLayout)
+            else TrajectoryTransitions(self.memory)
+        )
 
     def batch_of(self, rollout: Rollout) -> TrajectoryReplayBatch:
-        return TrajectoryReplayBatch(self.rows, self.memory, self.writer)
+        return TrajectoryReplayBatch(self.trajectories, self.memory, self.writer)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "memory": self.memory.state_dict()}
@@ -115,3 +122,10 @@ class TrajectoryReplay(TrajectoryBuffer):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.memory.load_state_dict(state["memory"])
+
+
+def replay_rows(spec: BehaviorSpec, settings: TrajectoryReplaySettings, state_size: int) -> tuple[RowLayout, int]:
+    """Returns what a row of replay holds, and how many there are: transitions, or sequences of as many in all."""
+    if not state_size:
+        return RowLayout(spec), settings.buffer_size
+    return SequenceLayout(spec, settings.time_horizon, state_size), settings.buffer_size // settings.time_horizon

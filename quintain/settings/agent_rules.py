@@ -60,8 +60,29 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
-    if not keeps:
-        return
+    yield from _agents_can_learn(path, behavior) if keeps else _lanes_can_learn(path, behavior)
+
+
+def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    """Refuses with lanes what only agents have."""
+    if getattr(type(behavior.algorithm), "needs_mates", False):
+        yield Problem(
+            (*path, "algorithm", "type"),
+            f"{behavior.algorithm.type} learns for groups of agents, which only an environment of agents "
+            f"(experiment.env.type agents) has; choose another algorithm",
+            "E0226",
+        )
+    if _remembers(behavior) and _keeps_replay(behavior):
+        yield Problem(
+            (*path, "policy", "memory"),
+            f"{dotted((*path, 'rollout', 'type'))} {behavior.rollout.type} keeps single transitions, of which nothing "
+            f"can be remembered; only agents (experiment.env.type agents) have a replay of sequences. Leave it out",
+            "E0224",
+        )
+
+
+def _agents_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    """Refuses with agents what only lanes have, and sizes that cannot work."""
     if getattr(type(behavior.algorithm), "needs_groups", False):
         yield Problem(
             (*path, "algorithm", "type"),
@@ -69,16 +90,42 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             f"another algorithm",
             "E0226",
         )
+    if getattr(behavior.algorithm, "use_symmetry", False):
+        yield Problem(
+            (*path, "algorithm", "use_symmetry"), "no environment of agents has a mirror yet; leave it out", "E0226"
+        )
     for place, event in enumerate(behavior.events):
         if event.type in ("evaluate", "stop_at_return", "randomize_env"):
             yield Problem(
                 (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
             )
+    yield from _sizes_fit(path, behavior)
+
+
+def _sizes_fit(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
     batch_size, buffer_size = integer(behavior.algorithm, "batch_size"), integer(behavior.rollout, "buffer_size")
-    if batch_size is not None and buffer_size is not None and batch_size > buffer_size:
+    if buffer_size is None:
+        return
+    if batch_size is not None and batch_size > buffer_size:
         yield Problem(
             (*path, "algorithm", "batch_size"),
             f"{batch_size} is more than {dotted((*path, 'rollout', 'buffer_size'))} {buffer_size}, so that no "
             f"minibatch would ever be full; lower batch_size, or raise buffer_size",
             "E0215",
         )
+    horizon = integer(behavior.rollout, "time_horizon")
+    if _remembers(behavior) and _keeps_replay(behavior) and horizon is not None and buffer_size < horizon:
+        yield Problem(
+            (*path, "rollout", "buffer_size"),
+            f"{buffer_size} has no room for one sequence of {dotted((*path, 'rollout', 'time_horizon'))} {horizon}; "
+            f"raise it",
+            "E0225",
+        )
+
+
+def _remembers(behavior: Behavior) -> bool:
+    return getattr(behavior.policy, "memory", None) is not None
+
+
+def _keeps_replay(behavior: Behavior) -> bool:
+    return getattr(type(behavior.rollout), "keeps_replay", False)

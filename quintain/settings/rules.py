@@ -141,7 +141,7 @@ def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment)
 
 def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
     num_steps = integer(behavior.rollout, "num_steps")
-    if num_steps is None or getattr(behavior.policy, "memory", None) is None:
+    if num_steps is None or keeps_replay(behavior) or getattr(behavior.policy, "memory", None) is None:
         return
     for name in ("batch_size", "micro_batch_size"):
         size = integer(behavior.algorithm, name)

@@ -127,7 +127,8 @@ def test_the_bounds_of_deviations_are_met_in_the_options() -> None:
     for option, bound in (("deviations at their bounds", 2.0), ("small deviations", -5.0)):
         spec, policy, settings = OPTIONS[option]
         algorithm = make(spec, policy=policy, **settings)
-        output = algorithm.policy._output(minibatch(spec))[:, 2:] + algorithm.policy.settings.initial_log_std
+        policy = algorithm.policy
+        output = policy.actor(policy.encoder(minibatch(spec)))[:, 2:] + policy.settings.initial_log_std
         beyond = output > bound if bound > 0 else output < bound
         assert 0 < int(beyond.sum()) < beyond.numel()
 

@@ -9,7 +9,7 @@ from quintain.run import Run
 from quintain.settings.tree import RunFile
 from quintain.trainers.joint import JointTrainer
 
-BEHAVIORS = {"balance_ball": ("Ball",), "gates": ("Gate",), "ball_and_gates": ("Ball", "Gate")}
+BEHAVIORS = {"balance_ball": ("Ball",), "gates": ("Gate",), "ball_and_gates": ("Ball", "Gate"), "door": ("Door",)}
 
 
 def run_file(task: str, env_steps: int = 600, *, budgets: dict[str, int] | None = None, **changes: Any) -> RunFile:
@@ -24,13 +24,22 @@ def run_file(task: str, env_steps: int = 600, *, budgets: dict[str, int] | None 
     behaviors = {name: dict(behavior) for name in BEHAVIORS[task]}
     for name, budget in (budgets or {}).items():
         behaviors[name]["rollout"] = {**behavior["rollout"], "budget_env_steps": budget}
-    env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}", "kwargs": {"num_agents": 5}, "num_lanes": 2}
+    where, size = ("group_tasks", "num_groups") if task == "door" else ("tasks", "num_agents")
+    env = {"type": "agents", "id": f"quintain.envs.agents.{where}:{task}", "kwargs": {size: 5}, "num_lanes": 2}
     return RunFile.from_mapping(
         {
             "experiment": {"seed": 3, "budget": {"env_steps": env_steps}, "env": env, "behaviors": behaviors},
             "run": {"writers": []},
         }
     )
+
+
+def poca_file(env_steps: int = 600, **changes: Any) -> RunFile:
+    """Returns the same for groups before a door."""
+    chosen = {"algorithm": {"type": "poca", "embedding_size": 8}, "policy": {"type": "actor_only"}}
+    for block, values in changes.items():
+        chosen[block] = {**chosen.get(block, {}), **values}
+    return run_file("door", env_steps, **chosen)
 
 
 def make(settings: RunFile) -> JointTrainer:

@@ -14,6 +14,7 @@ from quintain.behaviors import (
     BaseModelSaver,
     BufferKey,
     ObservationKeyPrefix,
+    POCATrainer,
     PPOTrainer,
     RLTrainer,
     SACTrainer,
@@ -28,6 +29,7 @@ from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
 from quintain.data import fields as f
 from quintain.envs.agents.boundary import core_spec
+from quintain.envs.agents.group_tasks import door
 from quintain.envs.agents.tasks import ball_and_gates, gates
 from quintain.optimizer import Optimizer
 from quintain.policies.actor_critic import ActorCritic
@@ -109,10 +111,11 @@ def test_hooks_are_resumed_exactly(tmp_path: Path) -> None:
     assert [found for found in differences(*states) if "budget" not in found] == []
 
 
-@pytest.mark.parametrize("trainer_type", ["ppo", "sac"])
+@pytest.mark.parametrize("trainer_type", ["ppo", "sac", "poca"])
 def test_algorithms_by_their_names_are_those_of_the_core(trainer_type: str, tmp_path: Path) -> None:
     numbers = {
         "ppo": "{batch_size: 32, buffer_size: 96, num_epoch: 2}",
+        "poca": "{batch_size: 32, buffer_size: 96, num_epoch: 2}",
         "sac": "{batch_size: 32, buffer_size: 300, steps_per_update: 16, buffer_init_steps: 60}",
     }
     text = f"""\
@@ -125,16 +128,17 @@ default_settings:
 env_settings: {{seed: 5}}
 """
     request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
-    env = {"id": "quintain.envs.agents.tasks:ball_and_gates", "kwargs": {"seed": 1}}
+    made = door if trainer_type == "poca" else ball_and_gates
+    env = {"id": f"{made.__module__}:{made.__name__}", "kwargs": {"seed": 1}}
     run_file = request.run_file.replace("experiment.env", {"type": "agents", **env}).replace("run.writers", [])
     core = make(run_file)
     settings = check_configuration(parse(text, "a.yaml")).options.default_settings
     assert settings is not None
     control = controller(tmp_path, {"default": settings})
-    control.start_learning(SimpleEnvManager(ball_and_gates(seed=1)))
+    control.start_learning(SimpleEnvManager(made(seed=1)))
     core.train()
     for name, trainer in control.trainers.items():
-        assert isinstance(trainer, PPOTrainer if trainer_type == "ppo" else SACTrainer)
+        assert type(trainer) is {"ppo": PPOTrainer, "poca": POCATrainer, "sac": SACTrainer}[trainer_type]
         expected = core.trainers[name]
         assert trainer.get_step == expected.progress.env_steps
         assert list(differences(expected.policy.state_dict(), trainer.policy.state_dict())) == []

@@ -1,4 +1,4 @@
-"""A run of two behaviours that is killed on the spot ends with the numbers of one that was not."""
+"""A killed run ends with the numbers of one that was not: of two behaviours, of groups, of a policy that remembers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 from quintain.launch import checkpoint_of
 from quintain.services.checkpoint_catalog import load
-from tests.behaviors.runs import run_file
+from tests.behaviors.runs import poca_file, run_file
+from tests.behaviors.test_sac_memory import recurrent_file
 from tests.behaviors.test_threads import threaded
 
 ROOT = Path(__file__).parents[2]
-ALLOW = ("--allow", "quintain.envs.agents.tasks:ball_and_gates")
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -30,17 +30,25 @@ def digest(folder: Path, run_id: str) -> str:
     return load(checkpoint_of(folder / "runs", run_id)).manifest.digest
 
 
+RUNS = {
+    "two behaviours": run_file("ball_and_gates", 3000),
+    "groups": poca_file(3000),
+    "replay of sequences": recurrent_file("gates", 3000),
+    "threads": threaded("ball_and_gates", 3000),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("is_threaded", [False, True])
-def test_killed_twice_it_ends_with_the_same_numbers(tmp_path: Path, is_threaded: bool) -> None:
-    settings = threaded("ball_and_gates", 3000) if is_threaded else run_file("ball_and_gates", 3000)
-    settings = settings.replace("run.checkpoint.every_updates", 1)
+@pytest.mark.parametrize("name", RUNS)
+def test_killed_twice_it_ends_with_the_same_numbers(name: str, tmp_path: Path) -> None:
+    settings = RUNS[name].replace("run.checkpoint.every_updates", 1)
+    allow = ("--allow", str(settings.experiment.env.id))  # type: ignore[attr-defined]  # it is one of agents
     settings.save(tmp_path / "run.yaml")
     assert start(tmp_path, "train", "run.yaml", "--run-id", "whole").wait(timeout=120) == 0
     process = start(tmp_path, "train", "run.yaml", "--run-id", "struck")
     for _ in range(2):
         kill_after_checkpoint(process, tmp_path / "runs" / "struck" / "checkpoints")
-        process = start(tmp_path, "resume", "struck", *ALLOW)
+        process = start(tmp_path, "resume", "struck", *allow)
     assert process.wait(timeout=120) == 0
     assert digest(tmp_path, "struck") == digest(tmp_path, "whole")
 

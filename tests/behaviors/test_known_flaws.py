@@ -8,7 +8,7 @@ Parts that are not built are refused by name, which is what holds their rows unt
 | B1 | | tests/algorithms/test_components::test_values_are_clipped_by_what_they_were |
 | B2 | agents share the critic's memory | test_memory::test_learning_replays_what_each_agent_remembered |
 | B2 | | test_memory::test_an_agent_that_begins_an_episode_remembers_nothing |
-| B3 | padding trains SAC's critics | test_known_flaws::test_parts_with_known_faults_are_refused_by_name |
+| B3 | padding | tests/algorithms/test_sequence_sac::test_what_stands_after_the_end_of_a_sequence_changes_nothing |
 | B4 | entropy of hybrid actions with the wrong sign | test_known_flaws::test_a_choice_of_one_changes_nothing |
 | B4 | | tests/algorithms/test_sac::test_hybrid_actions_by_hand |
 | B5 | temperatures are not saved | test_known_flaws::test_the_temperature_is_part_of_what_is_saved |
@@ -136,7 +136,6 @@ def test_a_choice_of_one_changes_nothing() -> None:
 
 
 REFUSED = {
-    "B3": ("trainer_type: sac, network_settings: {memory: {}}", "network_settings.memory"),
     "B7": ("behavioral_cloning: {demo_path: a}", "behavioral_cloning"),
     "B8": ("reward_signals: {extrinsic: {}, gail: {demo_path: a, use_actions: true}}", "reward_signals.gail"),
     "B12": ("init_path: a.pt", "init_path"),

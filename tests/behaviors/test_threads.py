@@ -22,7 +22,7 @@ from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
 from quintain.trainers.joint import JointTrainer
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, poca_file, run_file
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil
 
@@ -154,6 +154,14 @@ def test_weights_that_act_are_those_of_a_whole_version() -> None:
 @pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [9, 17], pytest.param([26, 41, 3], marks=SLOW)])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(staleness: int | None, stops: list[int]) -> None:
     assert_resumes_exactly(threaded(staleness=staleness), stop_after_steps=stops)
+
+
+@pytest.mark.slow
+def test_groups_learn_beside_too() -> None:
+    settings = poca_file(400).replace("run.placement", {"type": "threads"})
+    for name in settings.experiment.behaviors:
+        settings = settings.replace(f"experiment.behaviors.{name}.rollout.max_staleness", 1)
+    assert_resumes_exactly(settings, stop_after_steps=[7, 23])
 
 
 @pytest.mark.slow

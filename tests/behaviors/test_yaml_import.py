@@ -209,17 +209,16 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("behaviors: {Ball: {trainer_type: poca}}", "behaviors.Ball.trainer_type: poca is not built"),
+        (
+            "behaviors: {Ball: {trainer_type: poca, network_settings: {hidden_units: 30}}}",
+            "behaviors.Ball.network_settings.hidden_units: poca shares them between 4 heads; use a multiple",
+        ),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, rnd: {}}}}", "behaviors.Ball.reward_signals.rnd: "),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, curiosity: {}}}}", "reward_signals.curiosity: "),
         ("behaviors: {Ball: {reward_signals: {extrinsic: {}, gail: {demo_path: a}}}}", "reward_signals.gail: "),
         ("behaviors: {Ball: {self_play: {}}}", "behaviors.Ball.self_play: this is not built yet"),
         ("behaviors: {Ball: {behavioral_cloning: {demo_path: a}}}", "behaviors.Ball.behavioral_cloning: "),
         ("behaviors: {Ball: {init_path: a.pt}}", "behaviors.Ball.init_path: "),
-        (
-            "behaviors: {Ball: {trainer_type: sac, network_settings: {memory: {}}}}",
-            "behaviors.Ball.network_settings.memory: ",
-        ),
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
         ("env_settings: {env_args: [a]}", "env_settings.env_args: Unity builds"),

@@ -20,6 +20,8 @@ ENVS: dict[str, dict[str, Any]] = {
 STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
 """Environments whose state cannot be saved; they say so, and a resume starts new episodes."""
 ALGORITHMS = ("ppo", "a2c", "grpo", "sac", "my_reinforce")
+AGENT_ALGORITHMS = ("poca",)
+"""Algorithms for groups of agents, which have no lanes."""
 GROUPLESS = {"gym native"}
 """Environments that cannot start lanes alike."""
 NUM_LANES, NUM_STEPS = 4, 32
@@ -50,6 +52,18 @@ def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: 
             "run": {"writers": []},
         }
     )
+
+
+def agents_file(algorithm: str = "poca", env_steps: int = 300) -> RunFile:
+    """Returns a run of groups of agents that come and go."""
+    behavior = {
+        "algorithm": {"type": algorithm, "batch_size": 48, "num_epochs": 2, "embedding_size": 8},
+        "policy": {"hidden_sizes": [8]},
+        "rollout": {"buffer_size": 96, "time_horizon": 4},
+    }
+    env = {"type": "agents", "id": "quintain.envs.agents.group_tasks:door", "kwargs": {"num_groups": 3}}
+    experiment = {"seed": 5, "budget": {"env_steps": env_steps}, "env": env, "behaviors": {"Door": behavior}}
+    return RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
 
 
 def make_trainer(settings: RunFile) -> Trainer:

@@ -14,21 +14,37 @@ from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
 from quintain.trainers.base import Trainer
-from tests.contracts.cases import ALGORITHMS, ENVS, GROUPLESS, NUM_LANES, NUM_STEPS, make_trainer, run_file
+from quintain.trainers.joint import JointTrainer
+from tests.contracts.cases import (
+    AGENT_ALGORITHMS,
+    ALGORITHMS,
+    ENVS,
+    GROUPLESS,
+    NUM_LANES,
+    NUM_STEPS,
+    agents_file,
+    make_trainer,
+    run_file,
+)
 
 
 def test_every_registered_algorithm_has_a_case() -> None:
-    assert set(ALGORITHMS) == set(registry.names("algorithm"))
+    assert {*ALGORITHMS, *AGENT_ALGORITHMS} == set(registry.names("algorithm"))
 
 
 def collected(algorithm: str) -> Trainer:
-    # Without a time limit, so that some lanes fall earlier than others.
-    trainer = make_trainer(run_file({"type": "gym", "id": "CartPole-v1"}, algorithm=algorithm))
+    if algorithm in AGENT_ALGORITHMS:
+        joint = make_trainer(agents_file(algorithm))
+        assert isinstance(joint, JointTrainer)
+        trainer = joint.trainers["Door"]
+    else:
+        # Without a time limit, so that some lanes fall earlier than others.
+        trainer = make_trainer(run_file({"type": "gym", "id": "CartPole-v1"}, algorithm=algorithm))
     assert trainer._stage_collect()
     return trainer
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sac"])
+@pytest.mark.parametrize("algorithm", [name for name in (*ALGORITHMS, *AGENT_ALGORITHMS) if name != "sac"])
 def test_estimate_writes_finite_advantages_for_every_step(algorithm: str) -> None:
     trainer = collected(algorithm)
     assert trainer.batch is not None
@@ -37,7 +53,7 @@ def test_estimate_writes_finite_advantages_for_every_step(algorithm: str) -> Non
     assert torch.isfinite(trainer.batch.rollout[f.ADVANTAGE][:, :-1]).all()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *AGENT_ALGORITHMS])
 def test_update_changes_the_policy_and_reports_finite_numbers(algorithm: str) -> None:
     trainer = collected(algorithm)
     assert trainer.batch is not None
@@ -77,6 +93,24 @@ def test_an_interrupted_run_is_the_run_that_was_not(algorithm: str, env: str) ->
     # In the second rollout, then in the rest of it: 3 cycles of 32 steps are 96.
     settings = run_file(ENVS[env], algorithm, cycles=3)
     assert_resumes_exactly(settings, stop_after_steps=[NUM_STEPS + 5, 20])
+
+
+@pytest.mark.parametrize("algorithm", AGENT_ALGORITHMS)
+def test_an_interrupted_run_of_agents_is_the_run_that_was_not(algorithm: str) -> None:
+    assert_resumes_exactly(agents_file(algorithm), stop_after_steps=[5, 11])
+
+
+@pytest.mark.parametrize("algorithm", AGENT_ALGORITHMS)
+def test_a_loaded_state_of_agents_goes_on_identically(algorithm: str) -> None:
+    one, other = make_trainer(agents_file(algorithm)), make_trainer(agents_file(algorithm))
+    one.advance()
+    saved = one.state_dict()
+    other.load_state_dict(saved)
+    one.advance()
+    # The process-wide generators belong to both trainers, and the first has just moved them.
+    other.global_streams.load_state_dict(saved["training"]["global_streams"])
+    other.advance()
+    assert not list(differences(one.state_dict()["training"], other.state_dict()["training"]))
 
 
 def test_the_default_update_is_one_step_down_the_gradient_of_the_whole_batch(user_parts: ModuleType) -> None:

@@ -14,7 +14,7 @@ from quintain import registry
 from quintain.settings.base import PartSettings, Settings
 from quintain.settings.outline import RunTree
 from quintain.settings.tree import RunFile
-from tests.contracts.cases import run_file
+from tests.contracts.cases import AGENT_ALGORITHMS, agents_file, run_file
 from tests.contracts.json_schema import schema_errors
 
 USER_NAMES = [("env", "corridor"), ("algorithm", "my_reinforce"), ("reward_signal", "stillness"), ("writer", "list"),
@@ -75,7 +75,8 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
         case "rollout":
             return run_file(algorithm="sac" if settings.type == "replay" else "ppo", rollout=settings)
         case "algorithm":
-            return run_file(algorithm=settings.type)
+            is_of_agents = settings.type in AGENT_ALGORITHMS
+            return agents_file(settings.type) if is_of_agents else run_file(algorithm=settings.type)
         case _:
             return run_file(**{kind: settings})
 

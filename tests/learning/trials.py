@@ -10,6 +10,7 @@ from typing import Any
 
 from quintain import RunFile, launch
 from quintain.run_output import code_names
+from quintain.settings.agent_rules import has_agents
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -56,6 +57,19 @@ TASKS = {
             "memory-none", "quintain train examples/memory.yaml memory=null", target=200.0, num_seeds=3, is_control=True
         ),
         Task("workshop", "quintain train examples/workshop.yaml env_workers.num_workers=2", target=16.0, num_seeds=3),
+        Task("door-poca", "quintain train examples/door.yaml", target=4.5, num_seeds=3),
+        Task(
+            "door-ppo", "quintain train examples/door.yaml algorithm.type=ppo", target=1.5, num_seeds=3, is_control=True
+        ),
+        Task("recall-ppo", "quintain train examples/recall.yaml", target=0.9, num_seeds=3),
+        Task("recall-sac", "quintain train examples/recall_sac.yaml", target=0.9, num_seeds=3),
+        Task(
+            "recall-none",
+            "quintain train examples/recall_sac.yaml memory=null",
+            target=0.6,
+            num_seeds=3,
+            is_control=True,
+        ),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }
@@ -87,26 +101,28 @@ def run(task: Task, seed: int, runs_dir: Path) -> Outcome:
     launched.run.close()
     assert summary.state == "finished", "a run that was stopped says nothing about learning"
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    best, latest = (
-        launch.evaluate(
-            runs_dir,
-            f"trial@{which}",
-            num_episodes=EPISODES,
-            deterministic=True,
-            seed=None,
-            allow=code_names(settings.to_dict()),
-        )[0]
-        for which in ("best", "latest")
-    )
+    best, latest = (_mean_return(settings, runs_dir, which) for which in ("best", "latest"))
     return Outcome(
         seed=seed,
         steps=summary.env_steps,
-        best_mean=best.mean_return,
-        latest_mean=latest.mean_return,
+        best_mean=best,
+        latest_mean=latest,
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         curve=_curve(launched.directory.metrics),
     )
+
+
+def _mean_return(settings: RunFile, runs_dir: Path, which: str) -> float:
+    """Plays 100 episodes with a checkpoint; of agents the latest is the best, because nothing is evaluated before."""
+    how: dict[str, Any] = {"num_episodes": EPISODES, "deterministic": True, "seed": None}
+    how["allow"] = code_names(settings.to_dict())
+    if has_agents(settings.experiment):
+        played = launch.evaluate_behaviors(runs_dir, "trial@latest", **how)
+        assert played is not None
+        [results] = played[0].values()
+        return results.mean_return
+    return launch.evaluate(runs_dir, f"trial@{which}", **how)[0].mean_return
 
 
 def remember(task: Task, outcome: Outcome) -> None:

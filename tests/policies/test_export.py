@@ -19,7 +19,8 @@ from quintain.policies.actor_only import ActorOnly
 from quintain.policies.encoders import ImageEncoder
 from quintain.policies.memory import Memory
 from quintain.policies.normalizer import ObsNormalizer
-from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
+from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings, SoftActorSettings
+from quintain.policies.soft_actor import SoftActor
 from quintain.rng import Rng
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
@@ -262,3 +263,21 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypat
     with pytest.raises(SettingsError, match=r"pip install 'quintain\[export\]'") as failed:
         export.export_onnx(policy_of("clipped numbers"), tmp_path, {})
     assert failed.value.code == "E0242"
+
+
+@pytest.mark.parametrize("memory", [None, MemorySettings(cell="lstm", size=8)], ids=["none", "lstm"])
+def test_a_soft_actor_answers_what_predict_answers(memory: MemorySettings | None, tmp_path: Path) -> None:
+    settings = SoftActorSettings(hidden_sizes=(16,), memory=memory, compiled=False)
+    policy = SoftActor(settings, BehaviorSpec(box(3), box(2, low=-1.0, high=1.0)), Rng(3))
+    # As an algorithm leaves it that has learned nothing yet.
+    policy.acts_at_random.fill_(True)
+    session = session_of(export.export_onnx(policy, tmp_path, {}))
+    inputs = {k: v.numpy() for k, v in export.random_inputs(policy, 2, Rng(9)).items()}
+    answered = dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
+    before = None
+    if memory is not None:
+        before = np.where(inputs["first"][:, None], np.float32(0.0), inputs["state"])
+    action, after = policy.predict(inputs["obs"], before)
+    np.testing.assert_allclose(answered["action"], action, atol=1e-5)
+    if memory is not None:
+        np.testing.assert_allclose(answered["next_state"], after.numpy(), atol=1e-5)

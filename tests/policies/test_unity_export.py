@@ -64,6 +64,9 @@ POLICIES: dict[str, Policy] = {
     "lstm": lively(actor_critic(spec_of(1, (2, 2), box(3)), memory=MEMORY)),
     "gru": lively(actor_critic(spec_of(0, (4,), box(3)), memory={"cell": "gru", "size": 5})),
     "soft": lively(SoftActor(SoftActorSettings(hidden_sizes=(8,)), spec_of(2, (3, 2), box(4)), Rng(0))),
+    "soft memory": lively(
+        SoftActor(SoftActorSettings(hidden_sizes=(8,), memory={"size": 4}), spec_of(1, (2,), box(3)), Rng(0))  # type: ignore[arg-type]  # read as in a file
+    ),
     "soft numbers": lively(SoftActor(SoftActorSettings(hidden_sizes=(8,)), spec_of(1, (), box(4)), Rng(0))),
 }
 

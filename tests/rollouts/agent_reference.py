@@ -11,7 +11,7 @@ class Said(NamedTuple):
 
     agent: int
     obs: float
-    reward: float
+    reward: float = 0.0
     group_reward: float = 0.0
     interrupted: bool = False
     group: int = 0

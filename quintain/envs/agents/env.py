@@ -179,8 +179,12 @@ class AgentEnv(KeepsState):
 
 
 def _numbered(reports: Reports, stream: int) -> Reports:
-    """Makes ids of one stream differ from those of all others."""
-    return reports if stream == 0 else replace(reports, ids=reports.ids + (np.int64(stream) << _ID_BITS))
+    """Makes ids of agents and groups of one stream differ from those of all others; group 0 stays no group."""
+    if stream == 0:
+        return reports
+    first = np.int64(stream) << _ID_BITS
+    groups = np.where(reports.group_id > 0, reports.group_id + first, reports.group_id)
+    return replace(reports, ids=reports.ids + first, group_id=groups)
 
 
 def set_numbers(copy: Any, values: Mapping[str, float]) -> None:

@@ -1,5 +1,5 @@
 """Names of mlagents.trainers.trajectory."""
 
-from quintain.behaviors.trajectory import AgentExperience, Trajectory
+from quintain.behaviors.trajectory import AgentExperience, AgentStatus, Trajectory
 
-__all__ = ["AgentExperience", "Trajectory"]
+__all__ = ["AgentExperience", "AgentStatus", "Trajectory"]

@@ -1,0 +1,112 @@
+"""Posthumous credit assignment for groups (MA-POCA, Cohen et al. 2021): PPO with a critic that sees the whole group.
+
+An agent's return is that of its group: its own reward, its mates' and the group's. A lambda-return against the group's
+value is compared with a baseline that knows what everybody else did, so that the difference is what this agent did.
+An agent that ends while others go on is credited with what the group is to expect without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from quintain.algorithms.base import Loss
+from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.ppo import PPO
+from quintain.algorithms.settings import POCASettings
+from quintain.data import fields as f
+from quintain.data.rollout import Batch, Rollout
+from quintain.data.spec import leaves
+from quintain.errors import SettingsError
+from quintain.policies.actor_only import ActorOnly
+from quintain.policies.base import Policy
+from quintain.policies.group_critic import GroupCritic
+from quintain.rewards.base import RewardSignal
+from quintain.rng import Rng
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+ROWS_AT_ONCE = 2048
+"""Steps that are valued in one pass, so that a large buffer needs no memory of its size again."""
+
+
+class POCA(PPO):
+    """Improves the policy of agents in groups where one did better for its group than its mates' actions explain."""
+
+    settings: POCASettings
+    minibatch_fields: ClassVar[tuple[str, ...]] = (
+        *PPO.minibatch_fields,
+        f.BASELINE,
+        f.MATES,
+        f.MATE_OBS,
+        f.MATE_ACTION,
+    )
+
+    def __init__(
+        self,
+        settings: POCASettings,
+        policy: Policy,
+        signals: Mapping[str, RewardSignal] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        if not isinstance(policy, ActorOnly):
+            raise SettingsError(
+                f"poca has a critic of its own, which sees whole groups; a {type(policy).__name__} would have another "
+                f"for nothing. Use policy.type actor_only",
+                code="E0224",
+            )
+        generator = (rng or Rng(0)).torch_generator("critic")
+        self.critic = GroupCritic(policy.spec, policy.settings, settings.embedding_size, generator)
+        super().__init__(settings, policy, signals, rng)
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from super().trained_parameters()
+        yield from ((f"critic.{name}", parameter) for name, parameter in self.critic.named_parameters())
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        super().observe(obs)
+        self.critic.observe(obs)
+
+    def estimate(self, batch: Batch) -> None:
+        for rollout in batch:
+            self._write_values(rollout)
+        # A lambda-return is the value and the generalised advantage that it was estimated by.
+        self.write_advantages(batch, self.settings.gae_lambda)
+        for rollout in batch:
+            torch.sub(rollout.storage[f.RETURN], rollout.storage[f.BASELINE], out=rollout.storage[f.ADVANTAGE])
+        if self.settings.normalize_advantage:
+            self.normalize_advantages(batch)
+
+    def nothing_follows(self, rollout: Rollout) -> Array:
+        """Says of each step [T, N] whether it was the end of the agent's whole group, not only of the agent."""
+        return rollout.array(f.DONE)[:-1] & (rollout.array(f.FINAL_INDEX)[:-1] < 0)
+
+    @torch.no_grad()
+    def _write_values(self, rollout: Rollout) -> None:
+        """Writes values and baselines of all steps, and the values of what follows after last ones."""
+        names = [*rollout.obs_names, f.MATES, *leaves(rollout.spec.obs, f.MATE_OBS)]
+        fields = {name: rollout.flat(name) for name in [*names, *leaves(rollout.spec.action, f.MATE_ACTION)]}
+        value, baseline = rollout.flat(f.VALUE), rollout.flat(f.BASELINE)
+        for start in range(0, len(value), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            value[rows], baseline[rows] = self.critic.value_and_baseline({k: x[rows] for k, x in fields.items()})
+        ends = (rollout.flat(f.FINAL_INDEX) >= 0).nonzero().squeeze(1)
+        final_value = rollout.flat(f.FINAL_VALUE)
+        for some in torch.split(ends, ROWS_AT_ONCE) if len(ends) else ():
+            seen = rollout.final.take(rollout.flat(f.FINAL_INDEX)[some].long())
+            # Who really ended is not there any more; its mates are.
+            final_value[some] = self.critic.value(seen, ~rollout.flat(f.TERMINATED)[some])
+
+    def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
+        then, now = self.judge(minibatch)
+        surrogate = self.surrogate(then, now, fraction)
+        value, baseline = self.critic.value_and_baseline(then)
+        value_loss = self.value_loss(value, then[f.VALUE], then[f.RETURN], fraction)
+        baseline_loss = self.value_loss(baseline, then[f.BASELINE], then[f.RETURN], fraction)
+        error = value_loss + self.settings.baseline_coef * baseline_loss
+        parts = {"train/value_loss": value_loss.detach(), "train/baseline_loss": baseline_loss.detach()}
+        return Loss(surrogate.total + self.settings.value_coef * error, {**surrogate.parts, **parts})

@@ -1,0 +1,128 @@
+"""A critic for groups whose number of members changes: every member is an entity, and entities attend to each other.
+
+The same network answers two questions. What is the group to expect, given what everybody sees? And what is it to
+expect, given what everybody sees and what everybody but one agent does? The second is the baseline of that one agent:
+what it did itself is no part of it (Cohen et al. 2021, "On the Use and Misuse of Absorbing States in Multi-agent
+Reinforcement Learning").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from quintain.data import fields as f
+from quintain.data.mates import own_names
+from quintain.data.spec import BehaviorSpec, leaves
+from quintain.policies.encoders import Encoder
+from quintain.policies.networks import FUNCTIONS, linear, mlp
+from quintain.policies.settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+NUM_HEADS = 4
+
+
+class GroupCritic(nn.Module):
+    """Values groups of agents by what their members see, or see and do; who is absent changes nothing."""
+
+    def __init__(
+        self, spec: BehaviorSpec, settings: NetworkSettings, embedding_size: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.own_names = {mate: own for mate, own in own_names(spec).items() if mate in leaves(spec.obs, f.MATE_OBS)}
+        self.encoder = Encoder(leaves(spec.obs, f.OBS), settings, generator)
+        # Actions have a known scale, and no shape that convolutions would help with.
+        plain = settings.model_copy(update={"normalize_obs": False, "image_encoder": "flatten"})
+        self.action_encoder = Encoder(leaves(spec.action, f.MATE_ACTION), plain, generator)
+        num_seen, num_done = self.encoder.output_size, self.action_encoder.output_size
+        self.embed_seen = linear(num_seen, embedding_size, math.sqrt(2.0), generator)
+        self.embed_acted = linear(num_seen + num_done, embedding_size, math.sqrt(2.0), generator)
+        self.activate = FUNCTIONS[settings.activation]
+        self.attention = Attention(embedding_size, generator)
+        self.head = mlp(
+            embedding_size + 1,
+            settings.hidden_sizes,
+            1,
+            activation=settings.activation,
+            output_gain=1.0,
+            generator=generator,
+        )
+
+    def value(self, seen: Mapping[str, torch.Tensor], is_there: torch.Tensor) -> torch.Tensor:
+        """Returns the values [B] of groups; `is_there` [B] says of which groups the agent itself is a member still."""
+        own, mates = self._encode(seen)
+        members = torch.cat((self._embed(self.embed_seen, own), self._embed(self.embed_seen, mates)), dim=1)
+        return self._judge(members, torch.cat((is_there[:, None], seen[f.MATES]), dim=1))
+
+    def value_and_baseline(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what groups and their agents' baselines are worth, [B] each."""
+        own, mates = self._encode(batch)
+        own_seen = self._embed(self.embed_seen, own)
+        acted = self._embed(self.embed_acted, torch.cat((mates, self._actions(batch)), dim=2))
+        groups = torch.cat((own_seen, self._embed(self.embed_seen, mates)), dim=1)
+        # Both questions at once: twice the rows cost less than two passes.
+        members = torch.cat((groups, torch.cat((own_seen, acted), dim=1)))
+        present = functional.pad(batch[f.MATES], (1, 0), value=True)
+        value, baseline = self._judge(members, present.repeat(2, 1)).chunk(2)
+        return value, baseline
+
+    def observe(self, obs: Mapping[str, Array]) -> None:
+        """Learns the observations' scale from a batch."""
+        self.encoder.observe(obs)
+
+    def _encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the features of agents [B, 1, F] and of their mates [B, M, F]."""
+        own = self.encoder({name: batch[name] for name in self.own_names.values()})
+        named = {name: batch[mate] for mate, name in self.own_names.items()}
+        return own[:, None], _each(self.encoder, named, batch[f.MATES])
+
+    def _actions(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Returns what mates do as features [B, M, A]."""
+        names = [*self.action_encoder.numbers, *self.action_encoder.choices]
+        return _each(self.action_encoder, {name: batch[name] for name in names}, batch[f.MATES])
+
+    def _embed(self, layer: nn.Linear, features: torch.Tensor) -> torch.Tensor:
+        return self.activate(functional.linear(features, layer.weight, layer.bias))
+
+    def _judge(self, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        pooled = self.attention(members, present)
+        # A mean does not say over how many.
+        size = present.sum(dim=1, keepdim=True).to(pooled.dtype).log()
+        value: torch.Tensor = self.head(torch.cat((pooled, size), dim=1)).squeeze(1)
+        return value
+
+
+def _each(encode: Encoder, fields: Mapping[str, torch.Tensor], places: torch.Tensor) -> torch.Tensor:
+    """Returns the features [B, M, F] of what stands at each of M places."""
+    if not places.shape[1]:
+        return torch.zeros((*places.shape, encode.output_size), device=places.device)
+    features: torch.Tensor = encode({name: rows.flatten(0, 1) for name, rows in fields.items()})
+    return features.view(*places.shape, encode.output_size)
+
+
+class Attention(nn.Module):
+    """Lets members attend to each other, adds what each learned to what it was, and takes the mean of those present."""
+
+    def __init__(self, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.size = size
+        self.ask = linear(size, 3 * size, 1.0, generator)
+        self.answer = linear(size, size, 1.0, generator)
+
+    def forward(self, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        """Returns one row [B, H] for members [B, E, H] of which those count that are present [B, E], at least one."""
+        normal = functional.layer_norm(members, (self.size,))
+        asked = functional.linear(normal, self.ask.weight, self.ask.bias)
+        # [B, heads, E, size of a head] each
+        query, key, worth = asked.view(*asked.shape[:2], 3, NUM_HEADS, -1).permute(2, 0, 3, 1, 4)
+        heard = functional.scaled_dot_product_attention(query, key, worth, attn_mask=present[:, None, None, :])
+        told = functional.linear(heard.transpose(1, 2).flatten(2), self.answer.weight, self.answer.bias)
+        share = present / present.sum(dim=1, keepdim=True)
+        return (functional.layer_norm(normal + told, (self.size,)) * share[:, :, None]).sum(dim=1)

@@ -1,0 +1,119 @@
+"""SAC with memory for agents that come and go: sequences in replay, and a resume that is exact."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from quintain.algorithms.sequence_sac import SequenceSAC
+from quintain.behaviors.translate import CommandLine, translate
+from quintain.behaviors.yaml_import import check_configuration
+from quintain.data import fields as f
+from quintain.errors import SettingsError
+from quintain.settings.tree import RunFile
+from quintain.settings.yaml_text import parse
+from quintain.testing import assert_resumes_exactly
+from tests.behaviors.runs import make
+from tests.behaviors.test_sac import sac_file
+
+
+def recurrent_file(task: str, env_steps: int = 300, cell: str = "lstm", **policy: object) -> RunFile:
+    settings = sac_file(task, env_steps).to_dict()
+    for behavior in settings["experiment"]["behaviors"].values():
+        behavior["policy"] |= {"memory": {"cell": cell, "size": 4}, **policy}
+    return RunFile.from_mapping(settings)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("task", ["balance_ball", "gates"])
+def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str, cell: str) -> None:
+    assert_resumes_exactly(recurrent_file(task, cell=cell, normalize_obs=True), stop_after_steps=[9, 14])
+
+
+def test_sequences_are_kept_whole_and_learned_from() -> None:
+    trainer = make(recurrent_file("gates", 600))
+    [gate] = trainer.trainers.values()
+    assert isinstance(gate.algorithm, SequenceSAC)
+    before = [parameter.detach().clone() for parameter in gate.policy.memory.parameters()]  # type: ignore[union-attr]
+    trainer.train()
+    memory = gate.store.memory  # type: ignore[attr-defined]  # a store with replay
+    # 200 transitions in sequences of 8.
+    assert (memory.buffer_size, len(memory)) == (25, 25)
+    assert memory.num_added > 25
+    drawn = memory.draw(np.arange(25))
+    valid = drawn[f.VALID].numpy()
+    assert valid[:, 0].all()
+    assert (np.diff(valid.astype(int), axis=1) <= 0).all(), "a sequence has no gaps"
+    for old, new in zip(before, gate.policy.memory.parameters(), strict=True):  # type: ignore[union-attr]
+        assert not torch.equal(old, new)
+
+
+def test_replayed_from_its_beginning_a_sequence_is_remembered_as_when_it_was_collected() -> None:
+    settings = recurrent_file("balance_ball", 300).replace(
+        "experiment.behaviors.Ball.algorithm.learning_starts", 10_000
+    )
+    trainer = make(settings)
+    # Nothing is learned, so that one set of weights acts from beginning to end.
+    trainer.train()
+    [ball] = trainer.trainers.values()
+    memory, policy = ball.store.memory, ball.policy  # type: ignore[attr-defined]
+    drawn = {name: field.clone() for name, field in memory.draw(np.arange(len(memory))).items()}
+    state = drawn[f.POLICY_STATE]
+    seen = drawn[f.OBS].transpose(0, 1).flatten(0, 1)
+    with torch.no_grad():
+        first = torch.zeros(len(seen), dtype=torch.bool)
+        hidden = policy.memory.replay(policy.encoder({f.OBS: seen}), state, first).view(9, len(state), 4)  # type: ignore[union-attr, attr-defined, operator]
+    full = drawn[f.VALID].all(dim=1)
+    goes_on = [
+        (row, other)
+        for row in full.nonzero()[:, 0].tolist()
+        for other in range(len(state))
+        # The next sequence of the same agent begins with what was seen after this one's last step.
+        if torch.equal(drawn[f.OBS][row, 8], drawn[f.OBS][other, 0])
+    ]
+    assert goes_on, "some episode is longer than a sequence"
+    for row, other in goes_on:
+        assert bool(state[other].any())
+        torch.testing.assert_close(hidden[7, row], state[other, :4], atol=1e-5, rtol=1e-5)
+
+
+def test_agents_remember_while_they_explore() -> None:
+    trainer = make(recurrent_file("gates", 600))
+    [gate] = trainer.trainers.values()
+    assert bool(gate.policy.acts_at_random)  # type: ignore[attr-defined]
+    trainer.agents.play(3, lambda: False)
+    assembler = trainer.agents.collectors["Gate"].assembler
+    assert np.abs(assembler.state[assembler.slots.is_used]).sum() > 0.0
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        ({"env": {"type": "gym", "id": "Pendulum-v1"}}, "only agents .* have a replay of sequences"),
+        ({"rollout": {"type": "trajectory_replay", "time_horizon": 64, "buffer_size": 32}}, "no room for one sequence"),
+    ],
+)
+def test_what_cannot_work_is_refused(experiment: dict[str, dict[str, object]], words: str) -> None:
+    behavior = {"algorithm": {"type": "sac", "batch_size": 16}, "policy": {"memory": {}}}
+    if "rollout" in experiment:
+        behavior["rollout"] = experiment["rollout"]
+    env = experiment.get("env", {"type": "agents", "id": "quintain.envs.agents.tasks:gates"})
+    with pytest.raises(SettingsError) as refusal:
+        RunFile.from_mapping({"experiment": {"env": env, "behaviors": {"Gate": behavior}}})
+    assert re.search(words, "\n".join([refusal.value.message, *refusal.value.notes]))
+
+
+def test_memory_of_a_file_of_the_other_package_is_understood() -> None:
+    text = """\
+behaviors:
+  Gate:
+    trainer_type: sac
+    hyperparameters: {batch_size: 128}
+    network_settings: {memory: {memory_size: 32, sequence_length: 16}}
+"""
+    request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
+    policy = request.run_file.experiment.behaviors["Gate"].policy.model_dump()
+    assert policy["memory"] == {"cell": "lstm", "size": 16}
