@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from quintain.behavior_files import file_name
+from quintain.behaviors import SimpleEnvManager, TrainerController, TrainerFactory
+from quintain.behaviors.trainer_settings import PPOSettings, PPOTrainerSettings
+from quintain.envs.agents.tasks import balance_ball
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.launch import checkpoint_of, resume, start
 from quintain.policies import unity_export
@@ -209,6 +212,22 @@ def test_timers_are_written_at_the_end(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if "Ball/train/policy_loss" in row][-1]
     assert root["gauges"]["Ball/train/policy_loss"]["value"] == last["Ball/train/policy_loss"]
+
+
+def test_a_run_of_the_other_packages_controller_leaves_the_same_files(tmp_path: Path) -> None:
+    settings = PPOTrainerSettings(
+        hyperparameters=PPOSettings(batch_size=64, buffer_size=128), max_steps=300, checkpoint_interval=150
+    )
+    factory = TrainerFactory({"Ball": settings}, str(tmp_path), seed=1)
+    controller = TrainerController(factory, str(tmp_path), "first", training_seed=1)
+    controller.start_learning(SimpleEnvManager(balance_ball()))
+    status = status_of(tmp_path / "first")
+    assert (tmp_path / "first" / "Ball.onnx").is_file()
+    assert status["Ball"]["final_checkpoint"]["steps"] == controller.trainers["Ball"].get_step
+    assert models_of(tmp_path / "first", "Ball") == [
+        f"Ball-{each['steps']}.onnx" for each in status["Ball"]["checkpoints"]
+    ]
+    assert len(status["Ball"]["checkpoints"]) >= 2
 
 
 def test_names_of_behaviours_stay_inside_the_run() -> None:

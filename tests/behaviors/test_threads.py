@@ -15,8 +15,10 @@ import pytest
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
 from quintain.errors import QuintainError, SettingsError
-from quintain.launch import start
+from quintain.infer import _player
+from quintain.launch import checkpoint_of, start
 from quintain.policies.actor_critic import ActorCritic
+from quintain.run import Run
 from quintain.services.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
@@ -235,6 +237,24 @@ def test_a_run_that_goes_back_drops_what_was_begun(tmp_path: Path, monkeypatch: 
     assert all(bool(weight.isfinite().all()) for weight in joint.policy.parameters())
     joint.close()
     launched.run.close()
+
+
+def test_agents_act_with_the_weights_that_a_run_is_given(tmp_path: Path) -> None:
+    """Not with the copy that was made before they came: at the start of a run, and where nothing is learned."""
+    first = start(threaded("gates", 300), runs_dir=tmp_path, run_id="a", quiet=True)
+    first.trainer.train()
+    first.trainer.close()
+    first.run.close()
+    checkpoint = checkpoint_of(tmp_path, "a")
+    other = start(threaded("gates"), runs_dir=tmp_path, run_id="b", quiet=True, initialize_from=checkpoint)
+    player = _player(Run(threaded("gates"), []), checkpoint, is_deterministic=True)
+    trained_weights = first.trainer.trainers["Gate"].policy.state_dict()  # type: ignore[attr-defined]
+    for trainer in (other.trainer, player):
+        joint: Any = trainer
+        acting = joint.agents.collectors["Gate"].policy
+        assert list(differences(trained_weights, acting.state_dict())) == []
+        joint.close()
+    other.run.close()
 
 
 def test_no_thread_outlives_its_trainer() -> None:
