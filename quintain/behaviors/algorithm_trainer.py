@@ -14,7 +14,7 @@ from quintain.behaviors.translate import behavior_settings
 from quintain.data import fields as f
 from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
-from quintain.data.trajectory import Closed, TrajectoryBlock
+from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
 from quintain.rng import Rng
@@ -153,6 +153,16 @@ class POCATrainer(PPOTrainer):
 
     follows_groups: ClassVar[bool] = True
     reported: ClassVar[dict[str, str]] = {**PPOTrainer.reported, "Losses/Baseline Loss": "train/baseline_loss"}
+
+    def _process_trajectory(self, trajectory: Trajectory) -> None:
+        super()._process_trajectory(trajectory)
+        totals, agent = self.collected_rewards.setdefault("group", {}), trajectory.agent_id
+        totals[agent] = totals.get(agent, 0.0) + float(trajectory.fields[GROUP_REWARD].sum())
+        if trajectory.done_reached:
+            total = totals.pop(agent)
+            # Who left early did not hear of what its group got later.
+            if trajectory.all_group_dones_reached:
+                self.stats_reporter.add_stat("Environment/Group Cumulative Reward", total)
 
     @staticmethod
     def get_trainer_name() -> str:

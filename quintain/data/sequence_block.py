@@ -63,6 +63,9 @@ class SequenceBlock(Rollout):
         self.sequence = sequence
         self.num_columns = self.num_held = self.num_episodes = 0
         self.final.clear()
+        if f.MATES in self.memory:
+            # For how many mates there is room depends on what it holds now, and not on what it held before.
+            self._set_width(0)
         self.seal()
 
     def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:

@@ -116,6 +116,9 @@ class TrajectoryBlock(Rollout):
         self.sequence = sequence
         self.num_episodes = self.num_steps = 0
         self.final.clear()
+        if f.MATES in self.memory:
+            # For how many mates there is room depends on what it holds now, and not on what it held before.
+            self._set_width(0)
         self.seal()
 
     def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:
@@ -123,7 +126,9 @@ class TrajectoryBlock(Rollout):
         start, end = self.num_steps, self.num_steps + int(closed.lengths.sum())
         self._make_room(end)
         self.num_steps = end
-        self._make_places(closed.num_places(steps))
+        width = closed.num_places(steps)
+        if width and width > self.memory[f.MATES].shape[2]:
+            self._set_width(width)
         places = closed.places(steps[f.REWARD].shape[1])
         for name, field in steps.items():
             if name in ADDED_REWARDS:
@@ -179,11 +184,9 @@ class TrajectoryBlock(Rollout):
                 self.memory[name] = grown
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
-    def _make_places(self, width: int) -> None:
-        """Makes room for at least so many mates, in a block that keeps them."""
-        if width and width > self.memory[f.MATES].shape[2]:
-            set_width(self, self.memory, width)
-            self.faces = {name: field.numpy() for name, field in self.memory.items()}
+    def _set_width(self, width: int) -> None:
+        set_width(self, self.memory, width)
+        self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
     def state_dict(self) -> State:
         self.seal()
@@ -197,8 +200,7 @@ class TrajectoryBlock(Rollout):
         self._make_room(num_rows)
         self.num_steps = num_rows
         if f.MATES in self.memory:
-            set_width(self, self.memory, state["fields"][f.MATES].shape[2])
-            self.faces = {name: field.numpy() for name, field in self.memory.items()}
+            self._set_width(state["fields"][f.MATES].shape[2])
         self.seal()
         super().load_state_dict(state)
         self.num_episodes = state["num_episodes"]

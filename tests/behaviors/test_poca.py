@@ -43,7 +43,7 @@ def test_a_fresh_trainer_that_loads_a_state_goes_on_the_same() -> None:
     trainer, other = make(poca_file()), make(poca_file())
     for _ in range(3):
         trainer.advance()
-    # Wider than it ever was: groups of four have been seen, and then the state of a beginner comes back.
+    # Groups of four have been seen, and then the state of a beginner comes back, which has seen nobody.
     saved = trainer.state_dict()
     other.load_state_dict(saved)
     assert list(differences(saved["training"], other.state_dict()["training"])) == []
@@ -191,6 +191,10 @@ def test_single_trajectories_say_who_stood_beside() -> None:
     assert left_early, "somebody left while others went on"
     assert not any(each.all_group_dones_reached for each in left_early)
     assert any(each.all_group_dones_reached for each in kept)
+    told = trainer.stats_reporter.get_stats_summaries("Environment/Group Cumulative Reward")
+    assert told.num == sum(each.all_group_dones_reached for each in kept)
+    # Three steps at most are in a trajectory, and an open door brings 1 in each step but the first.
+    assert 0.0 <= told.mean <= 7.0
     step = next(each for each in kept if each.steps[0].group_status).steps[0]
     mate = step.group_status[0]
     assert mate.obs[0].shape == (3,)

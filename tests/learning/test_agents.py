@@ -100,6 +100,25 @@ def test_gates_are_learned_by_sac(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("task", ["balance_ball", "gates"])
+def test_numbers_and_choices_are_learned_by_poca(task: str, seed: int) -> None:
+    """Balls are groups of one; gates two groups of six, in which each agent is credited with what all of them get."""
+    [name] = TASKS[task]
+    learned = behavior(name)
+    # Returns of six agents are too large for values that move by 0.2 in an update.
+    learned["algorithm"] |= {"type": "poca", "clip_value": None}
+    env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}"}
+    budget = {"env_steps": 60_000 if task == "balance_ball" else 36_000}
+    experiment = {"seed": seed, "budget": budget, "env": env, "behaviors": {name: learned}}
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    assert score(trainer, name) >= {"Ball": 18.0, "Gate": 0.95}[name]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_agents_of_a_parallel_game_learn_to_share_out_landmarks(seed: int) -> None:
     env = {"type": "agents", "id": "quintain.envs.agents.spread:Spread", "num_lanes": 16}
     learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.95}}}

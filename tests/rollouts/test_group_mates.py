@@ -222,5 +222,5 @@ def test_a_block_with_fewer_mates_than_before_keeps_nobody_from_before() -> None
             assert each.array(f.FINAL_INDEX)[:2, 0].tolist() == [-1, 0 if width else -1]
             if width:
                 assert float(each.final.rows[f.MATE_OBS][0].sum()) == 8.0 * width
-            state = each.state_dict()
-            assert state["fields"][f.MATE_OBS].shape[2] == 3, "places are not given up"
+            # How wide it is depends on what it holds: a resumed run has not seen what was there before.
+            assert each.state_dict()["fields"][f.MATE_OBS].shape[2] == width
