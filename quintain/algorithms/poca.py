@@ -55,8 +55,8 @@ class POCA(PPO):
     ) -> None:
         if not isinstance(policy, ActorOnly):
             raise SettingsError(
-                f"poca has a critic of its own, which sees whole groups; a {type(policy).__name__} would have another "
-                f"for nothing. Use policy.type actor_only",
+                f"poca has a critic of its own, which sees whole groups; that of {type(policy).__name__} would learn "
+                f"nothing. Use policy.type actor_only",
                 code="E0224",
             )
         generator = (rng or Rng(0)).torch_generator("critic")
