@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from quintain.envs.agents.factory import agent_env
 from quintain.envs.hosting import Hosting
 from quintain.errors import SettingsError
 from quintain.kernel_notes import kernel_notes
+from quintain.placements.learner_thread import LearnerThread
+from quintain.placements.snapshots import align, alignment_of
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
@@ -32,6 +35,7 @@ from quintain.trainers.events import EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
 from quintain.trainers.joint import JointTrainer
+from quintain.trainers.threaded import ThreadedTrainer
 
 if TYPE_CHECKING:
     from quintain.services.writers import Writer
@@ -69,15 +73,14 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
         return not trainers[behavior].is_finished
 
     def is_stopping() -> bool:
-        return joint.should_stop()
+        return joint.should_stop() or joint.has_failed
 
     for name, maker in makers.items():
         shared = SharedStats(stats, prefix_of(name, len(makers)))
         for note in kernel_notes(maker.policy, maker.algorithm):
             writer.note(note if len(makers) == 1 else f"{name}: {note}")
         parts = maker.parts(AgentSource(name, world, needs, is_stopping), shared, sessions[name], writer)
-        trainer_class: Any = load_part("trainer", maker.settings.trainer)
-        trainers[name] = trainer_class.from_parts(parts)
+        trainers[name] = maker.trainer(parts)
     own = {name: maker.own_budget for name, maker in makers.items() if maker.own_budget is not None}
     joint = JointTrainer(trainers, world, own, stats=stats, session=session, writer=writer, curriculum=curriculum)
     for each in sessions.values():
@@ -101,6 +104,7 @@ class _Maker:
         self, run_file: RunFile, name: str, settings: Behavior, env: AgentEnv, session: Session, writer: Writer
     ) -> None:
         self.run_file = run_file
+        self.name = name
         self.settings = settings
         self.rng = Rng(run_file.experiment.seed).child("behaviors").child(name)
         rollout: Any = settings.rollout
@@ -112,24 +116,37 @@ class _Maker:
             settings.algorithm, self.policy, signals, self.rng.child("algorithm")
         )
         self.episodes = EpisodeWindow()
+        self.max_staleness: int = getattr(rollout, "max_staleness", 0)
+        self.acting = _copy_of(self.policy) if self.max_staleness else self.policy
         self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
         self.collector = AgentCollector(
-            self.policy,
+            self.acting,
             rollout.time_horizon,
             self.rng.child("acting"),
             self.episodes.extend,
             follows_groups=self.needs_mates,
         )
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
-            self._block(rollout), rollout, *self._places(session, writer)
+            self._block(rollout),
+            rollout,
+            *self._places(session, writer),
+            *(self._block(rollout) for _ in range(self.max_staleness)),
         )
 
     def _block(self, rollout: Any) -> TrajectoryBlock | SequenceBlock:
         spec, state_size = self.policy.spec, self.policy.state_size
         if state_size:
             num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
-            return SequenceBlock(spec, rollout.time_horizon, num_columns, state_size, has_mates=self.needs_mates)
-        return TrajectoryBlock(spec, rollout.steps_per_batch + rollout.time_horizon, has_mates=self.needs_mates)
+            return SequenceBlock(
+                spec,
+                rollout.time_horizon,
+                num_columns,
+                state_size,
+                has_mates=self.needs_mates,
+                num_components=self.policy.num_components,
+            )
+        num_rows = rollout.steps_per_batch + rollout.time_horizon
+        return TrajectoryBlock(spec, num_rows, has_mates=self.needs_mates, num_components=self.policy.num_components)
 
     def _places(self, session: Session, writer: Writer) -> list[Any]:
         """Returns where remembered transitions lie, if any are."""
@@ -142,6 +159,20 @@ class _Maker:
         if note:
             writer.note(note)
         return [allocate]
+
+    def trainer(self, parts: Parts) -> Trainer:
+        """Makes the trainer, with somebody who learns beside it where there are threads."""
+        trainer_class: Any = load_part("trainer", self.settings.trainer)
+        if self.run_file.run.placement.type != "threads":
+            made: Trainer = trainer_class.from_parts(parts)
+            return made
+        if trainer_class is not Trainer:
+            raise SettingsError(
+                f"run.placement threads: a trainer of type {self.settings.trainer.type} has stages of its own, which "
+                f"are not learned beside acting. Set run.placement to local",
+                code="E0253",
+            )
+        return ThreadedTrainer.beside(parts, LearnerThread(self.name), self.max_staleness, self.acting)
 
     def parts(self, source: AgentSource, stats: StatsReporter, session: Session, writer: Writer) -> Parts:
         budget = self.own_budget or self.run_file.experiment.budget.env_steps
@@ -159,6 +190,13 @@ class _Maker:
             hosting=Hosting(),
             writer=writer,
         )
+
+
+def _copy_of(policy: Policy) -> Policy:
+    """Returns a policy that acts as this one does to the last bit, and changes only when it is told to."""
+    acting = copy.deepcopy(policy)
+    align(acting, alignment_of(policy))
+    return acting
 
 
 def _behaviors_of(run_file: RunFile, env: AgentEnv, writer: Writer) -> dict[str, Behavior]:

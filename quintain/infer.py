@@ -110,6 +110,8 @@ def _player(run: Run, checkpoint: Path, is_deterministic: bool) -> JointTrainer:
     loaded = load(checkpoint)
     require_same_spec(trainer.policy, loaded)
     restore_policy(trainer.policy, loaded)
-    for collector in trainer.agents.collectors.values():
+    for name, collector in trainer.agents.collectors.items():
+        # Not a copy that was made before the weights came.
+        collector.policy = trainer.trainers[name].policy
         collector.is_deterministic = is_deterministic
     return trainer

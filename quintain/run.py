@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quintain.behavior_files import BehaviorFiles
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.follow import decide, is_report_due
 from quintain.rank_state import broadcast_state, gather_state, joint_exactness, share_policy
@@ -24,6 +25,7 @@ from quintain.services.run_directory import RunDirectory, Status
 from quintain.services.run_names import default_run_id
 from quintain.services.signals import StopSignals
 from quintain.services.writers import RunSummary, Writer, WriterGroup
+from quintain.settings.agent_rules import has_agents
 from quintain.versions import facts
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Run:
         self.checkpoints: CheckpointManager | None = None
         self.metrics: MetricsFile | None = None
         self.event_log: EventLog | None = None
+        self.files: BehaviorFiles | None = None
         self.last: Checkpoint | None = None
         self.last_commit_time = time.monotonic()
         self.failed_commits = 0
@@ -98,6 +101,8 @@ class Run:
         self.resources.callback(self.metrics.close)
         self.event_log = EventLog(directory.events)
         self.resources.callback(self.event_log.close)
+        if has_agents(self.run_file.experiment):
+            self.files = BehaviorFiles(self.run_file, directory)
 
     def write_settings(self) -> None:
         assert self.directory is not None
@@ -167,6 +172,8 @@ class Run:
                     yield
                     self.state = "stopped" if trainer.stop_reason else "finished"
                     self._commit_last(trainer)
+                    if self.files is not None and self.last is not None:
+                        self.files.finish(trainer, self.last)
                     self._report_idle_events(trainer)
         except BaseException as error:
             self.state = "failed"
@@ -297,6 +304,8 @@ class Run:
         row = stats.write_stats(progress.env_steps)
         if self.metrics is not None:
             self.metrics.append(progress.env_steps, row)
+        if self.files is not None:
+            self.files.reported(row)
 
     def _is_commit_due(self, trainer: Trainer) -> bool:
         every, progress = self.run_file.run.checkpoint, trainer.progress
@@ -305,6 +314,7 @@ class Run:
             or (every.every_updates is not None and progress.updates % every.every_updates == 0)
             or (every.every_seconds is not None and time.monotonic() - self.last_commit_time >= every.every_seconds)
             or trainer.records.is_new_best(progress.env_steps)
+            or (self.files is not None and self.files.is_due(trainer))
         )
 
     def _try_commit(self, trainer: Trainer) -> None:
@@ -330,15 +340,20 @@ class Run:
         if self.metrics is not None:
             self.metrics.sync()
         step = trainer.progress.env_steps
+        is_best = trainer.records.is_new_best(step)
+        if self.files is not None:
+            self.checkpoints.needed = self.files.needed
+            is_best = self.files.is_best(trainer) or is_best
         state = gather_state(trainer)
         about = checkpoint_facts(self.run_file, trainer, joint_exactness(trainer))
-        is_best = trainer.records.is_new_best(step)
         try:
             self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
         finally:
             trainer.world.broadcast(b"")  # the others wait for the disk
         self.last_commit_time = time.monotonic()
         self._write_status(trainer)
+        if self.files is not None:
+            self.files.committed(trainer, self.last)
         return self.last
 
     def _write_status(self, trainer: Trainer, exit_code: int | None = None, reason: str | None = None) -> None:

@@ -66,12 +66,15 @@ def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
     A list of what is allowed, not of what is secret: free text and what is passed on to an environment stay here.
     """
     experiment = run_file.experiment.model_dump(mode="json")
-    behavior = next(iter(experiment["behaviors"].values()))
+    behaviors = {
+        name: {block: behavior[block] for block in _SHOWN_BLOCKS} for name, behavior in experiment["behaviors"].items()
+    }
     shown = {
         "seed": experiment["seed"],
         "budget": experiment["budget"],
         "env": {name: value for name, value in experiment["env"].items() if name in _SHOWN_OF_ENV},
-        **{name: behavior[name] for name in _SHOWN_BLOCKS},
+        # Where there is only one, its name says nothing.
+        **(next(iter(behaviors.values())) if len(behaviors) == 1 else behaviors),
     }
     return {
         path: value

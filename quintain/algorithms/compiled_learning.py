@@ -96,13 +96,14 @@ class CompiledLearning:
         choices, numbers = self.actions.views(arrays)
         actor, critic = self.policy.trunk, self.policy.critic_trunk
         actor_features = _features(actor, flat)
-        allowed = arrays.get(f.ACTION_MASK)
+        nothing = np.zeros((len(actor_features), 0), np.float32)
         return Experience(
             actor_features,
             actor_features if critic is None else _features(critic, flat),
-            np.zeros((len(actor_features), 0), np.bool_) if allowed is None else allowed,
+            arrays.get(f.ACTION_MASK, nothing.astype(np.bool_)),
             choices,
             numbers,
+            arrays.get(f.COMPONENTS, nothing),
             *(arrays[name] for name in (f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)),
         )
 
@@ -110,7 +111,8 @@ class CompiledLearning:
         size = tile_size(num_rows)
         if size not in self.scratch:
             units = num_units(self.tables)
-            self.scratch[size] = Scratch(*(aligned_zeros(num, size) for num in (units, units, units, 2)))
+            judged = 2 + self.policy.num_components
+            self.scratch[size] = Scratch(*(aligned_zeros(num, size) for num in (units, units, units, judged)))
         return self.scratch[size]
 
 
@@ -118,7 +120,7 @@ def _weights(settings: PPOSettings, fraction: float) -> PPOWeights:
     """Returns the coefficients of the loss when `fraction` of the budget is spent."""
     return PPOWeights(
         settings.clip_coef.at(fraction),
-        math.inf if settings.clip_value is None else settings.clip_value,
+        math.inf if settings.clip_value is None else settings.clip_value.at(fraction),
         settings.entropy_coef.at(fraction),
         settings.value_coef,
     )

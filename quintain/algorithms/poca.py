@@ -105,8 +105,8 @@ class POCA(PPO):
         then, now = self.judge(minibatch)
         surrogate = self.surrogate(then, now, fraction)
         value, baseline = self.critic.value_and_baseline(then)
-        value_loss = self.value_loss(value, then[f.VALUE], then[f.RETURN])
-        baseline_loss = self.value_loss(baseline, then[f.BASELINE], then[f.RETURN])
+        value_loss = self.value_loss(value, then[f.VALUE], then[f.RETURN], fraction)
+        baseline_loss = self.value_loss(baseline, then[f.BASELINE], then[f.RETURN], fraction)
         error = value_loss + self.settings.baseline_coef * baseline_loss
         parts = {"train/value_loss": value_loss.detach(), "train/baseline_loss": baseline_loss.detach()}
         return Loss(surrogate.total + self.settings.value_coef * error, {**surrogate.parts, **parts})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
-    not_state = Algorithm.not_state | {"kernels", "why_plain"}
+    not_state = Algorithm.not_state | {"kernels", "why_plain", "minibatch_fields"}
 
     def __init__(
         self,
@@ -37,6 +37,9 @@ class PPO(Algorithm):
         super().__init__(settings, policy, signals, rng)
         self.settings: PPOSettings = settings
         self.adapted_learning_rate = settings.learning_rate.start
+        if settings.clip_per_component:
+            policy.keep_components()
+            self.minibatch_fields = (*type(self).minibatch_fields, f.COMPONENTS)  # type: ignore[misc]  # as settings say
         self.why_plain = why_plain(self, is_changed=type(self) is not PPO)
         self.kernels = None if self.why_plain else make_kernels(self)
 
@@ -99,22 +102,24 @@ class PPO(Algorithm):
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         then, now = self.judge(minibatch)
         surrogate = self.surrogate(then, now, fraction)
-        value_loss = self.value_loss(now[f.VALUE], then[f.VALUE], then[f.RETURN])
+        value_loss = self.value_loss(now[f.VALUE], then[f.VALUE], then[f.RETURN], fraction)
         total = surrogate.total + self.settings.value_coef * value_loss
-        losses = {"train/policy_loss": surrogate.parts["train/policy_loss"], "train/value_loss": value_loss.detach()}
-        return Loss(total, {**losses, **surrogate.parts})
+        # In the order in which kernels report.
+        first = {"train/policy_loss": surrogate.parts["train/policy_loss"], "train/value_loss": value_loss.detach()}
+        return Loss(total, {**first, **surrogate.parts})
 
     def surrogate(self, then: Minibatch, now: Minibatch, fraction: float) -> Loss:
         """Returns the loss of the policy alone: the clipped surrogate, less a bonus for entropy."""
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
-        advantage = then[f.ADVANTAGE]
-        log_ratio = now[f.LOG_PROB] - then[f.LOG_PROB]
-        ratio = log_ratio.exp()
+        advantage, log_ratio = then[f.ADVANTAGE], now[f.LOG_PROB] - then[f.LOG_PROB]
+        ratio = whole = log_ratio.exp()
+        if self.settings.clip_per_component:
+            advantage, ratio = advantage.unsqueeze(1), (now[f.COMPONENTS] - then[f.COMPONENTS]).exp()
         policy_loss = -torch.min(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip)).mean()
         entropy = now[f.ENTROPY].mean()
         with torch.no_grad():
             # Unbiased and always positive: (ratio - 1) - log ratio (http://joschu.net/blog/kl-approx.html).
-            approx_kl = (ratio - 1.0 - log_ratio).mean()
+            approx_kl = (whole - 1.0 - log_ratio).mean()
             clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
         return Loss(
             policy_loss - entropy_coef * entropy,
@@ -126,10 +131,13 @@ class PPO(Algorithm):
             },
         )
 
-    def value_loss(self, value: torch.Tensor, old_value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def value_loss(
+        self, value: torch.Tensor, old_value: torch.Tensor, target: torch.Tensor, fraction: float = 0.0
+    ) -> torch.Tensor:
         """Returns the mean squared error of values, of the worse of both where they moved further than they may."""
         error = (value - target).square()
         if self.settings.clip_value is not None:
-            near = old_value + (value - old_value).clamp(-self.settings.clip_value, self.settings.clip_value)
+            clip = self.settings.clip_value.at(fraction)
+            near = old_value + (value - old_value).clamp(-clip, clip)
             error = torch.max(error, (near - target).square())
         return error.mean()

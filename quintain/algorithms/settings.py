@@ -56,7 +56,10 @@ class PPOSettings(AlgorithmSettings):
     clip_coef: PositiveSchedule = constant(0.2)
     """How far the probability ratio may leave 1 before its gradient is cut."""
 
-    clip_value: Positive | None = None
+    clip_per_component: bool = False
+    """Clips the ratio of each number and choice of an action by itself, and averages; else that of the whole action."""
+
+    clip_value: PositiveSchedule | None = None
     """How far a value may move from the collected one; null does not clip values."""
 
     entropy_coef: NonNegativeSchedule = constant(0.0)
@@ -95,7 +98,7 @@ class POCASettings(PPOSettings):
 
     needs_mates: ClassVar[bool] = True
 
-    clip_value: Positive | None = 0.2
+    clip_value: PositiveSchedule | None = constant(0.2)
     """How far a value or a baseline may move from the first of an update; null does not clip them."""
 
     baseline_coef: NonNegative = 0.5

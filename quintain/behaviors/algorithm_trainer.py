@@ -59,16 +59,24 @@ class AlgorithmTrainer(RLTrainer):
         """Makes the algorithm, which has the optimizer, and the store that trajectories wait in."""
         if self.policy.state_size:
             raise SettingsError("trajectories in queues do not say what a policy remembered; leave memory out")
-        make_store, rollout = self._part("rollout", self.blocks["rollout"])
-        num_rows = rollout.steps_per_batch + rollout.time_horizon
-        block = TrajectoryBlock(self.policy.spec, num_rows, has_mates=self.follows_groups)
-        self.experience = make_store(block, rollout)
         signals = {}
         for name, given in self.blocks["reward_signals"].items():
             make_signal, settings = self._part("reward_signal", {"type": name, **given})
             signals[name] = make_signal(settings)
         make, settings = self._part("algorithm", self.blocks["algorithm"])
         algorithm: Algorithm = make(settings, self.policy, signals, self.rng.child("algorithm"))
+        # After the algorithm, which says what is to be kept of each step.
+        make_store, rollout = self._part("rollout", self.blocks["rollout"])
+        num_rows = rollout.steps_per_batch + rollout.time_horizon
+        self.experience = make_store(
+            TrajectoryBlock(
+                self.policy.spec,
+                num_rows,
+                has_mates=self.follows_groups,
+                num_components=self.policy.num_components,
+            ),
+            rollout,
+        )
         return algorithm
 
     def _part(self, kind: str, given: dict[str, Any]) -> tuple[Any, Any]:

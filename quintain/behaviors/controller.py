@@ -194,6 +194,12 @@ class TrainerController:
 
     def _trainer(self, name: str, spec: Any) -> RLTrainer:
         trainer = self.trainer_factory.generate(name)
+        if trainer.threaded:
+            raise SettingsError(
+                f"{name}: threaded is not built for trainers by hooks; set it to false, or let quintain train the "
+                f"configuration",
+                code="E0228",
+            )
         trainer.add_policy(name, trainer.create_policy(name, spec))
         trainer.publish_policy_queue(AgentManagerQueue(name, maxlen=1))
         return trainer

@@ -66,7 +66,7 @@ class TrajectoryQueueStore:
         self.horizon = horizon
         self.queue: AgentManagerQueue[Trajectory] = AgentManagerQueue(behavior_id, maxlen)
 
-    is_lent, is_taken, is_spent, is_full = True, False, False, False
+    is_lent, is_spent, is_full = True, False, False
 
     @property
     def trajectories(self) -> TrajectoryQueueStore:
@@ -83,6 +83,10 @@ class TrajectoryQueueStore:
 
     def ready(self) -> bool:
         """Says whether somebody should look: trajectories wait."""
+        return not self.queue.empty()
+
+    @property
+    def has_waiting(self) -> bool:
         return not self.queue.empty()
 
     def reserve(self) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
@@ -19,7 +20,7 @@ from quintain.behaviors.trainer_settings import (
     SACSettings,
     TrainerSettings,
 )
-from quintain.behaviors.unbuilt import notes_of, unbuilt
+from quintain.behaviors.unbuilt import learns_beside, notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
@@ -102,15 +103,20 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
     named, fallback = options.behaviors, options.default_settings
     blocks = dict(named) if fallback is None else {FALLBACK: fallback, **named}
     longest = max(each.max_steps for each in (named or blocks).values())
+    behaviors = {name: behavior_settings(each, longest) for name, each in blocks.items()}
+    run = run_settings(options, list((named or blocks).values()))
+    beside = [name for name, each in blocks.items() if learns_beside(each)]
+    for name in beside:
+        behaviors[name]["rollout"]["max_staleness"] = 1
+    if beside:
+        run["placement"] = {"type": "threads"}
     experiment = {
         "seed": _seed(options, typed),
         "budget": {"env_steps": longest},
         "env": _env(configuration, typed),
-        "behaviors": {name: behavior_settings(each, longest) for name, each in blocks.items()},
+        "behaviors": behaviors,
     }
-    return RunFile.from_mapping(
-        {"experiment": experiment, "run": run_settings(options, list((named or blocks).values()))}
-    )
+    return RunFile.from_mapping({"experiment": experiment, "run": run})
 
 
 def _seed(options: RunOptions, typed: CommandLine) -> int:
@@ -198,6 +204,8 @@ def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str
             "keep": KEEP_ALL if keep <= 0 else max(2, keep),
         },
         "report": {"every_env_steps": min(each.summary_freq for each in blocks)},
+        # There every run writes curves for TensorBoard; here every run that can.
+        "writers": ["console", *(["tensorboard"] if find_spec("tensorboard") else [])],
     }
 
 
@@ -227,6 +235,9 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "gae_lambda": numbers.lambd,
             "learning_rate": _schedule(numbers, "learning_rate"),
             "clip_coef": _schedule(numbers, "epsilon"),
+            # Meant to be so there too, where what values are compared with is overwritten.
+            "clip_value": _schedule(numbers, "epsilon"),
+            "clip_per_component": True,
             "entropy_coef": _schedule(numbers, "beta"),
             "value_coef": 0.5,
             "max_grad_norm": None,
@@ -244,10 +255,8 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
 
 
 def _poca_blocks(settings: TrainerSettings) -> dict[str, Any]:
-    blocks, numbers = _ppo_blocks(settings), settings.hyperparameters
-    assert isinstance(numbers, POCASettings)
-    # There values are clipped as ratios are, or would be: what they are compared with is overwritten.
-    own = {"type": "poca", "clip_value": numbers.epsilon, "embedding_size": settings.network_settings.hidden_units}
+    blocks = _ppo_blocks(settings)
+    own = {"type": "poca", "embedding_size": settings.network_settings.hidden_units}
     return {
         **blocks,
         "algorithm": {**blocks["algorithm"], **own},

@@ -39,13 +39,16 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     for name in ("self_play", "behavioral_cloning", "init_path"):
         if getattr(settings, name) is not None:
             yield name, "this is not built yet; leave it out"
-    if settings.threaded:
-        yield "threaded", "learning while agents act on is not built yet; set it to false"
     network = settings.network_settings
     if network.vis_encode_type not in ("simple", "fully_connected"):
         yield "network_settings.vis_encode_type", f"{network.vis_encode_type} is not built yet; use simple"
     if isinstance(settings.hyperparameters, PPOSettings) and settings.hyperparameters.shared_critic:
         yield "hyperparameters.shared_critic", "actor and critic have layers of their own; set it to false"
+
+
+def learns_beside(settings: TrainerSettings) -> bool:
+    """Says whether a behaviour is learned while its agents act on: replay is filled and learned from in turns."""
+    return settings.threaded and settings.trainer_type in ("ppo", "poca")
 
 
 def notes_of(configuration: Configuration) -> Iterator[str]:
@@ -59,6 +62,8 @@ def notes_of(configuration: Configuration) -> Iterator[str]:
         or path[-1] == "framework"
     ]
     for name, settings in configuration.options.behaviors.items():
+        if settings.threaded and not learns_beside(settings):
+            yield f"note: {name} is learned in turns: threaded has no effect for {settings.trainer_type}"
         memory = settings.network_settings.memory
         if memory is not None and memory.sequence_length != settings.time_horizon:
             yield (

@@ -28,7 +28,8 @@ _LINEAR_FROM = np.float32(20.0)
 @fast_part
 def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeliest: bool) -> None:
     """Writes actions drawn with the step's noise, or the likeliest ones, and their log-probabilities."""
-    allowed, noise, log_prob = step.allowed, step.noise, step.log_prob
+    allowed, noise, log_prob, components = step.allowed, step.noise, step.log_prob, step.components
+    has_components = components.shape[1] > 0
     for r in range(len(log_prob)):
         log_prob[r] = _ZERO
     for c in range(len(tables.choices)):
@@ -42,6 +43,8 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
                 chosen = _drawn(outputs, r, first, size, noise[r, c], allowed, mask)
             step.choices[r, c] = chosen
             log_prob[r] += outputs[first + chosen, r]
+            if has_components:
+                components[r, c] = outputs[first + chosen, r]
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
         for r in range(len(log_prob)):
@@ -49,9 +52,12 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
             drawn = _ZERO if is_likeliest else noise[r, len(tables.choices) + m]
             number = outputs[mean, r] + exp(log_std) * drawn
             step.numbers[r, m] = number
-            log_prob[r] += -_HALF * drawn * drawn - log_std - HALF_LOG_2PI
+            density = -_HALF * drawn * drawn - log_std - HALF_LOG_2PI
             if tables.is_squashed:
-                log_prob[r] -= log_slope(number)
+                density -= log_slope(number)
+            log_prob[r] += density
+            if has_components:
+                components[r, len(tables.choices) + m] = density
 
 
 @fast_part
@@ -60,9 +66,12 @@ def judge(
 ) -> None:
     """Writes log-probability and entropy of actions to `judged [2, R]`; column r is about row `rows[r]` of a batch.
 
+    Where components are clipped by themselves, their log-probabilities follow, and entropies of numbers are averaged.
     What `add_gradient` will need stays behind: log-probabilities in `outputs`, and probabilities in `deltas`.
     """
     allowed, choices, numbers = batch.allowed, batch.choices, batch.numbers
+    has_components = batch.components.shape[1] > 0
+    part = _part_of_entropy(tables, batch)
     for r in range(len(rows)):
         judged[0, r] = judged[1, r] = _ZERO
     for c in range(len(tables.choices)):
@@ -73,7 +82,10 @@ def judge(
             for k in range(first, first + size):
                 deltas[k, r] = exp(outputs[k, r])
                 judged[1, r] -= deltas[k, r] * outputs[k, r]
-            judged[0, r] += outputs[first + choices[rows[r], c], r]
+            log_prob = outputs[first + choices[rows[r], c], r]
+            judged[0, r] += log_prob
+            if has_components:
+                judged[2 + c, r] = log_prob
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
         for r in range(len(rows)):
@@ -81,8 +93,11 @@ def judge(
             number = numbers[rows[r], m]
             noise = (number - outputs[mean, r]) * exp(-log_std)
             slope = log_slope(number) if tables.is_squashed else _ZERO
-            judged[0, r] += -_HALF * noise * noise - log_std - HALF_LOG_2PI - slope
-            judged[1, r] += log_std + HALF_LOG_2PI + _HALF + slope
+            density = -_HALF * noise * noise - log_std - HALF_LOG_2PI - slope
+            judged[0, r] += density
+            judged[1, r] += part * (log_std + HALF_LOG_2PI + _HALF + slope)
+            if has_components:
+                judged[2 + len(tables.choices) + m, r] = density
 
 
 @fast_part
@@ -91,13 +106,17 @@ def add_gradient(
 ) -> None:
     """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the columns.
 
-    `pull` is how much the loss grows with each row's log-probability [R], and with the entropy of any.
+    `pull` is how much the loss grows with each row's log-probability [1, R], or with that of each of its components
+    [K, R], and with the entropy of any.
     """
-    (flat, grad), (by_log_prob, by_entropy) = parameters, pull
+    (flat, grad), (pulls, by_entropy) = parameters, pull
     choices, numbers = batch.choices, batch.numbers
+    has_components = batch.components.shape[1] > 0
+    by_part = by_entropy * _part_of_entropy(tables, batch)
     for c in range(len(tables.choices)):
         first = tables.choices[c, FIRST_OPTION]
         last = first + tables.choices[c, NUM_OPTIONS]
+        by_log_prob = pulls[c if has_components else 0]
         for r in range(len(rows)):
             entropy = _ZERO
             for k in range(first, last):
@@ -107,17 +126,24 @@ def add_gradient(
             deltas[first + choices[rows[r], c], r] += by_log_prob[r]
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        by_log_prob = pulls[len(tables.choices) + m if has_components else 0]
         for r in range(len(rows)):
             log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
             precision = exp(-log_std)
             noise = (numbers[rows[r], m] - outputs[mean, r]) * precision
             deltas[mean, r] = by_log_prob[r] * noise * precision
-            by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_entropy
+            by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_part
             if not tables.has_state_std:
                 grad[place] += by_log_std
             else:
                 is_free = LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= HIGHEST_LOG_STD
                 deltas[place, r] = by_log_std if is_free else _ZERO
+
+
+@fast_part
+def _part_of_entropy(tables: PolicyTables, batch: Any) -> Any:
+    """Returns how much the entropy of one number counts."""
+    return _ONE / np.float32(len(tables.numbers)) if batch.components.shape[1] and len(tables.numbers) else _ONE
 
 
 @fast_part

@@ -79,20 +79,33 @@ def _judge_actions(
     """Writes how the clipped surrogate and the entropy change with the actor's outputs."""
     (weights, share), (outputs, deltas, judged) = scales, ends
     judge(tables, parameters[0], outputs, deltas, batch, tile, judged)
-    clip, by_log_prob = np.float32(weights.clip), judged[0]
+    clip = np.float32(weights.clip)
+    num_components = batch.components.shape[1]
     for r in range(len(tile)):
         log_ratio = judged[0, r] - batch.log_prob[tile[r]]
-        ratio = exp(log_ratio)
-        gain = batch.advantage[tile[r]] * ratio
-        clipped_gain = batch.advantage[tile[r]] * min(max(ratio, _ONE - clip), _ONE + clip)
-        # In this order a number that is not one reaches the gradient, and the step is left out.
-        by_log_prob[r] = _ZERO if gain > clipped_gain else -gain * share
-        sums[POLICY_LOSS] -= min(gain, clipped_gain)
         sums[ENTROPY] += judged[1, r]
-        sums[APPROX_KL] += ratio - _ONE - log_ratio
-        sums[CLIP_FRACTION] += abs(ratio - _ONE) > clip
-    pull = by_log_prob, -np.float32(weights.entropy) * share
+        sums[APPROX_KL] += exp(log_ratio) - _ONE - log_ratio
+        if num_components == 0:
+            judged[0, r] = _clip(log_ratio, batch.advantage[tile[r]], clip, share, sums, _ONE)
+    part = _ONE / np.float32(max(1, num_components))
+    for k in range(num_components):
+        for r in range(len(tile)):
+            log_ratio = judged[2 + k, r] - batch.components[tile[r], k]
+            judged[2 + k, r] = _clip(log_ratio, batch.advantage[tile[r]], clip, share * part, sums, part)
+    pull = judged[2 if num_components else 0 :], -np.float32(weights.entropy) * share
     add_gradient(tables, parameters, outputs, deltas, batch, tile, pull)
+
+
+@fast_part
+def _clip(log_ratio: Any, advantage: Any, clip: Any, share: Any, sums: Array, part: Any) -> Any:
+    """Returns how the loss changes with a log-probability, and adds this part of it to the sums."""
+    ratio = exp(log_ratio)
+    gain = advantage * ratio
+    clipped_gain = advantage * min(max(ratio, _ONE - clip), _ONE + clip)
+    sums[POLICY_LOSS] -= part * min(gain, clipped_gain)
+    sums[CLIP_FRACTION] += part * (abs(ratio - _ONE) > clip)
+    # In this order a number that is not one reaches the gradient, and the step is left out.
+    return _ZERO if gain > clipped_gain else -gain * share
 
 
 @fast_part

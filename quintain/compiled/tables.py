@@ -46,7 +46,7 @@ class Scratch(NamedTuple):
     slopes: Array
     deltas: Array
     judged: Array
-    """[2, R], log-probabilities and entropies."""
+    """[2 + K, R], log-probabilities and entropies, and log-probabilities of components where each is clipped."""
 
 
 class ActingScratch(NamedTuple):
@@ -80,6 +80,8 @@ class Step(NamedTuple):
     """[N, C] int64."""
     numbers: Array
     """[N, M] float32."""
+    components: Array
+    """[N, C + M], log-probabilities of choices and numbers; no columns where nobody asks."""
     log_prob: Array
     value: Array
 
@@ -92,6 +94,8 @@ class Experience(NamedTuple):
     allowed: Array
     choices: Array
     numbers: Array
+    components: Array
+    """Log-probabilities of choices and then of numbers; no columns where the whole action is clipped."""
     log_prob: Array
     value: Array
     advantage: Array

@@ -42,7 +42,7 @@ class Slot:
     value: torch.Tensor
     noise: torch.Tensor
     leaves: dict[str, torch.Tensor]
-    """The leaves of obs and action, `first`, and the mask if there is one, by field name, as in a minibatch."""
+    """The leaves of obs and action, `first`, and the mask and components if there are any, by field name."""
     arrays: dict[str, Array] = field(default_factory=dict)
     """The same memory and that of all other fields as numpy arrays; none off the CPU."""
     prepared: Any = None
@@ -61,6 +61,7 @@ class Rollout:
         noise_size: int,
         state_size: int = 0,
         group_size: int = 1,
+        num_components: int = 0,
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
@@ -74,6 +75,8 @@ class Rollout:
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
         new = allocate or partial(_zeros, self.device)
         self.storage = _allocate(spec, num_lanes, num_steps, noise_size, new)
+        if num_components:
+            self.storage[f.COMPONENTS] = new((num_steps + 1, num_lanes, num_components), torch.float32)
         self.policy_state = new((num_lanes, state_size), torch.float32)
         obs = {name: self.storage[name] for name in self.obs_names}
         most = num_lanes * num_steps
@@ -91,13 +94,14 @@ class Rollout:
     def _slot(self, t: int) -> Slot:
         step = {name: tensor[t] for name, tensor in self.storage.items()}
         seen = [*self.obs_names, *leaves(self.spec.action, f.ACTION), f.FIRST]
+        seen += [name for name in (f.ACTION_MASK, f.COMPONENTS) if name in step]
         return Slot(
             obs=build(self.spec.obs, step, f.OBS),
             action=build(self.spec.action, step, f.ACTION),
             log_prob=step[f.LOG_PROB],
             value=step[f.VALUE],
             noise=step[f.NOISE],
-            leaves={name: step[name] for name in seen + ([f.ACTION_MASK] if self.spec.mask_size else [])},
+            leaves={name: step[name] for name in seen},
             arrays={name: array[t] for name, array in self.arrays.items()},
         )
 

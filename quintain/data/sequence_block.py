@@ -26,10 +26,24 @@ class SequenceBlock(Rollout):
     """
 
     def __init__(
-        self, spec: BehaviorSpec, horizon: int, num_columns: int, state_size: int, *, has_mates: bool = False
+        self,
+        spec: BehaviorSpec,
+        horizon: int,
+        num_columns: int,
+        state_size: int,
+        *,
+        has_mates: bool = False,
+        num_components: int = 0,
     ) -> None:
         """Makes room for so many trajectories; `has_mates` keeps what other members of a group saw and did too."""
-        super().__init__(spec, num_lanes=num_columns, num_steps=horizon, noise_size=0, state_size=state_size)
+        super().__init__(
+            spec,
+            num_lanes=num_columns,
+            num_steps=horizon,
+            noise_size=0,
+            state_size=state_size,
+            num_components=num_components,
+        )
         if has_mates:
             add_mates(self)
         self.memory = dict(self.storage)

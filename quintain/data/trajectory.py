@@ -93,9 +93,9 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
-    def __init__(self, spec: BehaviorSpec, num_rows: int, *, has_mates: bool = False) -> None:
+    def __init__(self, spec: BehaviorSpec, num_rows: int, *, has_mates: bool = False, num_components: int = 0) -> None:
         """Makes room for so many steps; `has_mates` keeps what other members of an agent's group saw and did too."""
-        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0)
+        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0, num_components=num_components)
         if has_mates:
             add_mates(self)
         self.memory, self.faces = self.storage, self.arrays

@@ -45,7 +45,7 @@ class Trunk(nn.Module):
         self.output_size = self.encoder.output_size if self.memory is None else self.memory.size
 
     def step(
-        self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor
+        self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the features of one step and the state after it."""
         features = self.encoder(obs)
@@ -135,7 +135,12 @@ class ActorCritic(Policy):
             slot.log_prob.copy_(self.head.mode(output, slot.leaves, mask))
         else:
             slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, mask))
+        if f.COMPONENTS in slot.leaves:
+            slot.leaves[f.COMPONENTS].copy_(self.head.evaluate_components(output, slot.leaves, mask)[0])
         return value_features
+
+    def keep_components(self) -> None:
+        self.num_components = self.head.num_components
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)
@@ -149,16 +154,28 @@ class ActorCritic(Policy):
         return value
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        log_prob, entropy, value_features = self.judge_actions(batch)
-        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: self.critic(value_features).squeeze(-1)}
+        judged, value_features = self.judge_actions(batch)
+        return {**judged, f.VALUE: self.critic(value_features).squeeze(-1)}
 
-    def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns log-probability and entropy of given actions, and the features that the critic sees."""
+    def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Returns log-probability and entropy of given actions by name, and the features that the critic sees."""
         states = self._states(batch.get(f.POLICY_STATE))
         features = self.trunk.replay(batch, states[0])
         value_features = features if self.critic_trunk is None else self.critic_trunk.replay(batch, states[1])
-        log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
-        return log_prob, entropy, value_features
+        output, mask = self.actor(features), batch.get(f.ACTION_MASK)
+        if f.COMPONENTS in batch:
+            parts, entropy = self.head.evaluate_components(output, dict(batch), mask)
+            return {f.LOG_PROB: parts.sum(dim=1), f.COMPONENTS: parts, f.ENTROPY: entropy}, value_features
+        log_prob, entropy = self.head.evaluate(output, dict(batch), mask)
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy}, value_features
+
+    @property
+    def actor_state_size(self) -> int:
+        return self.trunk.state_size
+
+    def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features, after = self.trunk.step(seen, state, None)
+        return self.actor(features), after
 
     def env_action(self, slot: Slot) -> Any:
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)

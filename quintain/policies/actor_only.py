@@ -42,5 +42,5 @@ class ActorOnly(ActorCritic):
         return torch.zeros(len(self.obs_rows(obs)), device=self.device)
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        log_prob, entropy, _ = self.judge_actions(batch)
-        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
+        judged, _ = self.judge_actions(batch)
+        return {**judged, f.VALUE: torch.zeros_like(judged[f.LOG_PROB])}

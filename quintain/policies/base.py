@@ -15,7 +15,7 @@ from quintain.data.env_values import env_shape, from_env, to_env
 from quintain.data.masks import mask_rows
 from quintain.data.rollout import Rollout, Slot
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves
-from quintain.errors import SpecMismatch
+from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.heads import NoiseSpec
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.rng import Rng
@@ -34,6 +34,8 @@ class Policy(nn.Module, ABC):
     noise: NoiseSpec
     state_size: int = 0
     """Numbers of memory per lane; 0 for a policy without memory."""
+    num_components: int = 0
+    """Choices and numbers of an action whose log-probabilities it writes each by itself; 0 while nobody asks."""
     has_values: ClassVar[bool] = True
     """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
 
@@ -56,6 +58,14 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns sample_log_prob, entropy and value of a batch's actions, with gradients."""
+
+    def keep_components(self) -> None:
+        """Writes log-probabilities of all components of an action from now on, wherever there is room for them."""
+        raise SettingsError(
+            f"algorithm.clip_per_component: a {type(self).__name__} does not say how likely each component of an "
+            f"action is",
+            code="E0224",
+        )
 
     def env_action(self, slot: Slot) -> Any:
         """Returns the step's action as the environment takes it, in the spec's own shape."""

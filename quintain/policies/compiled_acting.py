@@ -61,7 +61,10 @@ class CompiledActing:
         allowed = arrays.get(f.ACTION_MASK)
         if allowed is None:
             allowed = np.zeros((len(noise), 0), np.bool_)
-        step = Step(noise, allowed, choices, numbers, arrays[f.LOG_PROB], arrays[f.VALUE])
+        components = arrays.get(f.COMPONENTS)
+        if components is None:
+            components = np.zeros((len(noise), 0), np.float32)
+        step = Step(noise, allowed, choices, numbers, components, arrays[f.LOG_PROB], arrays[f.VALUE])
         seen = [_observed(encoder, slot) for encoder in dict.fromkeys(self.encoders)]
         encoded = [
             (encoder, observed.rows)
@@ -159,7 +162,7 @@ def _observed(encoder: Encoder, slot: Slot) -> Observed:
 def _no_action(value: Array) -> Step:
     """Returns a step of no lanes that values are written to."""
     columns = np.zeros((0, 0), np.float32)
-    return Step(columns, columns.astype(np.bool_), columns.astype(np.int64), columns, _NOTHING, value)
+    return Step(columns, columns.astype(np.bool_), columns.astype(np.int64), columns, columns, _NOTHING, value)
 
 
 class ActionColumns:

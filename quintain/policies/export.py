@@ -21,12 +21,11 @@ import torch
 from torch import nn
 
 from quintain.data import fields as f
-from quintain.data.env_values import env_shape
 from quintain.data.rollout import TORCH_DTYPES, Slot
-from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, choice_sizes, flatten, leaves
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, flatten, leaves
 from quintain.errors import QuintainError, RunDirectoryError, SettingsError
 from quintain.policies.base import Policy
-from quintain.policies.encoders import Encoder
+from quintain.policies.export_inputs import FIRST, MASK, STATE, graph_shape, random_inputs
 from quintain.rng import Rng
 from quintain.services import atomic
 from quintain.versions import quintain_version
@@ -36,12 +35,13 @@ if TYPE_CHECKING:
 
     from quintain.typing import Array
 
+
 MODEL_FILE, CONTRACT_FILE = "policy.onnx", "policy.json"
-STATE, NEXT_STATE, FIRST, MASK, LOG_PROB = "state", "next_state", f.FIRST, f.ACTION_MASK, "log_prob"
+NEXT_STATE, LOG_PROB = "next_state", "log_prob"
 TOLERANCE = 1e-4
-_BATCH_SIZES = (1, 127)
+BATCH_SIZES = (1, 127)
 """Rows of the inputs that are compared: two sizes, so that a batch size that became a constant is found."""
-NUM_COMPARED = sum(_BATCH_SIZES)
+NUM_COMPARED = sum(BATCH_SIZES)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class ActingModule(nn.Module):
 
 def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Exported:
     """Writes `policy.onnx` and its contract into a directory, after comparing both on random inputs."""
-    runtime = _require_libraries()
-    module = ActingModule(_on_cpu(policy)).eval()
+    runtime = require_libraries()
+    module = ActingModule(require_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
     batch = torch.export.Dim("batch", min=1)
-    with _quiet():
+    with quiet_exporter():
         program: Any = torch.onnx.export(
             module,
             # By name: a mapping that comes last among the arguments would be taken for keywords.
@@ -113,11 +113,11 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
     # The exporter may leave out what nothing depends on, such as an entry that only the critic sees.
     names = {"input": [each.name for each in session.get_inputs()], "output": _output_names(policy)}
     described = describe(policy, names, model, difference, about)
-    _write(directory, {MODEL_FILE: model, CONTRACT_FILE: f"{json.dumps(described, indent=1)}\n".encode()})
+    write_files(directory, {MODEL_FILE: model, CONTRACT_FILE: f"{json.dumps(described, indent=1)}\n".encode()})
     return Exported(directory / MODEL_FILE, directory / CONTRACT_FILE, difference)
 
 
-def _write(directory: Path, files: Mapping[str, bytes]) -> None:
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
     """Replaces each file in one step; the contract comes last and names the model by its hash."""
     try:
         atomic.make_directory(directory)
@@ -130,26 +130,6 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         raise RunDirectoryError(
             f"cannot write the export to {directory}: {error.strerror}. Choose another place with --out", code="E0305"
         ) from error
-
-
-def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Tensor]:
-    """Draws inputs of the exported graph from the spaces."""
-    draw = rng.generator("export", num_rows)
-    specs = leaves(policy.spec.obs, f.OBS)
-    drawn = {name: _draw(leaf, num_rows, draw) for name, leaf in specs.items()}
-    for name, rows in _familiar(policy, num_rows, draw).items():
-        # Half as the spaces allow, half as the policy knows them: its normaliser maps all else to the same few numbers.
-        drawn[name][::2] = rows[::2]
-    inputs = {name: torch.from_numpy(rows) for name, rows in drawn.items()}
-    if policy.spec.mask_size:
-        allowed = draw.random((num_rows, policy.spec.mask_size)) < 0.7
-        # One choice of each is always allowed: the first of every head.
-        allowed[:, _first_choices(policy)] = True
-        inputs[MASK] = torch.from_numpy(allowed)
-    if policy.state_size:
-        inputs[FIRST] = torch.from_numpy(draw.random(num_rows) < 0.3)
-        inputs[STATE] = torch.from_numpy(draw.standard_normal((num_rows, policy.state_size)).astype(np.float32))
-    return inputs
 
 
 def describe(
@@ -184,7 +164,7 @@ def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
     """Returns the largest difference between file and policy; refuses a file that does not agree."""
     wanted = [each.name for each in session.get_inputs()]
     largest = 0.0
-    for num_rows in _BATCH_SIZES:
+    for num_rows in BATCH_SIZES:
         inputs = random_inputs(policy, num_rows, Rng(1))
         with torch.no_grad():
             expected = module({name: value.clone() for name, value in inputs.items()})
@@ -202,7 +182,7 @@ def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
     return largest
 
 
-def _require_libraries() -> Any:
+def require_libraries() -> Any:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  # the exporter needs it, and would say so at length
@@ -214,8 +194,38 @@ def _require_libraries() -> Any:
     return onnxruntime
 
 
+def with_constants(model: bytes, constants: Mapping[str, Array]) -> bytes:
+    """Lets outputs that never change be constants of their names, which is how some readers look for them."""
+    import onnx
+
+    proto = onnx.load_from_string(model)
+    graph = proto.graph
+    for node in [each for each in graph.node if each.output[0] in constants]:
+        graph.node.remove(node)
+    for name, value in constants.items():
+        tensor = onnx.numpy_helper.from_array(value)
+        graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], name=name, value=tensor))
+    _drop_unneeded(graph)
+    found: bytes = proto.SerializeToString()
+    return found
+
+
+def _drop_unneeded(graph: Any) -> None:
+    """Removes what nothing depends on any more; equal numbers share one initializer, so that some are needed still."""
+    kept = {each.name for each in graph.output}
+    while True:
+        needed = kept | {name for node in graph.node for name in node.input}
+        idle = [node for node in graph.node if not needed & set(node.output)]
+        if not idle:
+            break
+        for node in idle:
+            graph.node.remove(node)
+    for value in [each for each in graph.initializer if each.name not in needed]:
+        graph.initializer.remove(value)
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Leaves out the exporter's warnings: what matters is compared afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -227,7 +237,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _on_cpu(policy: Policy) -> Policy:
+def require_cpu(policy: Policy) -> Policy:
     if policy.device.type != "cpu":
         raise SettingsError("export a policy that is on the CPU: policy.to('cpu')")
     return policy
@@ -252,47 +262,11 @@ def _to_env(value: torch.Tensor, leaf: LeafSpec) -> torch.Tensor:
     if isinstance(leaf, BoxSpec):
         return value
     numbered = value + torch.tensor(leaf.starts) if leaf.starts else value
-    return numbered.reshape(value.shape[0], *_shape(leaf))
-
-
-def _shape(leaf: LeafSpec) -> tuple[int, ...]:
-    """Returns the shape of one value in the graph: the environment's own; a text is the numbers of its characters."""
-    is_text = not isinstance(leaf, BoxSpec | DiscreteSpec) and leaf.characters
-    return leaf.shape if is_text else env_shape(leaf)
-
-
-def _first_choices(policy: Policy) -> list[int]:
-    return [0, *np.cumsum(choice_sizes(policy.spec.action))[:-1].tolist()]
-
-
-def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
-    if isinstance(leaf, DiscreteSpec):
-        return draw.integers(leaf.start, leaf.start + leaf.n, num_rows)
-    if not isinstance(leaf, BoxSpec):
-        chosen = np.stack([draw.integers(0, n, num_rows) for n in leaf.nvec], axis=1)
-        return np.asarray(chosen + np.asarray(leaf.starts or 0)).reshape(num_rows, *_shape(leaf))
-    if leaf.dtype == "uint8":
-        return draw.integers(0, 256, (num_rows, *leaf.shape)).astype(np.uint8)
-    low, high = (np.clip(bound, -3.0, 3.0) for bound in leaf.bounds())
-    return np.asarray(draw.uniform(low, high, (num_rows, *leaf.shape)), dtype=np.float32)
-
-
-def _familiar(policy: Policy, num_rows: int, draw: np.random.Generator) -> dict[str, Array]:
-    """Draws numbers with the means and deviations that the policy's normalisers have learned."""
-    found: dict[str, Array] = {}
-    for encoder in policy.modules():
-        if isinstance(encoder, Encoder) and encoder.normalizer is not None:
-            shift, scale = encoder.normalizer.shift.numpy(), encoder.normalizer.scale.numpy()
-            numbers = shift + draw.standard_normal((num_rows, len(shift))) / scale
-            ends = np.cumsum([leaf.size for leaf in encoder.numbers.values()])
-            for (name, leaf), rows in zip(encoder.numbers.items(), np.split(numbers, ends[:-1], axis=1), strict=True):
-                low, high = leaf.bounds()
-                found[name] = np.clip(rows.reshape(num_rows, *leaf.shape), low, high).astype(leaf.dtype)
-    return found
+    return numbered.reshape(value.shape[0], *graph_shape(leaf))
 
 
 def _describe_leaf(leaf: LeafSpec) -> dict[str, Any]:
-    about: dict[str, Any] = {"dtype": leaf.dtype, "shape": ["batch", *_shape(leaf)]}
+    about: dict[str, Any] = {"dtype": leaf.dtype, "shape": ["batch", *graph_shape(leaf)]}
     if isinstance(leaf, DiscreteSpec):
         return {**about, "low": leaf.start, "high": leaf.start + leaf.n - 1}
     if isinstance(leaf, BoxSpec):

@@ -71,6 +71,12 @@ class Head(nn.Module):
         """Returns log-probability [B] and entropy [B] of given actions, with gradients."""
         raise NotImplementedError
 
+    def evaluate_components(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns log-probability and entropy of each component of given actions, [B, K], with gradients."""
+        raise NotImplementedError
+
     def env_action(self, action: torch.Tensor) -> torch.Tensor:
         """Turns an action as it was sampled into one that the environment takes."""
         return action
@@ -116,6 +122,12 @@ class CategoricalHead(Head):
         entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
         return _at(log_probs, action), entropy
 
+    def evaluate_components(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        log_prob, entropy = self.evaluate(output, action, mask)
+        return log_prob.unsqueeze(1), entropy.unsqueeze(1)
+
 
 class MultiCategoricalHead(Head):
     """Makes several independent choices at once."""
@@ -157,6 +169,16 @@ class MultiCategoricalHead(Head):
         ]
         log_probs, entropies = zip(*judged, strict=True)
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
+
+    def evaluate_components(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        judged = [
+            head.evaluate(part, action[:, i], allowed)
+            for i, (head, part, allowed) in enumerate(self._parts(output, mask))
+        ]
+        log_probs, entropies = zip(*judged, strict=True)
+        return torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1)
 
     def _parts(
         self, output: torch.Tensor, mask: torch.Tensor | None
@@ -227,6 +249,15 @@ class GaussianHead(Head):
         # gradient is the Gaussian's.
         return log_prob, entropy + _log_slope(flat) if self.is_squashed else entropy
 
+    def evaluate_components(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = self._mean_and_log_std(output)
+        flat = action.reshape(len(action), -1)
+        slope = _log_slopes(flat) if self.is_squashed else torch.zeros_like(flat)
+        log_probs = -0.5 * ((flat - mean) * (-log_std).exp()).square() - log_std - _HALF_LOG_2PI - slope
+        return log_probs, (log_std + (_HALF_LOG_2PI + 0.5)).expand_as(flat) + slope
+
     def env_action(self, action: torch.Tensor) -> torch.Tensor:
         if self.is_squashed:
             return self.low + 0.5 * (torch.tanh(action) + 1.0) * (self.high - self.low)
@@ -257,5 +288,9 @@ def _last_allowed(mask: torch.Tensor) -> torch.Tensor:
 
 
 def _log_slope(drawn: torch.Tensor) -> torch.Tensor:
-    """Returns log |d tanh(u) / du|, in a form that does not lose digits for large u."""
-    return (2.0 * (math.log(2.0) - drawn - nn.functional.softplus(-2.0 * drawn))).sum(dim=-1)
+    return _log_slopes(drawn).sum(dim=-1)
+
+
+def _log_slopes(drawn: torch.Tensor) -> torch.Tensor:
+    """Returns log |d tanh(u) / du| of each number, in a form that does not lose digits for large u."""
+    return 2.0 * (math.log(2.0) - drawn - nn.functional.softplus(-2.0 * drawn))

@@ -76,6 +76,30 @@ class JointHead(nn.Module):
         log_probs, entropies = zip(*judged, strict=True)
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
 
+    @property
+    def num_components(self) -> int:
+        """How many choices and numbers an action has."""
+        return self.noise.size
+
+    def evaluate_components(
+        self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns log-probabilities [B, K] of all choices and then of all numbers, and one entropy [B].
+
+        The entropies of choices are added up, and to them the mean of those of numbers, as ML-Agents has it.
+        """
+        choices: list[tuple[torch.Tensor, torch.Tensor]] = []
+        numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, head, (out, _, places) in zip(self.names, self.parts, self.columns, strict=True):
+            judged = head.evaluate_components(output[:, out], step[name], _choices(mask, head, places))
+            (numbers if isinstance(head, GaussianHead) else choices).append(judged)
+        entropy = torch.zeros_like(output[:, 0])
+        for _, entropies in choices:
+            entropy = entropy + entropies.sum(dim=1)
+        if numbers:
+            entropy = entropy + torch.cat([entropies for _, entropies in numbers], dim=1).mean(dim=1)
+        return torch.cat([log_probs for log_probs, _ in (*choices, *numbers)], dim=1), entropy
+
     def env_actions(self, step: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
 

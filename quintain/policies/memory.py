@@ -27,8 +27,8 @@ class Memory(nn.Module):
             nn.init.orthogonal_(self.input_weight.data[rows], math.sqrt(2.0), generator=generator)
             nn.init.orthogonal_(self.state_weight.data[rows], 1.0, generator=generator)
 
-    def step(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        """Returns the state after one step; `first [N]` says which lanes begin an episode here."""
+    def step(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
+        """Returns the state after one step; `first [N]` says which lanes begin an episode here, None that none does."""
         return self._next(functional.linear(features, self.input_weight, self.input_bias), state, first)
 
     def replay(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
@@ -48,8 +48,9 @@ class Memory(nn.Module):
         """Returns the part of the state that the rest of the network sees."""
         return state[:, : self.size]
 
-    def _next(self, inputs: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        state = state.masked_fill(first.unsqueeze(1), 0.0)
+    def _next(self, inputs: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
+        if first is not None:
+            state = state.masked_fill(first.unsqueeze(1), 0.0)
         hidden = self.output(state)
         recurrent = functional.linear(hidden, self.state_weight, self.state_bias)
         if self.kind == "lstm":

@@ -188,6 +188,17 @@ class SoftActor(Policy):
         log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
+    @property
+    def actor_state_size(self) -> int:
+        return self.state_size
+
+    def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features: torch.Tensor = self.encoder(seen)
+        if self.memory is None:
+            return self.actor(features), state
+        after = self.memory.step(features, state, None)
+        return self.actor(self.memory.output(after)), after
+
     def env_action(self, slot: Slot) -> Any:
         if slot.arrays and self.kernels is not None:
             return build(self.spec.action, self.kernels.squashed_actions(slot), f.ACTION)

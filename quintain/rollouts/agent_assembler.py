@@ -49,13 +49,23 @@ NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
 
-    def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int = 0, *, follows_groups: bool = False) -> None:
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        horizon: int,
+        state_size: int = 0,
+        *,
+        follows_groups: bool = False,
+        num_components: int = 0,
+    ) -> None:
         """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
         self.horizon = horizon
         self.slots = AgentSlots()
         self.mates = GroupMates(spec) if follows_groups else None
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
         """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
+        if num_components:
+            self.steps[f.COMPONENTS] = np.zeros((0, horizon, num_components), np.float32)
         if self.mates is not None:
             self.steps |= self.mates.no_steps(horizon)
         self.length: Array = np.zeros(0, np.int64)

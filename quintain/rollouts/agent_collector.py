@@ -52,6 +52,7 @@ class AgentCollector(KeepsState):
             "noise",
             "noise_from",
             "action_names",
+            "judged_names",
             "number_name",
             "choice_name",
             "seconds",
@@ -78,7 +79,13 @@ class AgentCollector(KeepsState):
         self.on_episodes = on_episodes
         self.on_numbered: Callable[[Episodes], None] = _ignore
         self.follows_groups = follows_groups
-        self.assembler = AgentAssembler(policy.spec, horizon, policy.state_size, follows_groups=follows_groups)
+        self.assembler = AgentAssembler(
+            policy.spec,
+            horizon,
+            policy.state_size,
+            follows_groups=follows_groups,
+            num_components=policy.num_components,
+        )
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
         }
@@ -87,6 +94,7 @@ class AgentCollector(KeepsState):
         self.is_deterministic = False
         kinds = leaves(policy.spec.action, f.ACTION)
         self.action_names = list(kinds)
+        self.judged_names = [f.LOG_PROB, f.VALUE, *([f.COMPONENTS] if policy.num_components else [])]
         self.number_name = next((name for name, leaf in kinds.items() if isinstance(leaf, BoxSpec)), None)
         self.choice_name = next((name for name, leaf in kinds.items() if not isinstance(leaf, BoxSpec)), None)
         self.scratch: dict[int, Rollout] = {}
@@ -118,7 +126,7 @@ class AgentCollector(KeepsState):
             slot.arrays[name][:num_agents] = rows
         state = self._state(slot, num_agents)
         self.policy.act(slot, state, deterministic=self.is_deterministic)
-        acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, f.LOG_PROB, f.VALUE)}
+        acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, *self.judged_names)}
         after = None if state is None else state.numpy()[:num_agents]
         self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version}, after)
         chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)
@@ -144,7 +152,11 @@ class AgentCollector(KeepsState):
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""
         self.assembler = AgentAssembler(
-            self.spec, self.assembler.horizon, self.policy.state_size, follows_groups=self.follows_groups
+            self.spec,
+            self.assembler.horizon,
+            self.policy.state_size,
+            follows_groups=self.follows_groups,
+            num_components=self.policy.num_components,
         )
 
     def _slot(self, num_agents: int) -> Slot:
@@ -152,7 +164,13 @@ class AgentCollector(KeepsState):
         num_rows = _rounded(num_agents)
         if num_rows not in self.scratch:
             with torch.inference_mode(False):
-                made = Rollout(self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.policy.noise.size)
+                made = Rollout(
+                    self.spec,
+                    num_lanes=num_rows,
+                    num_steps=1,
+                    noise_size=self.policy.noise.size,
+                    num_components=self.policy.num_components,
+                )
             if self.spec.mask_size:
                 made.storage[f.ACTION_MASK].fill_(True)
             # Few sizes come again and again; many would be a leak.

@@ -60,7 +60,7 @@ class AgentWorld(KeepsState):
         """
         store = self.stores[behavior]
         with torch.inference_mode():
-            while not store.ready():
+            while not store.has_waiting:
                 if should_stop() or self._somebody_waits(needs):
                     return False
                 self._step(needs)
@@ -68,7 +68,7 @@ class AgentWorld(KeepsState):
 
     def _somebody_waits(self, needs: Callable[[str], bool]) -> bool:
         """Says whether a behaviour has enough to learn from, and has not been asked yet."""
-        return any(store.ready() and not store.is_taken and needs(name) for name, store in self.stores.items())
+        return any(store.has_waiting and needs(name) for name, store in self.stores.items())
 
     def play(self, num_steps: int, should_stop: Callable[[], bool]) -> None:
         """Lets all agents act for so many steps; nothing of it is kept."""
@@ -192,7 +192,13 @@ class AgentSource:
         return self.world.fill(self.behavior, lambda: self.is_stopping() or should_stop(), self.needs)
 
     def publish(self, version: int, policy: Policy) -> None:
+        """Lets agents act with these weights from now on; a copy of the policy gets them in place."""
         self.world.versions[self.behavior] = version
+        acting = self.world.collectors[self.behavior].policy
+        if acting is not policy:
+            with torch.no_grad():
+                for mine, new in zip(acting.state_dict().values(), policy.state_dict().values(), strict=True):
+                    mine.copy_(new)
 
     def set_env_parameters(self, values: Parameters) -> None:
         """Changes numbers of the task in all copies; one number for all agents."""

@@ -57,6 +57,9 @@ class TrajectorySettings(PartSettings):
     buffer_size: Count = 10_240
     """Steps of all agents of the behaviour in one update; whole trajectories may make it a little more."""
 
+    max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 lets agents act on while their policy learns, with the version before; 0 makes both take turns."""
+
     budget_env_steps: Count | None = None
     """Steps of the behaviour's agents to learn from; null is the run's budget."""
 

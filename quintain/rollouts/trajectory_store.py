@@ -28,7 +28,7 @@ class TrajectoryStore(RolloutStore, Protocol):
     @property
     def is_lent(self) -> bool: ...
     @property
-    def is_taken(self) -> bool: ...
+    def has_waiting(self) -> bool: ...
     @property
     def is_spent(self) -> bool: ...
     @property
@@ -40,26 +40,35 @@ class TrajectoryStore(RolloutStore, Protocol):
 
 
 class TrajectoryBuffer(RolloutBuffer):
-    """One block that takes trajectories until it has enough steps; the last ones may make it longer."""
+    """Blocks that take trajectories until they have enough steps, one after another; the last may make one longer."""
 
     def __init__(
-        self, block: TrajectoryBlock | SequenceBlock, settings: TrajectorySettings | TrajectoryReplaySettings
+        self,
+        block: TrajectoryBlock | SequenceBlock,
+        settings: TrajectorySettings | TrajectoryReplaySettings,
+        *more: TrajectoryBlock | SequenceBlock,
     ) -> None:
-        super().__init__(block)
-        self.trajectories = block
+        super().__init__(block, *more)
         self.steps_per_batch = settings.steps_per_batch
 
     @property
-    def is_lent(self) -> bool:
-        return self.shelves[0].is_lent
+    def trajectories(self) -> Any:
+        """The block that trajectories go into now, or that they went into last."""
+        lent = (shelf.block for shelf in self.shelves if shelf.is_lent)
+        return next(lent, self.block)
 
     @property
-    def is_taken(self) -> bool:
-        return self.shelves[0].is_taken
+    def is_lent(self) -> bool:
+        return any(shelf.is_lent for shelf in self.shelves)
 
     @property
     def is_spent(self) -> bool:
-        return self.shelves[0].is_spent
+        return any(shelf.is_spent for shelf in self.shelves)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a whole batch waits that nobody has taken."""
+        return any(shelf.is_committed and not shelf.is_taken for shelf in self.shelves)
 
     @property
     def is_full(self) -> bool:
@@ -67,25 +76,26 @@ class TrajectoryBuffer(RolloutBuffer):
         return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
 
     def reserve(self) -> Rollout | None:
-        was_open = self.shelves[0].is_open
-        block = super().reserve()
         # After a resume it may be half full already.
-        if block is not None and not was_open:
+        half_full = [shelf.block for shelf in self.shelves if shelf.is_open]
+        block = super().reserve()
+        if block is not None and not any(block is each for each in half_full):
             block.begin(block.sequence + 1, 0)
         return block
 
     def batch_of(self, rollout: Rollout) -> Batch:
-        return TrajectoryBatch(self.trajectories)
+        return TrajectoryBatch(rollout)  # type: ignore[arg-type]  # it was made with blocks of trajectories
 
     @property
     def utilisation(self) -> float:
         """The part of a batch that is there."""
-        return min(1.0, self.trajectories.num_held / self.steps_per_batch)
+        return min(1.0, float(self.trajectories.num_held / self.steps_per_batch))
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        if not self.shelves[0].is_needed:
-            self.trajectories.begin(self.shelves[0].number, 0)
+        for shelf in self.shelves:
+            if not shelf.is_needed:
+                shelf.block.begin(shelf.number, 0)
 
 
 class TrajectoryReplay(TrajectoryBuffer):

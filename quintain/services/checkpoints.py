@@ -63,6 +63,8 @@ class CheckpointManager(CheckpointCatalog):
         if keep < FEWEST_KEPT:
             raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0211")
         self._keep = keep
+        self.needed: frozenset[str] = frozenset()
+        """Names of checkpoints that are kept however old they are."""
         self._reserve = disk_reserve.DiskReserve(directory)
 
     def commit(
@@ -191,7 +193,7 @@ class CheckpointManager(CheckpointCatalog):
             with suppress(Flaw):
                 sound.append((path, checkpoint_files.read_manifest(path)))
         best = next((path for path, manifest in sound if manifest.is_best), None)
-        retired = [path for path, _ in sound[self._keep :] if path != best]
+        retired = [path for path, _ in sound[self._keep :] if path != best and path.name not in self.needed]
         if not retired:
             return
         trash = [path.with_name(f"{TRASH_PREFIX}{path.name}") for path in retired]

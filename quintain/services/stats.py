@@ -40,6 +40,7 @@ class StatsReporter:
         self._counts: dict[str, int] = {}
         self._last: dict[str, float] = {}
         self._timed_seconds: dict[str, float] = {}
+        self._total_times: dict[str, tuple[float, int]] = {}
         self._last_step = start_step
         self._interval_start = clock()
         self._run_start = self._interval_start
@@ -70,6 +71,13 @@ class StatsReporter:
     def add_time(self, name: str, seconds: float) -> None:
         """Adds seconds to a timer; those named in `TIMED_SHARES` are shown."""
         self._timed_seconds[name] = self._timed_seconds.get(name, 0.0) + seconds
+        total, count = self._total_times.get(name, (0.0, 0))
+        self._total_times[name] = (total + seconds, count + 1)
+
+    @property
+    def total_times(self) -> dict[str, tuple[float, int]]:
+        """The seconds of each timer since this process began, and how often it ran."""
+        return dict(self._total_times)
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:

@@ -76,6 +76,8 @@ class TensorBoardWriter:
             metrics = dict.fromkeys(SHOWN_METRICS)
             for summary in hparams(dict(self._header.hyper_parameters), metrics):  # type: ignore[no-untyped-call]  # torch's
                 writer.file_writer.add_summary(summary)
+            # The table of the other page compares runs; this one is read.
+            writer.add_text("Hyperparameters", _as_table(self._header.hyper_parameters), 0)
         return writer
 
 
@@ -83,3 +85,9 @@ def write_row(summary_writer: Any, step: int, row: Mapping[str, float]) -> None:
     """Adds each number of a row under its own name."""
     for name, value in row.items():
         summary_writer.add_scalar(name, value, step)
+
+
+def _as_table(values: Mapping[str, bool | int | float | str]) -> str:
+    """Returns a table in Markdown, which TensorBoard shows as one."""
+    rows = [f"| {name} | {str(value).replace('|', '/')} |" for name, value in values.items()]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])

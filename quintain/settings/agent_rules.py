@@ -30,16 +30,25 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
             )
         return
     many_ranks = (integer(tree.run.placement, "num_ranks") or 1) > 1
-    if many_ranks or tree.run.placement.type != "local" or tree.run.env_workers.num_workers is not None:
+    is_elsewhere = tree.run.placement.type not in ("local", "threads")
+    if many_ranks or is_elsewhere or tree.run.env_workers.num_workers is not None:
         yield Problem(
             ("experiment", "env", "type"),
-            "agents act in the learner's own process yet; leave run.placement and run.env_workers.num_workers out",
+            "agents act in the learner's own process yet; set run.placement to local or threads, with one rank, and "
+            "leave run.env_workers.num_workers out",
             "E0226",
         )
 
 
 def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     """Lets agents have trajectories, and whatever has lanes have none."""
+    if getattr(behavior.algorithm, "clip_per_component", False) and not has_agents(experiment):
+        yield Problem(
+            (*path, "algorithm", "clip_per_component"),
+            f"only trajectories of agents keep the probabilities of components, and experiment.env.type is "
+            f"{experiment.env.type}; set it to false",
+            "E0226",
+        )
     keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
     if keeps != has_agents(experiment):
         needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)

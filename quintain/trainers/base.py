@@ -8,7 +8,7 @@ between        events fire, the row is written and checkpoints are taken only be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +18,7 @@ from quintain.data.rollout import Batch
 from quintain.envs.base import Env
 from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
+from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.stats import stats_of_totals
@@ -326,6 +327,22 @@ class Trainer:
         self.source.close()
         self.events.close()
         self.world.close()
+
+    @property
+    def published_policy(self) -> Policy:
+        """The policy as it was last published; another than `policy` while an update goes on."""
+        return self.policy
+
+    learners_beside: Sequence[Any] = ()
+    """Who computes updates beside this trainer."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether somebody who learns for this trainer failed."""
+        return False
+
+    def settle(self) -> None:
+        """Waits until nobody changes anything; nobody does between stages, unless somebody else learns."""
 
     def state_dict(self) -> State:
         # Only what nobody is writing to can be saved.

@@ -210,12 +210,28 @@ class JointTrainer(Trainer):
     def idle_events(self) -> list[str]:
         return [f"{name}/{event}" for name, each in self.trainers.items() for event in each.events.never_fired()]
 
+    @property
+    def has_failed(self) -> bool:
+        return any(trainer.has_failed for trainer in self.trainers.values())
+
+    def settle(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.settle()
+
     def close(self) -> None:
         self.source.close()
         for trainer in self.trainers.values():
             trainer.events.close()
+            for learner in trainer.learners_beside:
+                learner.close()
+
+    def state_dict(self) -> State:
+        self.settle()
+        return super().state_dict()
 
     def load_state_dict(self, state: State) -> None:
+        # A run that goes back must not be written to by an update that was begun since.
+        self.settle()
         for kind in ("records", "training"):
             for name, saved in state[kind].items():
                 self.load_part(name, saved)

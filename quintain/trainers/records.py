@@ -16,6 +16,7 @@ class Records(KeepsState):
         self.best_step = 0
         self.num_eval_episodes = 0
         self.goal_reached = False
+        self.best_of_training: float | None = None
 
     def evaluated(
         self, step: int, mean_return: float, num_episodes: int, *, score: float | None = None, mode: str = "max"
@@ -29,3 +30,10 @@ class Records(KeepsState):
 
     def is_new_best(self, step: int) -> bool:
         return self.best_return is not None and self.best_step == step == self.evaluated_at
+
+    def is_best_of_training(self, mean_return: float) -> bool:
+        """Says whether episodes of training never had a higher mean return, and takes note if so."""
+        if self.best_of_training is not None and mean_return < self.best_of_training:
+            return False
+        self.best_of_training = mean_return
+        return True

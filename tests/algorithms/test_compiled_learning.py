@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "entropy": {"entropy_coef": 0.05},
     "values clipped": {"clip_value": 0.2, "value_coef": 1.3},
     "tight clip": {"clip_coef": 0.02, "entropy_coef": 0.01},
+    "components clipped": {"clip_per_component": True, "clip_coef": 0.1, "entropy_coef": 0.05},
 }
 
 
@@ -45,7 +46,9 @@ def batch_for(policy: ActorCritic, *, num_lanes: int = 9, num_steps: int = 17, i
         for slot in rollout.slots:
             policy.act(slot)
     draw = np.random.default_rng(4)
-    for name, spread in ((f.LOG_PROB, 0.2), (f.VALUE, 0.4)):
+    for name, spread in ((f.LOG_PROB, 0.2), (f.VALUE, 0.4), (f.COMPONENTS, 0.15)):
+        if name not in rollout.arrays:
+            continue
         rollout.arrays[name][...] += draw.normal(size=rollout.arrays[name].shape) * spread
     for name in (f.ADVANTAGE, f.RETURN, f.REWARD):
         rollout.arrays[name][...] = draw.normal(size=rollout.arrays[name].shape)

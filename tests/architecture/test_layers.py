@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "acting",
             "assemble",
             "assemble_agents",
+            "behavior_files",
             "cli",
             "collector_process",
             "embodichain_names",

@@ -13,9 +13,11 @@ from tests.architecture.source import called_name, files, place, tree_of
 UNSAFE_MODULES = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.load",
                           "os.system", "os.popen", "__import__"})  # fmt: skip
-RECORD_STAMPS = frozenset({"services/event_log.py", "services/run_directory.py"})
+RECORD_STAMPS = frozenset({"services/event_log.py", "services/model_checkpoints.py", "services/run_directory.py",
+                           "services/timers_file.py"})  # fmt: skip
 """Modules that may ask for the time of day, because they write it into records."""
-STATE_WRITERS = ("services/checkpoint", "services/state_files", "services/run_directory", "services/disk_reserve")
+STATE_WRITERS = ("services/checkpoint", "services/state_files", "services/run_directory", "services/disk_reserve",
+                 "services/model_checkpoints")  # fmt: skip
 """Modules in which a file must appear whole or not at all."""
 QUEUES = frozenset({"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "JoinableQueue"})
 WAITING = frozenset({"get", "recv", "join"})

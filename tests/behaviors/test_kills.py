@@ -15,6 +15,7 @@ from quintain.launch import checkpoint_of
 from quintain.services.checkpoint_catalog import load
 from tests.behaviors.runs import poca_file, run_file
 from tests.behaviors.test_sac_memory import recurrent_file
+from tests.behaviors.test_threads import threaded
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,7 @@ RUNS = {
     "two behaviours": run_file("ball_and_gates", 3000),
     "groups": poca_file(3000),
     "replay of sequences": recurrent_file("gates", 3000),
+    "threads": threaded("ball_and_gates", 3000),
 }
 
 

@@ -19,6 +19,7 @@ PATHS = {
     "mlagents.trainers.sac.trainer": ["SACTrainer"],
     "mlagents.trainers.policy": ["Policy"],
     "mlagents.trainers.policy.policy": ["Policy"],
+    "mlagents.trainers.policy.checkpoint_manager": ["ModelCheckpoint", "ModelCheckpointManager"],
     "mlagents.trainers.buffer": ["AgentBuffer", "AgentBufferField", "BufferKey", "ObservationKeyPrefix"],
     "mlagents.trainers.agent_processor": ["AgentManagerQueue"],
     "mlagents.trainers.trajectory": ["AgentExperience", "AgentStatus", "Trajectory"],

@@ -131,7 +131,8 @@ behaviors:
     algorithm, policy = behavior.algorithm, behavior.policy
     assert (algorithm.type, policy.type, behavior.rollout.type) == ("poca", "actor_only", "trajectories")
     numbers = algorithm.model_dump()
-    assert (numbers["clip_value"], numbers["embedding_size"], numbers["gae_lambda"]) == (0.15, 32, 0.9)
+    assert (numbers["clip_value"], numbers["embedding_size"]) == (numbers["clip_coef"], 32)
+    assert (numbers["clip_value"]["start"], numbers["gae_lambda"]) == (0.15, 0.9)
     assert (numbers["value_coef"], numbers["baseline_coef"], numbers["max_grad_norm"]) == (0.5, 0.5, None)
     assert policy.model_dump()["hidden_sizes"] == (32,)
 

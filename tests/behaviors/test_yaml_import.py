@@ -76,7 +76,8 @@ def test_every_key_of_a_behaviour_finds_its_place() -> None:
     assert algorithm.learning_rate.at(0.25) == pytest.approx((3e-4 - 1e-10) * 0.75 + 1e-10)
     assert algorithm.clip_coef.at(0.5) == pytest.approx((0.2 - 0.1) * 0.5 + 0.1)
     assert algorithm.entropy_coef.at(1.0) == pytest.approx(1e-5)
-    assert (algorithm.value_coef, algorithm.max_grad_norm, algorithm.clip_value) == (0.5, None, None)
+    assert (algorithm.value_coef, algorithm.max_grad_norm, algorithm.clip_per_component) == (0.5, None, True)
+    assert algorithm.clip_value == algorithm.clip_coef
     assert policy.hidden_sizes == (96, 96, 96)
     assert (policy.normalize_obs, policy.activation) == (True, "silu")
     assert policy.initial_log_std == pytest.approx(-1.098612)
@@ -218,7 +219,6 @@ def test_mistakes_at_any_depth_are_named_with_their_place(text: str, line: str) 
         ("behaviors: {Ball: {self_play: {}}}", "behaviors.Ball.self_play: this is not built yet"),
         ("behaviors: {Ball: {behavioral_cloning: {demo_path: a}}}", "behaviors.Ball.behavioral_cloning: "),
         ("behaviors: {Ball: {init_path: a.pt}}", "behaviors.Ball.init_path: "),
-        ("behaviors: {Ball: {threaded: true}}", "behaviors.Ball.threaded: "),
         ("behaviors: {Ball: {network_settings: {vis_encode_type: resnet}}}", "network_settings.vis_encode_type: "),
         ("behaviors: {Ball: {hyperparameters: {shared_critic: true}}}", "hyperparameters.shared_critic: "),
         ("env_settings: {env_args: [a]}", "env_settings.env_args: Unity builds"),
@@ -240,6 +240,16 @@ def test_what_is_not_built_yet_is_refused_by_name(text: str, path: str) -> None:
 )
 def test_unity_is_refused_by_name(text: str, typed: CommandLine, said: str) -> None:
     assert said in refusal(text, typed).message
+
+
+def test_threaded_lets_agents_act_on_while_ppo_learns() -> None:
+    text = "behaviors:\n  Ball: {threaded: true}\n  Gate: {}\n  Soft: {trainer_type: sac, threaded: true}\n"
+    found = asked(text, CommandLine(env="a:B"))
+    rollouts = {name: each.rollout for name, each in found.run_file.experiment.behaviors.items()}
+    assert found.run_file.run.placement.type == "threads"
+    assert [getattr(rollouts[name], "max_staleness", None) for name in ("Ball", "Gate", "Soft")] == [1, 0, None]
+    assert "note: Soft is learned in turns: threaded has no effect for sac" in found.notes
+    assert asked("behaviors: {Gate: {}}", CommandLine(env="a:B")).run_file.run.placement.type == "local"
 
 
 def test_what_was_typed_wins_over_the_file() -> None:

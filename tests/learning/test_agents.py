@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from quintain.assemble import assemble
+from quintain.behaviors.translate import CommandLine, translate
+from quintain.behaviors.yaml_import import check_configuration
 from quintain.run import Run
 from quintain.settings.tree import RunFile
+from quintain.settings.yaml_text import parse
 from quintain.trainers.joint import JointTrainer
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
@@ -113,3 +116,44 @@ def test_numbers_and_choices_are_learned_by_poca(task: str, seed: int) -> None:
     assert isinstance(trainer, JointTrainer)
     trainer.train()
     assert score(trainer, name) >= {"Ball": 18.0, "Gate": 0.95}[name]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agents_of_a_parallel_game_learn_to_share_out_landmarks(seed: int) -> None:
+    env = {"type": "agents", "id": "quintain.envs.agents.spread:Spread", "num_lanes": 16}
+    learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.95}}}
+    learned["algorithm"] = {**learned["algorithm"], "entropy_coef": 0.01}
+    experiment = {"seed": seed, "budget": {"env_steps": 200_000}, "env": env, "behaviors": {"agent": learned}}
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    # Untrained agents leave landmarks about half of the plane away, -13 in 25 steps; the way there alone costs about 3.
+    assert trainer.trainers["agent"].episodes.mean_return >= -5.5
+
+
+FILE = """\
+behaviors:
+  Ball:
+    trainer_type: ppo
+    hyperparameters: {batch_size: 64, buffer_size: 2048, learning_rate: 0.0003, num_epoch: 3, lambd: 0.99, beta: 0.001}
+    network_settings: {normalize: true, hidden_units: 128, num_layers: 2}
+    max_steps: 100000
+    time_horizon: 1000
+    threaded: THREADED
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_a_file_of_the_other_package_learns(is_threaded: bool, seed: int) -> None:
+    text = FILE.replace("THREADED", "true" if is_threaded else "false")
+    typed = CommandLine(env="quintain.envs.agents.tasks:balance_ball", seed=seed)
+    settings = translate(check_configuration(parse(text, "ball.yaml")), typed).run_file
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    trainer.close()
+    assert score(trainer, "Ball") >= 19.0

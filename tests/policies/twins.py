@@ -74,7 +74,13 @@ def twins(case: str) -> tuple[ActorCritic, ActorCritic]:
 
 def rollout_for(policy: ActorCritic, num_lanes: int, num_steps: int = 2) -> Rollout:
     """Makes a rollout of random observations, masks that leave something, and noise."""
-    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=num_steps, noise_size=policy.noise.size)
+    rollout = Rollout(
+        policy.spec,
+        num_lanes=num_lanes,
+        num_steps=num_steps,
+        noise_size=policy.noise.size,
+        num_components=policy.num_components,
+    )
     rollout.begin(1, version=0)
     draw = np.random.default_rng(num_lanes)
     for name, leaf in leaves(policy.spec.obs, f.OBS).items():

@@ -73,6 +73,8 @@ def test_tensorboard_shows_the_hyper_parameters(tmp_path: Path, monkeypatch: pyt
     shown = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert shown["algorithm.learning_rate"].number_value == 0.002
     assert shown["env.id"].string_value == "CartPole-v1"
+    [text] = accumulator.Tensors("Hyperparameters/text_summary")
+    assert "| algorithm.learning_rate | 0.002 |" in text.tensor_proto.string_val[0].decode()
 
 
 @pytest.mark.slow

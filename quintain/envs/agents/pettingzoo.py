@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from quintain.envs.agents.specs import BehaviorSpec
 from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
 from quintain.errors import EnvError
 from quintain.rng import Rng
+from quintain.state import KeepsState
+from quintain.typing import Stateful
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -30,7 +32,9 @@ def adapted(env: Any, seed: int) -> Any:
     """Returns an environment of agents for one of PettingZoo's; anything else as it is."""
     if hasattr(env, "behavior_specs") or not hasattr(env, "possible_agents"):
         return env
-    return AecAgents(env, seed) if hasattr(env, "agent_iter") and hasattr(env, "last") else ParallelAgents(env, seed)
+    if hasattr(env, "agent_iter") and hasattr(env, "last"):
+        return AecAgents(env, seed)
+    return SavedParallelAgents(env, seed) if isinstance(env, Stateful) else ParallelAgents(env, seed)
 
 
 class _Said:
@@ -181,6 +185,14 @@ class ParallelAgents(PettingZooAgents):
         self.last_seen = dict(seen)
         for name in self.env.agents:
             self._ask(name, seen[name], 0.0, infos.get(name, {}))
+
+
+class SavedParallelAgents(KeepsState, ParallelAgents):
+    """The same of a game that can be saved, in which a run resumes exactly."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"numbers", "observed", "acted", "behavior_of", "behavior_specs", "decisions", "ends"}
+    )
 
 
 class AecAgents(PettingZooAgents):

@@ -1,0 +1,310 @@
+"""Learning beside acting: the same numbers in turns, exactly one version behind otherwise, and loud when it fails."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quintain.algorithms.ppo import PPO
+from quintain.data import fields as f
+from quintain.errors import QuintainError, SettingsError
+from quintain.infer import _player
+from quintain.launch import checkpoint_of, start
+from quintain.policies.actor_critic import ActorCritic
+from quintain.run import Run
+from quintain.services.state_files import digest_of
+from quintain.settings.tree import RunFile
+from quintain.testing import assert_resumes_exactly
+from quintain.testing.compare import differences
+from quintain.trainers.joint import JointTrainer
+from tests.behaviors.runs import make, poca_file, run_file
+from tests.behaviors.test_sac import sac_file
+from tests.trainers.test_guard import nan_loss, spoil
+
+SLOW = pytest.mark.slow
+
+
+def threaded(task: str = "ball_and_gates", env_steps: int = 600, *, staleness: int | None = 1, **more: Any) -> RunFile:
+    """Returns settings with threads; without a staleness of its own the second behaviour learns in turns."""
+    settings = run_file(task, env_steps, **more).replace("run.placement", {"type": "threads"})
+    names = list(settings.experiment.behaviors)
+    for name in names if staleness is not None else names[:1]:
+        stale = 1 if staleness is None else staleness
+        settings = settings.replace(f"experiment.behaviors.{name}.rollout.max_staleness", stale)
+    return settings
+
+
+def trained(settings: RunFile) -> Any:
+    trainer = make(settings)
+    trainer.train()
+    state = trainer.state_dict()
+    trainer.close()
+    return state
+
+
+@pytest.mark.parametrize("changes", [{}, {"policy": {"compiled": True}}, {"policy": {"normalize_obs": True}}])
+def test_without_staleness_a_thread_gives_the_numbers_of_turns(changes: Any) -> None:
+    in_turns = trained(run_file("ball_and_gates", **changes))
+    beside = trained(threaded(staleness=0, **changes))
+    assert list(differences(in_turns["training"], beside["training"])) == []
+    assert digest_of(in_turns) == digest_of(beside)
+
+
+def test_with_staleness_runs_repeat_themselves_and_are_others() -> None:
+    first, again = trained(threaded()), trained(threaded())
+    assert digest_of(first) == digest_of(again)
+    assert digest_of(first) != digest_of(trained(threaded(staleness=0)))
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    update = PPO.update
+
+    def slow(self: Any, *args: Any) -> Any:
+        time.sleep(seconds)
+        return update(self, *args)
+
+    monkeypatch.setattr(PPO, "update", slow)
+
+
+def test_numbers_do_not_depend_on_who_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = digest_of(trained(threaded(env_steps=300)))
+    slowed(monkeypatch, 0.05)
+    assert digest_of(trained(threaded(env_steps=300))) == expected
+
+
+def test_agents_act_on_while_their_policy_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(threaded("gates"))
+    update, seen = PPO.update, []
+
+    def watched(self: Any, *args: Any) -> Any:
+        before = trainer.agents.num_steps
+        deadline = time.monotonic() + 5.0
+        while trainer.agents.num_steps == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        seen.append((threading.current_thread().name, trainer.agents.num_steps > before))
+        return update(self, *args)
+
+    monkeypatch.setattr(PPO, "update", watched)
+    trainer.train()
+    trainer.close()
+    assert len(seen) >= 3
+    assert set(seen) == {("learner of Gate", True)}
+
+
+def test_actions_are_exactly_one_version_behind_and_that_is_reported() -> None:
+    rows: list[dict[str, float]] = []
+    trainer = make(threaded("gates", 1500))
+    trainer.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
+    gate = trainer.trainers["Gate"]
+    take, lags = gate.store.take, []
+
+    def taken() -> Any:
+        batch = take()
+        lags.append(gate.progress.version - int(batch.rollout.array(f.POLICY_VERSION)[:-1].max()))
+        return batch
+
+    gate.store.take = taken  # type: ignore[method-assign]
+    trainer.train()
+    trainer.close()
+    assert lags == [0] + [1] * (len(lags) - 1)
+    assert len(lags) > 5
+    assert [row["rollout/staleness"] for row in rows] == lags
+
+
+def test_weights_that_act_are_those_of_a_whole_version() -> None:
+    """Every log-probability in a batch is that of one of the versions that were published, whole."""
+    trainer = make(threaded("gates", 1500))
+    gate = trainer.trainers["Gate"]
+    versions: dict[int, dict[str, Any]] = {}
+    publish, take = gate.source.publish, gate.store.take
+    checked = 0
+
+    def published(version: int, policy: Any) -> None:
+        versions[version] = {name: value.clone() for name, value in policy.state_dict().items()}
+        publish(version, policy)
+
+    def taken() -> Any:
+        nonlocal checked
+        batch = take()
+        rollout = batch.rollout
+        fresh = ActorCritic(gate.policy.settings, gate.policy.spec)  # type: ignore[arg-type]
+        flat = {name: rollout.flat(name) for name in (f.OBS, f.ACTION, f.ACTION_MASK, f.LOG_PROB, f.POLICY_VERSION)}
+        for version in set(flat[f.POLICY_VERSION].tolist()):
+            fresh.load_state_dict(versions[version])
+            rows = {name: value[flat[f.POLICY_VERSION] == version] for name, value in flat.items()}
+            now = fresh.evaluate_actions(rows)[f.LOG_PROB].detach()
+            np.testing.assert_allclose(now.numpy(), rows[f.LOG_PROB].numpy(), atol=1e-5)
+            checked += 1
+        return batch
+
+    gate.source.publish = published  # type: ignore[method-assign]
+    gate.store.take = taken  # type: ignore[method-assign]
+    published(0, gate.policy)
+    trainer.train()
+    trainer.close()
+    assert checked > 5
+
+
+@pytest.mark.parametrize("staleness", [0, 1, None])
+@pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [9, 17], pytest.param([26, 41, 3], marks=SLOW)])
+def test_stopped_anywhere_it_ends_with_the_same_numbers(staleness: int | None, stops: list[int]) -> None:
+    assert_resumes_exactly(threaded(staleness=staleness), stop_after_steps=stops)
+
+
+@pytest.mark.slow
+def test_groups_learn_beside_too() -> None:
+    settings = poca_file(400).replace("run.placement", {"type": "threads"})
+    for name in settings.experiment.behaviors:
+        settings = settings.replace(f"experiment.behaviors.{name}.rollout.max_staleness", 1)
+    assert_resumes_exactly(settings, stop_after_steps=[7, 23])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"policy": {"compiled": True}}, {"policy": {"memory": {"size": 4}}}])
+def test_kernels_and_memory_resume_exactly_too(changes: Any) -> None:
+    assert_resumes_exactly(threaded(env_steps=400, **changes), stop_after_steps=[7, 23])
+
+
+def test_a_state_taken_at_any_time_goes_on_the_same() -> None:
+    settings = threaded(policy={"normalize_obs": True})
+    trainer, other = make(settings), make(settings)
+    found_begun = False
+    for _ in range(6):
+        trainer.advance()
+        saved = trainer.state_dict()
+        found_begun |= any(each["flight"]["is_begun"] for each in saved["training"]["learners"].values())
+        other.load_state_dict(saved)
+        assert list(differences(saved["training"], other.state_dict()["training"])) == []
+    assert found_begun, "no update was on its way in any of the states"
+    trainer.advance()
+    other.global_streams.load_state_dict(saved["training"]["global_streams"])
+    other.advance()
+    assert list(differences(trainer.state_dict()["training"], other.state_dict()["training"])) == []
+    trainer.close()
+    other.close()
+
+
+def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = threaded("gates", 100_000, rollout={"buffer_size": 4000, "time_horizon": 16})
+    settings = settings.replace("experiment.behaviors.Gate.rollout.max_staleness", 1)
+
+    def broken(self: Any, *args: Any) -> Any:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr(PPO, "update", broken)
+    launched = start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
+    with pytest.raises(QuintainError) as failed:
+        launched.trainer.train()
+    assert (failed.value.code, failed.value.exit_code) == ("E0102", 1)
+    assert failed.value.message == "the thread that learns Gate failed: ZeroDivisionError: of all things"
+    trace = "".join(traceback.format_exception(failed.value))
+    assert "in broken" in trace
+    assert "learner_thread.py" in trace
+    joint: Any = launched.trainer
+    # It would have been a second batch of four thousand otherwise.
+    assert joint.trainers["Gate"].store.trajectories.num_held < 2000
+    joint.close()
+    launched.run.close()
+
+
+def test_numbers_that_are_not_finite_are_skipped_as_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, lambda number: number == 3, nan_loss)
+    trainer = make(threaded("gates", 900))
+    trainer.train()
+    assert trainer.trainers["Gate"].guard.failed_at == [4]
+    trainer.close()
+
+
+def test_a_run_that_goes_back_drops_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = threaded(env_steps=700).replace("run.on_nonfinite_update", "rollback")
+    launched = start(settings.replace("run.checkpoint.every_updates", 1), runs_dir=tmp_path, run_id="a", quiet=True)
+    slowed(monkeypatch, 0.01)
+    spoil(monkeypatch, lambda number: number == 5, nan_loss)
+    launched.trainer.train()
+    joint: Any = launched.trainer
+    scales = sorted(each.algorithm.learning_rate_scale for each in joint.trainers.values())
+    assert scales in ([0.5, 1.0], [0.5, 0.5]), "the update that was spoiled may be of both"
+    assert all(each.progress.env_steps >= 700 for each in joint.trainers.values())
+    assert all(bool(weight.isfinite().all()) for weight in joint.policy.parameters())
+    joint.close()
+    launched.run.close()
+
+
+def test_agents_act_with_the_weights_that_a_run_is_given(tmp_path: Path) -> None:
+    """Not with the copy that was made before they came: at the start of a run, and where nothing is learned."""
+    first = start(threaded("gates", 300), runs_dir=tmp_path, run_id="a", quiet=True)
+    first.trainer.train()
+    first.trainer.close()
+    first.run.close()
+    checkpoint = checkpoint_of(tmp_path, "a")
+    other = start(threaded("gates"), runs_dir=tmp_path, run_id="b", quiet=True, initialize_from=checkpoint)
+    player = _player(Run(threaded("gates"), []), checkpoint, is_deterministic=True)
+    trained_weights = first.trainer.trainers["Gate"].policy.state_dict()  # type: ignore[attr-defined]
+    for trainer in (other.trainer, player):
+        joint: Any = trainer
+        acting = joint.agents.collectors["Gate"].policy
+        assert list(differences(trained_weights, acting.state_dict())) == []
+        joint.close()
+    other.run.close()
+
+
+def test_no_thread_outlives_its_trainer() -> None:
+    def learners() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")]
+
+    trainer = make(threaded())
+    assert learners() == [], "threads begin with the first update"
+    trainer.train()
+    assert sorted(learners()) == ["learner of Ball", "learner of Gate"]
+    trainer.close()
+    assert learners() == []
+    forgotten = make(threaded("gates", 300))
+    forgotten.train()
+    del forgotten
+    deadline = time.monotonic() + 5.0
+    gc.collect()
+    while learners() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert learners() == []
+
+
+def test_staleness_needs_threads_and_replay_has_none() -> None:
+    with pytest.raises(SettingsError, match=r"has no effect with run\.placement\.type local") as caught:
+        run_file("gates", rollout={"max_staleness": 1})
+    assert caught.value.code == "E0213"
+    with pytest.raises(SettingsError, match=r"rollout\.max_staleness: unknown setting"):
+        sac_file("gates").replace("experiment.behaviors.Gate.rollout.max_staleness", 1)
+
+
+def test_two_behaviours_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is full first begins, and does not wait for the other."""
+    busy, most = 0, 0
+    lock = threading.Lock()
+    update = PPO.update
+
+    def counted(self: Any, *args: Any) -> Any:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.05)
+        try:
+            return update(self, *args)
+        finally:
+            with lock:
+                busy -= 1
+
+    monkeypatch.setattr(PPO, "update", counted)
+    trainer: JointTrainer = make(threaded(env_steps=400))
+    trainer.train()
+    trainer.close()
+    assert most == 2
