@@ -235,8 +235,8 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "gae_lambda": numbers.lambd,
             "learning_rate": _schedule(numbers, "learning_rate"),
             "clip_coef": _schedule(numbers, "epsilon"),
-            # Meant to be so there too, where what values are compared with is overwritten.
-            "clip_value": _schedule(numbers, "epsilon"),
+            # Values are not clipped there, because what they are compared with is overwritten, and learn better so.
+            "clip_value": None,
             "clip_per_component": True,
             "entropy_coef": _schedule(numbers, "beta"),
             "value_coef": 0.5,
@@ -256,7 +256,11 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
 
 def _poca_blocks(settings: TrainerSettings) -> dict[str, Any]:
     blocks = _ppo_blocks(settings)
-    own = {"type": "poca", "embedding_size": settings.network_settings.hidden_units}
+    own = {
+        "type": "poca",
+        "embedding_size": settings.network_settings.hidden_units,
+        "clip_value": blocks["algorithm"]["clip_coef"],
+    }
     return {
         **blocks,
         "algorithm": {**blocks["algorithm"], **own},

@@ -77,7 +77,7 @@ def test_every_key_of_a_behaviour_finds_its_place() -> None:
     assert algorithm.clip_coef.at(0.5) == pytest.approx((0.2 - 0.1) * 0.5 + 0.1)
     assert algorithm.entropy_coef.at(1.0) == pytest.approx(1e-5)
     assert (algorithm.value_coef, algorithm.max_grad_norm, algorithm.clip_per_component) == (0.5, None, True)
-    assert algorithm.clip_value == algorithm.clip_coef
+    assert algorithm.clip_value is None
     assert policy.hidden_sizes == (96, 96, 96)
     assert (policy.normalize_obs, policy.activation) == (True, "silu")
     assert policy.initial_log_std == pytest.approx(-1.098612)
