@@ -129,8 +129,8 @@ class _Maker:
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
             self._block(rollout),
             rollout,
-            *self._places(session, writer),
             *(self._block(rollout) for _ in range(self.max_staleness)),
+            **self._places(session, writer),
         )
 
     def _block(self, rollout: Any) -> TrajectoryBlock | SequenceBlock:
@@ -148,17 +148,17 @@ class _Maker:
         num_rows = rollout.steps_per_batch + rollout.time_horizon
         return TrajectoryBlock(spec, num_rows, has_mates=self.needs_mates, num_components=self.policy.num_components)
 
-    def _places(self, session: Session, writer: Writer) -> list[Any]:
+    def _places(self, session: Session, writer: Writer) -> dict[str, Any]:
         """Returns where remembered transitions lie, if any are."""
         rollout: Any = self.settings.rollout
         if not keeps_replay(self.settings):
-            return []
+            return {}
         place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
         layout, num_rows = replay_rows(self.policy.spec, rollout, self.policy.state_size)
         allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
-        return [allocate]
+        return {"allocate": allocate}
 
     def trainer(self, parts: Parts) -> Trainer:
         """Makes the trainer, with somebody who learns beside it where there are threads."""

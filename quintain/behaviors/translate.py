@@ -20,7 +20,7 @@ from quintain.behaviors.trainer_settings import (
     SACSettings,
     TrainerSettings,
 )
-from quintain.behaviors.unbuilt import learns_beside, notes_of, unbuilt
+from quintain.behaviors.unbuilt import notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
@@ -105,7 +105,7 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
     longest = max(each.max_steps for each in (named or blocks).values())
     behaviors = {name: behavior_settings(each, longest) for name, each in blocks.items()}
     run = run_settings(options, list((named or blocks).values()))
-    beside = [name for name, each in blocks.items() if learns_beside(each)]
+    beside = [name for name, each in blocks.items() if each.threaded]
     for name in beside:
         behaviors[name]["rollout"]["max_staleness"] = 1
     if beside:

@@ -46,11 +46,6 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
         yield "hyperparameters.shared_critic", "actor and critic have layers of their own; set it to false"
 
 
-def learns_beside(settings: TrainerSettings) -> bool:
-    """Says whether a behaviour is learned while its agents act on: replay is filled and learned from in turns."""
-    return settings.threaded and settings.trainer_type in ("ppo", "poca")
-
-
 def notes_of(configuration: Configuration) -> Iterator[str]:
     """Yields what a user should be told of keys that were understood and have no effect."""
     idle = [
@@ -62,8 +57,6 @@ def notes_of(configuration: Configuration) -> Iterator[str]:
         or path[-1] == "framework"
     ]
     for name, settings in configuration.options.behaviors.items():
-        if settings.threaded and not learns_beside(settings):
-            yield f"note: {name} is learned in turns: threaded has no effect for {settings.trainer_type}"
         memory = settings.network_settings.memory
         if memory is not None and memory.sequence_length != settings.time_horizon:
             yield (

@@ -85,6 +85,9 @@ class TrajectoryReplaySettings(PartSettings):
     buffer_size: Count = 50_000
     """Transitions that are kept; the oldest make room for new ones."""
 
+    max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 lets agents act on while their policy learns, with the version before; 0 makes both take turns."""
+
     budget_env_steps: Count | None = None
     """Steps of the behaviour's agents to learn from; null is the run's budget."""
 

@@ -99,12 +99,16 @@ class TrajectoryBuffer(RolloutBuffer):
 
 
 class TrajectoryReplay(TrajectoryBuffer):
-    """The same block, and a memory to draw from: of transitions, or of whole sequences for a policy with memory."""
+    """The same blocks, and a memory to draw from: of transitions, or of whole sequences for a policy with memory."""
 
     def __init__(
-        self, block: TrajectoryBlock | SequenceBlock, settings: TrajectoryReplaySettings, allocate: Allocator = np.zeros
+        self,
+        block: TrajectoryBlock | SequenceBlock,
+        settings: TrajectoryReplaySettings,
+        *more: TrajectoryBlock | SequenceBlock,
+        allocate: Allocator = np.zeros,
     ) -> None:
-        super().__init__(block, settings)
+        super().__init__(block, settings, *more)
         layout, num_rows = replay_rows(block.spec, settings, block.policy_state.shape[1])
         self.memory = ReplayMemory(layout, num_rows, allocate)
         self.writer: WritesTransitions = (
@@ -114,7 +118,7 @@ class TrajectoryReplay(TrajectoryBuffer):
         )
 
     def batch_of(self, rollout: Rollout) -> TrajectoryReplayBatch:
-        return TrajectoryReplayBatch(self.trajectories, self.memory, self.writer)
+        return TrajectoryReplayBatch(rollout, self.memory, self.writer)  # type: ignore[arg-type]  # as above
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "memory": self.memory.state_dict()}

@@ -57,6 +57,21 @@ def test_without_staleness_a_thread_gives_the_numbers_of_turns(changes: Any) -> 
     assert digest_of(in_turns) == digest_of(beside)
 
 
+def test_replay_is_learned_from_beside_acting_too() -> None:
+    """What agents do meanwhile is remembered when its batch is taken, in its order, and not before."""
+
+    def beside(staleness: int) -> RunFile:
+        settings = sac_file("ball_and_gates", 600).replace("run.placement", {"type": "threads"})
+        for name in settings.experiment.behaviors:
+            settings = settings.replace(f"experiment.behaviors.{name}.rollout.max_staleness", staleness)
+        return settings
+
+    in_turns = trained(sac_file("ball_and_gates", 600))
+    assert digest_of(trained(beside(0))) == digest_of(in_turns)
+    assert digest_of(trained(beside(1))) == digest_of(trained(beside(1))) != digest_of(in_turns)
+    assert_resumes_exactly(beside(1), stop_after_steps=[9, 14])
+
+
 def test_with_staleness_runs_repeat_themselves_and_are_others() -> None:
     first, again = trained(threaded()), trained(threaded())
     assert digest_of(first) == digest_of(again)
@@ -277,12 +292,10 @@ def test_no_thread_outlives_its_trainer() -> None:
     assert learners() == []
 
 
-def test_staleness_needs_threads_and_replay_has_none() -> None:
+def test_staleness_needs_threads() -> None:
     with pytest.raises(SettingsError, match=r"has no effect with run\.placement\.type local") as caught:
         run_file("gates", rollout={"max_staleness": 1})
     assert caught.value.code == "E0213"
-    with pytest.raises(SettingsError, match=r"rollout\.max_staleness: unknown setting"):
-        sac_file("gates").replace("experiment.behaviors.Gate.rollout.max_staleness", 1)
 
 
 def test_two_behaviours_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,13 +242,12 @@ def test_unity_is_refused_by_name(text: str, typed: CommandLine, said: str) -> N
     assert said in refusal(text, typed).message
 
 
-def test_threaded_lets_agents_act_on_while_ppo_learns() -> None:
+def test_threaded_lets_agents_act_on_while_their_policy_learns() -> None:
     text = "behaviors:\n  Ball: {threaded: true}\n  Gate: {}\n  Soft: {trainer_type: sac, threaded: true}\n"
     found = asked(text, CommandLine(env="a:B"))
     rollouts = {name: each.rollout for name, each in found.run_file.experiment.behaviors.items()}
     assert found.run_file.run.placement.type == "threads"
-    assert [getattr(rollouts[name], "max_staleness", None) for name in ("Ball", "Gate", "Soft")] == [1, 0, None]
-    assert "note: Soft is learned in turns: threaded has no effect for sac" in found.notes
+    assert [getattr(rollouts[name], "max_staleness", None) for name in ("Ball", "Gate", "Soft")] == [1, 0, 1]
     assert asked("behaviors: {Gate: {}}", CommandLine(env="a:B")).run_file.run.placement.type == "local"
 
 
