@@ -95,7 +95,8 @@ def as_page(rows: list[Row]) -> str:
         "medians of the rounds', with the lowest and the highest. The last column has the same ratio by the clock.",
         "",
         f"{named[OURS]}; beside it {named[THEIRS]}. ML-Agents' trainer runs in one process with its environment, "
-        "without Unity and without a port, which only makes it faster.",
+        "without Unity, a port or worker processes; what those cost is in neither number. It is the last "
+        "release that can be installed beside Python 3.11, and newer ones were not measured.",
         "",
         "| what | agents | quintain | ML-Agents | ratio | lowest to highest | wanted | by the clock |",
         "|---|---|---|---|---|---|---|---|",
