@@ -8,6 +8,7 @@ allowed.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,34 +49,34 @@ class HeadSettings(Protocol):
     def state_dependent_std(self) -> bool: ...
 
 
-class Head(nn.Module):
+class Head(nn.Module, ABC):
     """Turns `output [B, output_size]` into one leaf of an action."""
 
     output_size: int
     noise: NoiseSpec
     num_choices: int = 0
 
+    @abstractmethod
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """Writes an action drawn with the given noise and returns its log-probability [B]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Writes the likeliest action and returns its log-probability [B]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluate(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns log-probability [B] and entropy [B] of given actions, with gradients."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluate_components(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns log-probability and entropy of each component of given actions, [B, K], with gradients."""
-        raise NotImplementedError
 
     def env_action(self, action: torch.Tensor) -> torch.Tensor:
         """Turns an action as it was sampled into one that the environment takes."""

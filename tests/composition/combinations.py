@@ -49,7 +49,7 @@ class Combination:
     def refusal(self) -> str:
         """Returns part of the sentence that must refuse this, or nothing if it must work."""
         if self.memory and self.algorithm == "sac":
-            return 'no setting is called "memory"'
+            return "keeps single transitions, of which nothing can be remembered"
         if self.squash_actions and self.algorithm == "sac":
             return 'no setting is called "squash_actions"'
         if self.use_symmetry and self.algorithm != "ppo":
