@@ -26,11 +26,11 @@ PANELS = {
     "recall-ppo": "A signal to recall, GRU",
     "recall-sac": "A signal to recall, LSTM and soft actor-critic",
     "recall-none": "A signal to recall, no memory",
-    "couriers-ppo": "Parcels, a number and a choice, PPO",
-    "couriers-poca": "Parcels, a number and a choice, POCA",
-    "couriers-sac": "Parcels, a number and a choice, soft actor-critic",
-    "balls-sac": "Balls on domes, soft actor-critic",
-    "gates-sac": "Gates and bells, soft actor-critic",
+    "couriers-ppo": "Parcels, PPO",
+    "couriers-poca": "Parcels, POCA",
+    "couriers-sac": "Parcels, SAC",
+    "balls-sac": "Balls on domes, SAC",
+    "gates-sac": "Gates and bells, SAC",
     "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
