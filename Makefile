@@ -53,5 +53,9 @@ bench: install      ## speed beside other libraries, for hours; writes docs/resu
 bench-learning: install    ## learning beside Stable-Baselines3 at equal steps, for hours; writes docs/results/
 	@$(BIN)/python bench/learning.py --jobs 2
 
+.PHONY: bench-agents
+bench-agents: install    ## agents that come and go beside ML-Agents, for minutes; writes docs/results/
+	@$(BIN)/python bench/agents.py
+
 clean:              ## remove what make made
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

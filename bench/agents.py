@@ -1,97 +1,126 @@
-"""Counts the steps of agents that are collected and learned from in a second of one core's time, where steps are free.
+"""Measures agents that come and go beside ML-Agents' own trainer and writes docs/results/bench_agents.md.
 
-    python bench/agents.py
-
-ML-Agents' own trainer collects about 7,500 and learns from about 3,600 agent-steps a second on one core, with 12 agents
-as with 256; `docs/decisions/0020-trajectories-of-agents.md` and `0021-groups-of-agents.md` have what this printed.
+Both run the same trainer file in an environment that computes nothing, on one thread, each in a process of its own, one
+after the other in every round, so that a slow minute of the machine meets both alike. ML-Agents gets an environment of
+packages of its own (`bench/environments.py`); we run in the interpreter that runs this. What is compared is what a
+second of a core's time brings, which others on the machine disturb least.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import time
+import os
+import sys
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
-import torch
+from environments import interpreter, process_environment
+from report import RESULTS
+from run import RESULT, commit, run_limited
 
-from quintain.assemble import assemble
-from quintain.envs.agents.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
-from quintain.run import Run
-from quintain.settings.tree import RunFile
-from quintain.trainers.joint import JointTrainer
+HERE = Path(__file__).resolve().parent
+OURS, THEIRS = "quintain_agents", "mlagents"
+WORKLOADS = {
+    "assemble": "act, step and assemble trajectories; ML-Agents' are then thrown away, ours are valued and kept",
+    "collect": "the same until a buffer of 12,000 steps could be learned from",
+    "ppo": "the same, and three epochs of PPO in minibatches of 64 on each buffer",
+    "poca": "the same with POCA, for groups of four",
+}
+WANTED = {"collect": 10.0, "ppo": 8.0}
+"""How many times as fast as ML-Agents we want to be."""
+DEFAULT = ("assemble", "collect", "ppo")
 
-NUM_WARM, NUM_TIMED = 2, 10
-
-
-class Free:
-    """Agents in groups of four that see 8 numbers, choose 2, and are replaced after 200 steps; nothing is computed."""
-
-    def __init__(self, num_agents: int, max_age: int = 200, group_size: int = 4) -> None:
-        self.spec = BehaviorSpec([ObservationSpec((8,))], ActionSpec.create_continuous(2))
-        self.behavior_specs = {"Free": self.spec}
-        self.obs = np.random.default_rng(0).normal(size=(num_agents, 8)).astype(np.float32)
-        self.reward = np.ones(num_agents, np.float32)
-        self.ids = np.arange(num_agents, dtype=np.int32)
-        self.age = np.arange(num_agents) % max_age
-        self.max_age, self.num_met = max_age, num_agents
-        self.ended = TerminalSteps.empty(self.spec)
-        self.group = 1 + np.arange(num_agents) // group_size
-
-    def reset(self) -> None: ...
-    def close(self) -> None: ...
-    def set_actions(self, behavior_name: str, action: Any) -> None: ...
-
-    def step(self) -> None:
-        self.age += 1
-        old = np.flatnonzero(self.age >= self.max_age)
-        cut = np.zeros(len(old), np.bool_)
-        self.ended = TerminalSteps([self.obs[old]], self.reward[old], cut, self.ids[old], self.group[old])
-        self.ids[old] = np.arange(self.num_met, self.num_met + len(old))
-        self.num_met += len(old)
-        self.age[old] = 0
-
-    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        return DecisionSteps([self.obs], self.reward, self.ids, None, self.group), self.ended
+Row = dict[str, Any]
 
 
-def make(num_agents: int, algorithm: str) -> JointTrainer:
-    """Makes a trainer with the settings of ML-Agents' example of balancing balls."""
-    behavior = {
-        "algorithm": {"type": algorithm, "batch_size": 64, "num_epochs": 3},
-        "policy": {"hidden_sizes": [128, 128], "activation": "silu", "normalize_obs": True},
-        "rollout": {"buffer_size": 12_000, "time_horizon": 1000},
-    }
-    env = {"type": "agents", "id": "agents:Free", "kwargs": {"num_agents": num_agents}}
-    experiment = {"budget": {"env_steps": 10**9}, "env": env, "behaviors": {"Free": behavior}}
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    return trainer
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", default=DEFAULT, metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--agents", type=int, nargs="+", default=[256], help="how many there are at once")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a run; at least one update is measured")
+    parser.add_argument("--results-dir", type=Path, default=RESULTS, help="where the page and its rows go")
+    options = parser.parse_args()
+    pythons = {OURS: Path(sys.executable), THEIRS: interpreter("mlagents")}
+    rows: list[Row] = []
+    for number in range(options.rounds):
+        for workload, num_agents in [(work, count) for work in options.workloads for count in options.agents]:
+            # Nobody is always the first.
+            for peer in (OURS, THEIRS) if number % 2 else (THEIRS, OURS):
+                row = measure(pythons[peer], peer, workload, num_agents, options.seconds)
+                rows.append({**row, "round": number})
+                print(_told(rows[-1]), flush=True)
+    write(rows, options.results_dir)
 
 
-def rates(num_agents: int, algorithm: str) -> dict[str, float | str]:
-    """Returns agent-steps in a second of this process's time, collected only and learned from."""
-    trainer = make(num_agents, algorithm)
-    [learner] = trainer.trainers.values()
-    measured = {}
-    for what in ("collected", "learned"):
-        for number in range(NUM_WARM + NUM_TIMED):
-            if number == NUM_WARM:
-                num_steps, started = 0, time.process_time()
-            if what == "collected":
-                learner._stage_collect()
-            else:
-                trainer.advance()
-            num_steps = num_steps + learner.taken.num_valid if number >= NUM_WARM else 0
-        measured[what] = round(num_steps / (time.process_time() - started))
-    return {"algorithm": algorithm, "agents": num_agents, **measured}
+def measure(python: Path, peer: str, workload: str, num_agents: int, seconds: float) -> Row:
+    """Runs one library once, in a process that cannot outlive its time, and returns its row."""
+    about = {"workload": workload, "agents": num_agents, "peer": peer, "commit": commit()}
+    words = [str(HERE / "agents_measure.py"), peer, workload, str(num_agents), str(seconds)]
+    out, err, code = run_limited([str(python), *words], process_environment(1), 300.0 + 20.0 * seconds)
+    lines = [line for line in out.splitlines() if line.startswith(RESULT)]
+    if not lines:
+        raise SystemExit(f"{peer} failed at {workload} with code {code}:\n{err[-2000:]}")
+    return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
+
+
+def write(rows: list[Row], folder: Path) -> None:
+    """Writes every run, and the page that compares them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench_agents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "bench_agents.md").write_text(as_page(rows))
+    print(as_page(rows))
+
+
+def ratios(rows: list[Row], key: str = "steps_per_cpu_second") -> list[float]:
+    """Returns how many times as fast we were in each round, from the rows of one workload and number of agents."""
+    rates = {(row["peer"], row["round"]): row[key] for row in rows}
+    return [rates[OURS, number] / rates[THEIRS, number] for number in sorted({row["round"] for row in rows})]
+
+
+def as_page(rows: list[Row]) -> str:
+    versions = {row["peer"]: row["versions"] for row in rows}
+    named = {peer: ", ".join(f"{name} {text}" for name, text in known.items()) for peer, known in versions.items()}
+    foreign = [row["foreign_cores"] for row in rows]
+    lines = [
+        "# Agents beside ML-Agents",
+        "",
+        f"`make bench-agents`: {1 + max(row['round'] for row in rows)} rounds, in turns, one thread each, on "
+        f"{os.cpu_count()} cores of which other programs used {median(foreign):.1f} meanwhile (up to "
+        f"{max(foreign):.1f}). Agents see 8 numbers, choose 2 and live for 200 steps; their environment computes "
+        "nothing. Both libraries run the same trainer file, that of ML-Agents' balancing balls (two layers of 128, "
+        "normalized observations, a buffer of 12,000). Agent-steps in a second of a core's time, medians; ratios are "
+        "medians of the rounds', with the lowest and the highest. The last column has the same ratio by the clock.",
+        "",
+        f"{named[OURS]}; beside it {named[THEIRS]}. ML-Agents' trainer runs in one process with its environment, "
+        "without Unity, a port or worker processes; what those cost is in neither number. It is the last "
+        "release that can be installed beside Python 3.11, and newer ones were not measured.",
+        "",
+        "| what | agents | quintain | ML-Agents | ratio | lowest to highest | wanted | by the clock |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    cases = list(dict.fromkeys((row["workload"], row["agents"]) for row in rows))
+    for workload, num_agents in cases:
+        of_case = [row for row in rows if (row["workload"], row["agents"]) == (workload, num_agents)]
+        rate = {
+            peer: median(row["steps_per_cpu_second"] for row in of_case if row["peer"] == peer)
+            for peer in (OURS, THEIRS)
+        }
+        found, by_clock = ratios(of_case), median(ratios(of_case, "steps_per_second"))
+        lines.append(
+            f"| {workload} | {num_agents} | {rate[OURS]:,.0f} | {rate[THEIRS]:,.0f} | {median(found):.1f} "
+            f"| {min(found):.1f} to {max(found):.1f} | {WANTED.get(workload, '')} | {by_clock:.1f} |"
+        )
+    explained = [f"- *{name}*: {WORKLOADS[name]}." for name in dict.fromkeys(name for name, _ in cases)]
+    return "\n".join([*lines, "", *explained, ""])
+
+
+def _told(row: Row) -> str:
+    rate = f"{row['steps_per_cpu_second']:,.0f} steps in a second of a core's time"
+    return f"{row['workload']} #{row['round']} {row['peer']}: {rate}, others used {row['foreign_cores']:.2f} cores"
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for chosen in ("ppo", "poca"):
-        for count in (12, 256):
-            print(json.dumps(rates(count, chosen)), flush=True)
+    main()

@@ -36,6 +36,8 @@ class Kit:
     constraints: tuple[str, ...] = (TORCH,)
     optional: tuple[str, ...] = ()
     """What some workloads need; the kit is good without it."""
+    bare: tuple[str, ...] = ()
+    """What is installed without what it asks for, because it asks for what cannot be installed here."""
     finish: str | None = None
     """`module:function` that gets the kit's Python and folder after pip is done."""
 
@@ -87,6 +89,24 @@ KITS: dict[str, Kit] = {
         ),
         finish="pufferlib_source:build",
     ),
+    # The last release for this Python. It asks for a torch that is older than this Python.
+    "mlagents": Kit(
+        (
+            "numpy==1.23.5",
+            "protobuf==3.20.3",
+            "grpcio",
+            "cattrs==1.5.0",
+            "attrs==22.2.0",
+            "pyyaml",
+            "pillow",
+            "tensorboard==2.11.2",
+            "h5py",
+            "cloudpickle",
+            "six",
+            "setuptools<80",
+        ),
+        bare=("mlagents==0.28.0", "mlagents-envs==0.28.0"),
+    ),
 }
 
 UNAVAILABLE = {
@@ -106,7 +126,7 @@ def interpreter(name: str, *, again: bool = False) -> Path:
     """Returns the Python of a kit's environment, which is made if it is not there or not as the table says."""
     kit, place = KITS[name], cache() / name
     python, record = place / "bin" / "python", place / "kit.json"
-    wanted = [*kit.constraints, *kit.requirements]
+    wanted = [*kit.constraints, *kit.requirements, *kit.bare]
     known = json.loads(record.read_text()) if record.is_file() else {}
     if known.get("requirements") == wanted and (known["failure"] is None or not again):
         if known["failure"] is not None:
@@ -129,8 +149,11 @@ def _install(python: Path, place: Path, kit: Kit) -> None:
     constraints = place / "constraints.txt"
     constraints.write_text("\n".join([*kit.constraints, ""]))
     # torch first and pinned: resolved together with a peer, pip may choose a build with gigabytes of CUDA.
-    pip(python, f"--constraint={constraints}", TORCH, "numpy<2" if "numpy<2" in kit.requirements else "numpy")
+    numpy = next((wanted for wanted in kit.requirements if wanted.startswith("numpy")), "numpy")
+    pip(python, f"--constraint={constraints}", TORCH, numpy)
     pip(python, f"--constraint={constraints}", *kit.requirements)
+    if kit.bare:
+        pip(python, "--no-deps", *kit.bare)
     if kit.optional:
         with suppress(CannotInstall):
             pip(python, f"--constraint={constraints}", *kit.optional)

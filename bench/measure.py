@@ -23,7 +23,7 @@ def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, thr
     work = WORKLOADS[workload]
     peer = import_module(f"peers.{peer_name}")
     gauge = meter.meter_of(work, float(seconds))
-    about: dict[str, Any] = {"versions": {name: _version(name) for name in peer.PACKAGES}}
+    about: dict[str, Any] = {"versions": {name: version_of(name) for name in peer.PACKAGES}}
 
     def tick(env_steps: int, recent_return: float | None = None) -> bool:
         is_over = gauge.tick(env_steps, recent_return)
@@ -39,7 +39,8 @@ def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, thr
     os._exit(0)
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Returns what is installed."""
     try:
         return version(package)
     except PackageNotFoundError:

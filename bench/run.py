@@ -101,18 +101,18 @@ def measure(python: Path, work: Workload, contestant: Contestant, repetition: in
         "entry": contestant.entry,
         "threads": contestant.threads,
         "repetition": repetition,
-        "commit": _commit(),
+        "commit": commit(),
     }
     words = [contestant.peer, contestant.entry, work.name, repetition, seconds, contestant.threads]
     command = [str(python), str(HERE / "measure.py"), *map(str, words)]
-    out, err, code = _run(command, process_environment(contestant.threads), _time_limit(work, seconds))
+    out, err, code = run_limited(command, process_environment(contestant.threads), _time_limit(work, seconds))
     lines = [line for line in out.splitlines() if line.startswith(RESULT)]
     if lines:
         return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
     return {**about, "error": (err.strip().splitlines() or [f"exited with code {code}"])[-1][:300]}
 
 
-def _run(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[str, str, int]:
+def run_limited(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[str, str, int]:
     """Runs a command in a folder of its own, where libraries may leave what they like, for at most so long."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         child = subprocess.Popen(
@@ -148,7 +148,7 @@ def _end_session(child: subprocess.Popen[str]) -> None:
     child.communicate()
 
 
-def _commit() -> str:
+def commit() -> str:
     """Returns which version of this project is measured."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False

@@ -26,6 +26,11 @@ PANELS = {
     "recall-ppo": "A signal to recall, GRU",
     "recall-sac": "A signal to recall, LSTM and soft actor-critic",
     "recall-none": "A signal to recall, no memory",
+    "couriers-ppo": "Parcels, PPO",
+    "couriers-poca": "Parcels, POCA",
+    "couriers-sac": "Parcels, SAC",
+    "balls-sac": "Balls on domes, SAC",
+    "gates-sac": "Gates and bells, SAC",
     "catch": "Catch, from pixels",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"

@@ -12,9 +12,11 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 MODULES = (
+    "agents",
     "chart",
     "contestants",
     "environments",
+    "free_agents",
     "image_env",
     "learners",
     "learning",

@@ -193,7 +193,7 @@ def test_a_peer_that_hangs_is_ended_with_its_children(bench: Bench, tmp_path: Pa
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True);"
         f"pathlib.Path({str(told)!r}).write_text(str(child.pid)); time.sleep(600)"
     )
-    _, error, code = bench["run"]._run([sys.executable, "-c", program], dict(os.environ), 5.0)
+    _, error, code = bench["run"].run_limited([sys.executable, "-c", program], dict(os.environ), 5.0)
     assert error == "no result after 5 s"
     assert code == -9
     deadline = time.monotonic() + 30

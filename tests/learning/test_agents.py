@@ -74,32 +74,6 @@ def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_gates_are_learned_by_sac(seed: int) -> None:
-    learned = {
-        "algorithm": {
-            "type": "sac",
-            "batch_size": 128,
-            "learning_starts": 500,
-            "updates_per_step": 0.25,
-            "learning_rate": 1e-3,
-            "target_entropy_fraction": 0.05,
-        },
-        "policy": {"type": "soft_actor", "hidden_sizes": [64, 64]},
-        "rollout": {"type": "trajectory_replay", "num_steps": 64, "time_horizon": 32},
-        "reward_signals": {"extrinsic": {"gamma": GAMMA["Gate"]}},
-    }
-    env = {"type": "agents", "id": "quintain.envs.agents.tasks:gates"}
-    experiment = {"seed": seed, "budget": {"env_steps": 12_000}, "env": env, "behaviors": {"Gate": learned}}
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    trainer.train()
-    # Some of the choices stay at random, because that is what is asked for.
-    assert score(trainer, "Gate") >= 0.85
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("task", ["balance_ball", "gates"])
 def test_numbers_and_choices_are_learned_by_poca(task: str, seed: int) -> None:
     """Balls are groups of one; gates two groups of six, in which each agent is credited with what all of them get."""

@@ -70,6 +70,11 @@ TASKS = {
             num_seeds=3,
             is_control=True,
         ),
+        Task("couriers-ppo", "quintain train examples/couriers.yaml", target=6.0, num_seeds=3),
+        Task("couriers-poca", "quintain train examples/couriers.yaml algorithm.type=poca", target=6.0, num_seeds=3),
+        Task("couriers-sac", "quintain train examples/couriers_sac.yaml", target=6.0, num_seeds=3),
+        Task("balls-sac", "quintain train examples/balls_sac.yaml", target=18.0, num_seeds=3),
+        Task("gates-sac", "quintain train examples/gates_sac.yaml", target=8.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
     )
 }

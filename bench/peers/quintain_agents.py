@@ -1,0 +1,64 @@
+"""quintain's trainer of agents that come and go, by the file that ML-Agents is run by; no writers, no run directory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import free_agents
+
+from peers import Tick
+
+KIT = "quintain"
+PACKAGES = ("quintain", "torch", "numpy", "numba")
+
+
+def collect(num_agents: int, tick: Tick) -> None:
+    """Acts, steps and assembles trajectories into blocks that nobody learns from."""
+    trainer = _trainer(num_agents, "ppo")
+    [learner] = trainer.trainers.values()
+    num_steps, is_over = 0, False
+    while not is_over:
+        learner._stage_collect()
+        num_steps += learner.taken.num_valid
+        is_over = tick(num_steps)
+
+
+assemble = collect
+"""There is no way to assemble trajectories without values: the policy gives both at once."""
+
+
+def ppo(num_agents: int, tick: Tick) -> None:
+    _learn(num_agents, "ppo", tick)
+
+
+def poca(num_agents: int, tick: Tick) -> None:
+    _learn(num_agents, "poca", tick)
+
+
+def _learn(num_agents: int, trainer_type: str, tick: Tick) -> None:
+    trainer = _trainer(num_agents, trainer_type)
+    [learner] = trainer.trainers.values()
+    num_steps, is_over = 0, False
+    while not is_over:
+        trainer.advance()
+        num_steps += learner.taken.num_valid
+        is_over = tick(num_steps)
+
+
+def _trainer(num_agents: int, trainer_type: str) -> Any:
+    import torch
+
+    from quintain.assemble import assemble
+    from quintain.behaviors.translate import CommandLine, translate
+    from quintain.behaviors.yaml_import import check_configuration
+    from quintain.run import Run
+    from quintain.settings.tree import RunFile
+    from quintain.settings.yaml_text import parse
+
+    torch.set_num_threads(1)
+    configuration = check_configuration(parse(free_agents.trainer_file(trainer_type), "free.yaml"))
+    asked = translate(configuration, CommandLine(env="free_agents:ours", seed=0)).run_file.to_dict()
+    asked["experiment"]["env"]["kwargs"] = {"num_agents": num_agents}
+    settings = RunFile.from_mapping({"experiment": asked["experiment"], "run": {"writers": [], "threads": 1}})
+    run = Run(settings, [])
+    return assemble(settings, run, run.writer)
