@@ -48,12 +48,12 @@ class Combination:
     @property
     def refusal(self) -> str:
         """Returns part of the sentence that must refuse this, or nothing if it must work."""
-        if self.memory and self.algorithm == "sac":
-            return "keeps single transitions, of which nothing can be remembered"
         if self.squash_actions and self.algorithm == "sac":
             return 'no setting is called "squash_actions"'
         if self.use_symmetry and self.algorithm != "ppo":
             return 'no setting is called "use_symmetry"'
+        if self.memory and self.algorithm == "sac":
+            return "keeps single transitions, of which nothing can be remembered"
         if self.has_groups and self.algorithm == "grpo":
             return "policy.critic_obs is for a critic"
         if self.squash_actions and not has_box(ACTIONS[self.action]):

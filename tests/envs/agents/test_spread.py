@@ -45,7 +45,7 @@ def test_equal_seeds_begin_equal_games() -> None:
     assert any((first.reset(seed=4)[0][name] != seen).any() for name, seen in second.reset(seed=3)[0].items())
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore:The old environment creation API:DeprecationWarning")
 def test_the_package_finds_nothing_wrong_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     from pettingzoo.test import parallel_api_test
 
