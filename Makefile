@@ -21,7 +21,7 @@ demo: install       ## train PPO on CartPole until solved, and evaluate it
 	@$(BIN)/quintain eval latest --episodes 100
 
 test: install       ## the whole test suite (what .ci/run runs)
-	@$(BIN)/python -m pytest -m 'not learning' -n 2
+	@$(BIN)/python -m pytest -m 'not learning' -n 3 --dist worksteal
 
 check: install      ## format, lint, types and fast tests, side by side
 	@$(MAKE) --no-print-directory --jobs=3 format-check lint types fast
