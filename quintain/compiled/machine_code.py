@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,22 +77,23 @@ def _told(kind: Any) -> Any:
 
 
 def _read(place: Path) -> tuple[dict[str, Any], bytes] | None:
+    """Returns what an earlier start kept; a file that was cut, by a full disk for example, is made again."""
     try:
-        written = place.read_bytes()
-    except OSError:
+        head, _, code = place.read_bytes().partition(b"\n")
+        found: dict[str, Any] = json.loads(head)
+    except (OSError, ValueError):
         return None
-    head, _, code = written.partition(b"\n")
-    found: dict[str, Any] = json.loads(head)
-    # A file that was cut, by a full disk for example, is made again.
     return (found, code) if found["size"] == len(code) else None
 
 
 def _write(place: Path, made: tuple[dict[str, Any], bytes]) -> None:
     head, code = made
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = place.with_suffix(f".{os.getpid()}")
-    unfinished.write_bytes(json.dumps({**head, "size": len(code)}).encode() + b"\n" + code)
-    unfinished.replace(place)
+    # Code that cannot be kept, because a disk is full for example, can be run all the same.
+    with suppress(OSError):
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished.write_bytes(json.dumps({**head, "size": len(code)}).encode() + b"\n" + code)
+        unfinished.replace(place)
 
 
 def _linked(code: bytes, needs: list[str], returns: type | None) -> Entry:

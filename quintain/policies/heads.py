@@ -164,22 +164,25 @@ class MultiCategoricalHead(Head):
     def evaluate(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        judged = [
-            head.evaluate(part, action[:, i], allowed)
-            for i, (head, part, allowed) in enumerate(self._parts(output, mask))
-        ]
-        log_probs, entropies = zip(*judged, strict=True)
+        log_probs, entropies = self._judged(output, action, mask)
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
 
     def evaluate_components(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        log_probs, entropies = self._judged(output, action, mask)
+        return torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1)
+
+    def _judged(
+        self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """Returns log-probability and entropy of each choice, [B] each."""
         judged = [
             head.evaluate(part, action[:, i], allowed)
             for i, (head, part, allowed) in enumerate(self._parts(output, mask))
         ]
         log_probs, entropies = zip(*judged, strict=True)
-        return torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1)
+        return log_probs, entropies
 
     def _parts(
         self, output: torch.Tensor, mask: torch.Tensor | None

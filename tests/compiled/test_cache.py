@@ -114,14 +114,26 @@ def test_a_kernel_is_loaded_the_second_time_and_compiled_anew_when_a_part_of_it_
     assert answer(2) == ["44", "True"]
 
 
-def test_code_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [slice(0, 0), slice(0, 20), slice(0, -100)], ids=["nothing", "half a head", "a part"])
+def test_code_that_was_cut_short_is_made_again(tmp_path: Path, left: slice) -> None:
     def doubled(x: int) -> int:
         return 2 * x
 
     assert kernel(doubled)(21) == 42
     (kept,) = tmp_path.rglob("doubled-*.o")
-    whole = kept.read_bytes()
-    kept.write_bytes(whole[:-100])
+    kept.write_bytes(kept.read_bytes()[left])
     assert kernel(doubled)(21) == 42
     head, _, code = kept.read_bytes().partition(b"\n")
     assert json.loads(head)["size"] == len(code)
+
+
+def test_code_that_cannot_be_kept_is_run_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert kernel(doubled)(21) == 42
+    assert not list(tmp_path.rglob("doubled-*.o"))
