@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from quintain.envs.hosting import Hosting
 from quintain.errors import SettingsError
 from quintain.kernel_notes import kernel_notes
 from quintain.placements.learner_thread import LearnerThread
-from quintain.placements.snapshots import align, alignment_of
+from quintain.placements.snapshots import copy_of
 from quintain.policies.base import Policy
 from quintain.progress import Progress
 from quintain.rng import Rng
@@ -117,7 +116,7 @@ class _Maker:
         )
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)
-        self.acting = _copy_of(self.policy) if self.max_staleness else self.policy
+        self.acting = copy_of(self.policy) if self.max_staleness else self.policy
         self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
         self.collector = AgentCollector(
             self.acting,
@@ -190,13 +189,6 @@ class _Maker:
             hosting=Hosting(),
             writer=writer,
         )
-
-
-def _copy_of(policy: Policy) -> Policy:
-    """Returns a policy that acts as this one does to the last bit, and changes only when it is told to."""
-    acting = copy.deepcopy(policy)
-    align(acting, alignment_of(policy))
-    return acting
 
 
 def _behaviors_of(run_file: RunFile, env: AgentEnv, writer: Writer) -> dict[str, Behavior]:

@@ -111,15 +111,22 @@ class AlgorithmTrainer(RLTrainer):
         self.experience.trajectories.append(closed, steps)
 
     def _is_ready_update(self) -> bool:
-        return self.experience.is_full
+        return self.experience.is_full or self.experience.has_waiting
+
+    def _steps_per_update(self) -> int:
+        return self.experience.steps_per_batch
+
+    def _complete_batch(self) -> None:
+        if self.experience.is_full:
+            block = self.experience.trajectories
+            close_block(block, self.published_policy)
+            self.experience.commit(block)
 
     def _utilization(self) -> float:
         return self.experience.utilisation
 
     def _update_policy(self) -> bool:
         experience, algorithm = self.experience, self.optimizer
-        close_block(experience.trajectories, self.policy)
-        experience.commit(experience.trajectories)
         batch = experience.take()
         algorithm.estimate(batch)
         losses = algorithm.update(batch, self.progress)

@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.behaviors.algorithm_trainer import POCATrainer, PPOTrainer, SACTrainer
+from quintain.behaviors.held_stats import HeldStats
 from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
 from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import POCASettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.translate import behavior_settings, run_settings
+from quintain.behaviors.updating import UpdatingBeside
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.errors import SettingsError
+from quintain.placements.learner_thread import LearnerThread
+from quintain.placements.snapshots import copy_of
 from quintain.rng import Rng
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
 from quintain.services.stats import StatsReporter
 from quintain.settings.tree import RunFile
-from quintain.trainers.behavior_session import BehaviorSession, SharedStats, prefix_of
+from quintain.trainers.behavior_session import BehaviorSession, prefix_of
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.joint import JointTrainer
 
@@ -168,15 +172,14 @@ class TrainerController:
         run_file = self._run_file(env_manager)
         run = Run(run_file, [], runs_dir=Path(self.output_path), is_kept=True, has_objects=True)
         self.resources.callback(run.close)
-        world = self._world(env, rng)
         stats = StatsReporter(run.writer)
+        world = self._world(env, rng, stats)
         joint = JointTrainer(self.trainers, world, self._budgets(), stats=stats, session=run, writer=run.writer)
         for name, trainer in self.trainers.items():
             session = BehaviorSession(name, run)
             session.joint = joint
             trainer.session = session
-            trainer.stats = SharedStats(stats, prefix_of(name, len(self.trainers)))
-            trainer.source = AgentSource(name, world, self._needs, joint.should_stop)
+            trainer.source = AgentSource(name, world, self._needs, lambda: joint.should_stop() or joint.has_failed)
         if self.trainer_factory.load_model:
             joint.load_checkpoint(Path(self.output_path) / self.run_id)
         return joint
@@ -194,26 +197,27 @@ class TrainerController:
 
     def _trainer(self, name: str, spec: Any) -> RLTrainer:
         trainer = self.trainer_factory.generate(name)
-        if trainer.threaded:
-            raise SettingsError(
-                f"{name}: threaded is not built for trainers by hooks; set it to false, or let quintain train the "
-                f"configuration",
-                code="E0228",
-            )
         trainer.add_policy(name, trainer.create_policy(name, spec))
         trainer.publish_policy_queue(AgentManagerQueue(name, maxlen=1))
         return trainer
 
-    def _world(self, env: AgentEnv, rng: Rng) -> AgentWorld:
+    def _world(self, env: AgentEnv, rng: Rng, stats: StatsReporter) -> AgentWorld:
         collectors, stores = {}, {}
         for name, trainer in self.trainers.items():
             horizon = trainer.trainer_settings.time_horizon
             store = TrajectoryQueueStore(name, env.specs[name], horizon)
             trainer.subscribe_trajectory_queue(store.queue)
             trainer.store = stores[name] = store
-            acting = rng.child("behaviors").child(name).child("acting")
+            trainer.stats = held = HeldStats(stats, prefix_of(name, len(self.trainers)))
+            if _learns_beside(trainer):
+                acting = copy_of(trainer.policy)
+                trainer.learn_beside(UpdatingBeside(trainer, LearnerThread(name), acting, store, held))
             collectors[name] = AgentCollector(
-                trainer.policy, horizon, acting, trainer.episodes.extend, follows_groups=trainer.follows_groups
+                trainer.published_policy,
+                horizon,
+                rng.child("behaviors").child(name).child("acting"),
+                trainer.episodes.extend,
+                follows_groups=trainer.follows_groups,
             )
         return AgentWorld(env, collectors, stores)
 
@@ -227,6 +231,7 @@ class TrainerController:
         """
         made = type(env_manager.copies[0])
         behaviors: dict[str, Any] = {}
+        placement = "local"
         for name, trainer in self.trainers.items():
             settings = trainer.trainer_settings
             is_known = isinstance(settings.hyperparameters, PPOSettings | POCASettings | SACSettings)
@@ -236,10 +241,18 @@ class TrainerController:
                 "rollout": {"type": "trajectories", **numbers},
             }
             behaviors[name] = behavior_settings(settings, settings.max_steps) if is_known else plain
+            if _learns_beside(trainer):
+                behaviors[name]["rollout"]["max_staleness"] = 1
+                placement = "threads"
         experiment = {
             "seed": max(self.training_seed, 0),
             "env": {"type": "agents", "id": f"{made.__module__}:{made.__qualname__}"},
             "behaviors": behaviors,
         }
         run = run_settings(RunOptions(), [trainer.trainer_settings for trainer in self.trainers.values()])
-        return RunFile.from_mapping({"experiment": experiment, "run": {**run, "id": self.run_id, "writers": []}})
+        run |= {"id": self.run_id, "writers": [], "placement": {"type": placement}}
+        return RunFile.from_mapping({"experiment": experiment, "run": run})
+
+
+def _learns_beside(trainer: RLTrainer) -> bool:
+    return trainer.threaded and trainer.is_training

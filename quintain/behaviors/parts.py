@@ -101,7 +101,14 @@ class Hooks:
         self.trainer = trainer
         self.step = 0
         self.episodes = 0
+        self.learned_step = 0
+        """Steps that the newest update, and all before it, learned from."""
+        self.learned_episodes = 0
         self.has_updated = False
+
+    def begin_update(self) -> None:
+        """Takes note that an update learns from what was counted until now."""
+        self.learned_step, self.learned_episodes = self.step, self.episodes
 
     def count(self, trajectory: Trajectory) -> None:
         """Counts the steps of a trajectory."""
@@ -115,7 +122,10 @@ class Hooks:
         return {
             "step": self.step,
             "episodes": self.episodes,
+            "learned": [self.learned_step, self.learned_episodes],
             "has_updated": self.has_updated,
+            "updating": trainer.updating.state_dict(),
+            "returns": list(trainer.cumulative_returns_since_policy_update),
             "reward_buffer": list(trainer.reward_buffer),
             "collected": {key: dict(value) for key, value in trainer.collected_rewards.items()},
             "lengths": dict(trainer.collected_lengths),
@@ -126,6 +136,9 @@ class Hooks:
     def load_state_dict(self, state: State) -> None:
         trainer: Any = self.trainer
         self.step, self.episodes, self.has_updated = state["step"], state["episodes"], state["has_updated"]
+        self.learned_step, self.learned_episodes = state["learned"]
+        trainer.updating.load_state_dict(state["updating"])
+        trainer.cumulative_returns_since_policy_update = list(state["returns"])
         trainer.reward_buffer.clear()
         trainer.reward_buffer.extend(state["reward_buffer"])
         trainer.collected_rewards = {key: dict(value) for key, value in state["collected"].items()}

@@ -65,6 +65,14 @@ class TrajectoryQueueStore:
         self.spec = spec
         self.horizon = horizon
         self.queue: AgentManagerQueue[Trajectory] = AgentManagerQueue(behavior_id, maxlen)
+        self.num_awaited = 0
+        """Steps that are to wait before somebody looks; 0 is any."""
+        self._num_waiting = 0
+
+    def await_steps(self, num_steps: int) -> None:
+        """Lets nobody look before so many steps wait; with 0, as soon as there is a trajectory."""
+        self.num_awaited = num_steps
+        self._num_waiting = sum(len(each) for each in self.queue._items)
 
     is_lent, is_spent, is_full = True, False, False
 
@@ -80,14 +88,15 @@ class TrajectoryQueueStore:
         """Puts trajectories that ended into the queue."""
         for trajectory in trajectories_of(self.queue.behavior_id, self.spec, closed, steps):
             self.queue.put(trajectory)
+            self._num_waiting += len(trajectory)
 
     def ready(self) -> bool:
-        """Says whether somebody should look: trajectories wait."""
-        return not self.queue.empty()
+        return self.has_waiting
 
     @property
     def has_waiting(self) -> bool:
-        return not self.queue.empty()
+        """Whether somebody should look."""
+        return self._num_waiting >= self.num_awaited if self.num_awaited else not self.queue.empty()
 
     def reserve(self) -> Any:
         return None

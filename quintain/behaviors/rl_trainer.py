@@ -3,12 +3,16 @@
 collect    trajectories are taken from the queues and go through `_process_trajectory` until `_is_ready_update`
 update     `_update_policy`
 publish    the policy goes into every policy queue
+
+Where `threaded` is set, `_update_policy` runs in a thread of its own while agents act on; all other hooks run between
+updates, in the thread that steps the environment. See `updating`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quintain.behaviors.buffer import AgentBuffer
 from quintain.behaviors.policy import Policy
@@ -17,8 +21,13 @@ from quintain.behaviors.savers import BaseModelSaver, RunModelSaver
 from quintain.behaviors.trainer import Trainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.trajectory import Trajectory
+from quintain.behaviors.updating import Updating, UpdatingBeside, UpdatingInTurns
 from quintain.data import fields as f
 from quintain.data.trajectory import GROUP_REWARD
+
+if TYPE_CHECKING:
+    from quintain.policies.base import Policy as CorePolicy
+    from quintain.typing import State
 
 
 class RLTrainer(Trainer):
@@ -45,6 +54,7 @@ class RLTrainer(Trainer):
         self.update_buffer = AgentBuffer(max_length=2 * trainer_settings.hyperparameters.buffer_size)
         self.model_saver = self.create_model_saver(self)
         self.optimizer: Any = None
+        self.updating: Updating = UpdatingInTurns(self)
 
     @staticmethod
     def create_model_saver(trainer: Trainer) -> BaseModelSaver:
@@ -57,11 +67,25 @@ class RLTrainer(Trainer):
 
     @abstractmethod
     def _update_policy(self) -> bool:
-        """Changes the policy by what is in the buffer; says whether it did."""
+        """Changes the policy by what is in the buffer; says whether it did.
+
+        Where `threaded` is set this runs in a thread of its own: it may use all that the trainer holds, and must leave
+        alone the environment, the queues and Python's, numpy's and torch's global random numbers.
+        """
 
     @abstractmethod
     def _is_ready_update(self) -> bool:
         """Says whether there is enough to learn from."""
+
+    def _steps_per_update(self) -> int | None:
+        """Returns how many new steps an update takes where that is known; None: as many as the one before it needed.
+
+        So many steps agents take while an update goes on, before it is waited for.
+        """
+        return None
+
+    def _complete_batch(self) -> None:
+        """Finishes what is to be learned from while `published_policy` is the one that acted; nothing by default."""
 
     @abstractmethod
     def _process_trajectory(self, trajectory: Trajectory) -> None:
@@ -126,19 +150,57 @@ class RLTrainer(Trainer):
             rewards.clear()
         self.collected_lengths.clear()
 
+    def learn_beside(self, updating: UpdatingBeside) -> None:
+        """Lets somebody else compute the updates from now on, while agents act."""
+        self.updating = updating
+        self.learners_beside = (updating.learner,)
+
+    @property
+    def published_policy(self) -> CorePolicy:
+        return self.updating.acting
+
+    @property
+    def has_failed(self) -> bool:
+        return self.updating.has_failed
+
+    def settle(self) -> None:
+        self.updating.settle()
+
+    def save_checkpoint(self) -> Path:
+        self.updating.refuse_inside()
+        return super().save_checkpoint()
+
+    def begin_from_policy(self) -> None:
+        self.source.publish(self.progress.version, self.policy)
+
+    def load_state_dict(self, state: State) -> None:
+        self.updating.drop()
+        for kind in ("records", "training"):
+            for name, saved in state[kind].items():
+                self.load_part(name, saved)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether so much was taken in beyond the budget that hooks which are not ready never will be."""
+        assert self.update_buffer.max_length is not None
+        return self.get_step >= self.get_max_steps + self.update_buffer.max_length
+
     @property
     def is_finished(self) -> bool:
         """Whether the budget is spent and the last batch learned; hooks that take nothing in any more end it too."""
-        assert self.update_buffer.max_length is not None
-        is_overdue = self.get_step >= self.get_max_steps + self.update_buffer.max_length
-        return super().is_finished or (is_overdue and self.progress.is_between_cycles)
+        return super().is_finished or (self.is_overdue and self.progress.is_between_cycles)
+
+    def has_batch(self, since: int) -> bool:
+        """Says whether hooks are ready to learn, and something is new since this step."""
+        return self.get_step > since and self._is_ready_update()
 
     def _stage_collect(self) -> bool:
-        while not self._is_ready_update():
+        while not self.has_batch(since=self.progress.env_steps):
             if self.is_finished:
                 return False
             if not self._drain() and not self.source.fill(self.store, self.should_stop):
                 return False
+        self._complete_batch()
         return True
 
     def _drain(self) -> bool:
@@ -151,15 +213,23 @@ class RLTrainer(Trainer):
                 except AgentManagerQueue.Empty:
                     break
                 self._process_trajectory(trajectory)
+                self.updating.took_in(trajectory)
                 is_any = True
         return is_any
 
     def _stage_update(self) -> bool:
+        return self.updating.advance()
+
+    def begin_update(self) -> None:
+        """Takes note of what the update that begins now learns from."""
         self.stats_reporter.add_stat("Policy/Buffer Utilization", self._utilization())
-        self.hooks.has_updated = self._update_policy()
-        if self.hooks.has_updated:
+        self.hooks.begin_update()
+
+    def end_update(self, has_updated: bool) -> None:
+        """Takes note that an update was computed."""
+        self.hooks.has_updated = has_updated
+        if has_updated:
             self.cumulative_returns_since_policy_update.clear()
-        return True
 
     def _utilization(self) -> float:
         """Returns which part of the buffer is in use."""
@@ -168,16 +238,17 @@ class RLTrainer(Trainer):
 
     def _stage_publish(self) -> bool:
         self.progress.close_cycle(
-            env_steps=self.get_step - self.progress.env_steps, episodes=self.hooks.episodes - self.progress.episodes
+            env_steps=self.hooks.learned_step - self.progress.env_steps,
+            episodes=self.hooks.learned_episodes - self.progress.episodes,
         )
         self.source.publish(self.progress.version, self.policy)
         if self.hooks.has_updated:
             for queue in self.policy_queues:
-                queue.put(self.get_policy(queue.behavior_id))
+                queue.put(self.updating.published(queue.behavior_id))
         told = {
-            "Step": self.get_step,
+            "Step": self.progress.env_steps,
             "Is Training": float(self.should_still_train),
-            "Policy/Update Frequency": self.progress.updates / max(1, self.get_step),
+            "Policy/Update Frequency": self.progress.updates / max(1, self.progress.env_steps),
         }
         for name, value in told.items():
             self.stats_reporter.set_stat(name, value)

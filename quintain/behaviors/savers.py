@@ -36,7 +36,7 @@ class RunModelSaver(BaseModelSaver):
         self.modules.append(module)
 
     def save_checkpoint(self, behavior_name: str, step: int) -> tuple[str, list[str]]:
-        return str(self.trainer.session.save(self.trainer)), []
+        return str(self.trainer.save_checkpoint()), []
 
     def initialize_or_load(self, policy: Any = None) -> None:
         """Does nothing: a run puts everything back before its trainers go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -31,6 +32,13 @@ def load_snapshot(policy: Policy, snapshot: Snapshot) -> None:
     """Gives a policy the state of a snapshot, in place."""
     for name, value in policy.state_dict().items():
         value.copy_(snapshot[name])
+
+
+def copy_of(policy: Policy) -> Policy:
+    """Returns a policy that acts as this one does to the last bit, and changes only when it is told to."""
+    acting = copy.deepcopy(policy)
+    align(acting, alignment_of(policy))
+    return acting
 
 
 def alignment_of(policy: Policy) -> dict[str, int]:

@@ -111,8 +111,9 @@ def test_hooks_are_resumed_exactly(tmp_path: Path) -> None:
     assert [found for found in differences(*states) if "budget" not in found] == []
 
 
+@pytest.mark.parametrize("threaded", ["false", "true"])
 @pytest.mark.parametrize("trainer_type", ["ppo", "sac", "poca"])
-def test_algorithms_by_their_names_are_those_of_the_core(trainer_type: str, tmp_path: Path) -> None:
+def test_algorithms_by_their_names_are_those_of_the_core(trainer_type: str, threaded: str, tmp_path: Path) -> None:
     numbers = {
         "ppo": "{batch_size: 32, buffer_size: 96, num_epoch: 2}",
         "poca": "{batch_size: 32, buffer_size: 96, num_epoch: 2}",
@@ -125,6 +126,7 @@ default_settings:
   network_settings: {{hidden_units: 16}}
   max_steps: 400
   time_horizon: 16
+  threaded: {threaded}
 env_settings: {{seed: 5}}
 """
     request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
@@ -140,7 +142,7 @@ env_settings: {{seed: 5}}
     for name, trainer in control.trainers.items():
         assert type(trainer) is {"ppo": PPOTrainer, "poca": POCATrainer, "sac": SACTrainer}[trainer_type]
         expected = core.trainers[name]
-        assert trainer.get_step == expected.progress.env_steps
+        assert trainer.progress.env_steps == expected.progress.env_steps
         assert list(differences(expected.policy.state_dict(), trainer.policy.state_dict())) == []
         assert list(trainer.episodes.returns) == list(expected.episodes.returns)
 

@@ -1,0 +1,420 @@
+"""Hooks of a user's own in a thread: one at a time, exactly one version behind, exact again after a stop, loud."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quintain.behaviors import PPOTrainer, RLTrainer, SimpleEnvManager, Trajectory
+from quintain.behaviors.trainer_settings import TrainerSettings
+from quintain.data import fields as f
+from quintain.envs.agents.tasks import ball_and_gates, gates
+from quintain.errors import QuintainError, SettingsError
+from quintain.policies.actor_critic import ActorCritic
+from quintain.services.state_files import digest_of
+from quintain.testing.compare import differences
+from quintain.trainers.joint import JointTrainer
+from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
+
+THREADED = SETTINGS.model_copy(update={"threaded": True})
+SOME = {"Ball": SETTINGS, "Gate": THREADED}
+
+
+def prepared(
+    folder: Path,
+    config: dict[str, TrainerSettings],
+    gate: type[RLTrainer] = Reinforce,
+    *,
+    load_model: bool = False,
+    max_steps: int = 400,
+) -> tuple[Any, SimpleEnvManager, JointTrainer]:
+    """Returns a controller, its environment and its trainers; gates are trained by hooks."""
+    config = {name: each.model_copy(update={"max_steps": max_steps}) for name, each in config.items()}
+    control = controller(folder, config, trainer_classes={"Gate": gate}, load_model=load_model)
+    made = ball_and_gates if len(config) > 1 else gates
+    manager = SimpleEnvManager(made(seed=1))
+    joint = control.prepare(manager)
+    control._joint = joint
+    return control, manager, joint
+
+
+def trained(
+    folder: Path,
+    config: dict[str, TrainerSettings] | None = None,
+    gate: type[RLTrainer] = Reinforce,
+    *,
+    stops: Sequence[int] = (),
+    max_steps: int = 400,
+) -> Any:
+    """Trains to the end, in as many pieces as there are stops and one more; returns the state."""
+    for number, stop in enumerate([*stops, None]):
+        control, manager, joint = prepared(
+            folder, config or {"Gate": THREADED}, gate, load_model=number > 0, max_steps=max_steps
+        )
+        if stop is not None:
+            stop_after(joint, stop)
+        control.start_learning(manager)
+    return joint.state_dict()
+
+
+def stop_after(joint: JointTrainer, num_steps: int) -> None:
+    """Stops after so many steps of the environment: it is asked before each of them."""
+    asked, is_stopping = 0, joint.should_stop
+
+    def should_stop() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked > num_steps and not is_stopping():
+            joint.stop("test")
+        return is_stopping()
+
+    joint.should_stop = should_stop  # type: ignore[method-assign]
+
+
+def kept_rows(joint: JointTrainer) -> list[dict[str, float]]:
+    rows: list[dict[str, float]] = []
+    joint.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
+    joint.session.after_cycle = lambda trainer: rows.append(trainer.stats.write_stats(0))  # type: ignore[method-assign]
+    return rows
+
+
+class Careful(Reinforce):
+    """Notes in which thread each hook ran, and refuses to be called while another hook runs."""
+
+    inside = 0
+
+    def noted(self, hook: str, call: Callable[[], Any]) -> Any:
+        assert self.inside == 0, f"{hook} was called while another hook ran"
+        self.inside += 1
+        seen: set[tuple[str, str]] = self.__dict__.setdefault("seen", set())
+        seen.add((hook, threading.current_thread().name))
+        try:
+            return call()
+        finally:
+            self.inside -= 1
+
+    def _process_trajectory(self, trajectory: Trajectory) -> None:
+        self.noted("process", lambda: super(Careful, self)._process_trajectory(trajectory))
+
+    def _is_ready_update(self) -> bool:
+        return bool(self.noted("ready", super()._is_ready_update))
+
+    def _update_policy(self) -> bool:
+        def update() -> bool:
+            # Time for the other thread to do what it must not.
+            time.sleep(0.01)
+            return super(Careful, self)._update_policy()
+
+        return bool(self.noted("update", update))
+
+
+def test_only_updates_run_beside_and_no_two_hooks_at_once(tmp_path: Path) -> None:
+    control, manager, _ = prepared(tmp_path, {"Gate": THREADED}, Careful)
+    control.start_learning(manager)
+    main = threading.current_thread().name
+    gate = control.trainers["Gate"]
+    assert gate.seen == {("process", main), ("ready", main), ("update", "learner of Gate")}
+    assert gate.progress.updates >= 4
+
+
+def test_agents_act_on_while_hooks_learn(tmp_path: Path) -> None:
+    seen = []
+
+    class Waiting(Reinforce):
+        def _update_policy(self) -> bool:
+            world: Any = self.source.world  # type: ignore[attr-defined]
+            before, deadline = world.num_steps, time.monotonic() + 5.0
+            while world.num_steps == before and time.monotonic() < deadline:
+                time.sleep(0.001)
+            seen.append(world.num_steps > before)
+            return super()._update_policy()
+
+    trained(tmp_path, gate=Waiting)
+    assert len(seen) >= 4
+    assert all(seen)
+
+
+def test_experience_is_exactly_one_version_behind_and_that_is_reported(tmp_path: Path) -> None:
+    lags: list[int] = []
+
+    class Watched(Reinforce):
+        newest = 0
+
+        def _process_trajectory(self, trajectory: Trajectory) -> None:
+            super()._process_trajectory(trajectory)
+            self.newest = max(self.newest, int(trajectory.fields[f.POLICY_VERSION].max()))
+
+        def _update_policy(self) -> bool:
+            lags.append(self.progress.version - self.newest)
+            return super()._update_policy()
+
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Watched, max_steps=1500)
+    rows = kept_rows(joint)
+    control.start_learning(manager)
+    assert len(lags) > 8
+    assert lags == [0] + [1] * (len(lags) - 1)
+    reported = [row["rollout/staleness"] for row in rows if "rollout/staleness" in row]
+    assert reported == lags
+
+
+def test_batches_are_no_larger_than_in_turns_by_more_than_what_comes_at_once(tmp_path: Path) -> None:
+    """Six agents with trajectories of 16: whoever is ready at 96 has at most what ends in two steps more."""
+    sizes: list[int] = []
+
+    class Measured(Reinforce):
+        def _update_policy(self) -> bool:
+            sizes.append(self.update_buffer.num_experiences)
+            return super()._update_policy()
+
+    trained(tmp_path, gate=Measured, max_steps=4000)
+    num_agents = len(gates(seed=1).get_steps("Gate")[0])
+    assert len(sizes) > 20
+    assert min(sizes) >= 96
+    # No trend: what made one batch larger must not make the next one larger still.
+    assert max(sizes) < 96 + 2 * 16 * num_agents
+    assert np.mean(sizes[-8:]) < np.mean(sizes[:8]) + 16 * num_agents
+
+
+def test_weights_that_act_are_those_of_a_whole_version(tmp_path: Path) -> None:
+    """Every log-probability is that of one of the versions that were published, whole."""
+    versions: dict[int, dict[str, Any]] = {}
+    checked: set[int] = set()
+
+    class Judged(Reinforce):
+        def _process_trajectory(self, trajectory: Trajectory) -> None:
+            super()._process_trajectory(trajectory)
+            steps = {name: np.asarray(rows) for name, rows in trajectory.fields.items()}
+            for version in set(steps[f.POLICY_VERSION].tolist()):
+                fresh = ActorCritic(self.policy.settings, self.policy.spec)  # type: ignore[arg-type, attr-defined]
+                fresh.load_state_dict(versions[version])
+                rows = {name: torch_of(each[steps[f.POLICY_VERSION] == version]) for name, each in steps.items()}
+                now = fresh.evaluate_actions(rows)[f.LOG_PROB].detach()
+                np.testing.assert_allclose(now.numpy(), rows[f.LOG_PROB].numpy(), atol=1e-5)
+                checked.add(version)
+
+        def _update_policy(self) -> bool:
+            weights = {name: value.clone() for name, value in self.policy.state_dict().items()}
+            versions.setdefault(self.progress.version, weights)
+            done = super()._update_policy()
+            versions[self.progress.version + 1] = {
+                name: value.clone() for name, value in self.policy.state_dict().items()
+            }
+            return done
+
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=1500)
+    policy = joint.trainers["Gate"].policy
+    versions[0] = {name: value.clone() for name, value in policy.state_dict().items()}
+    control.start_learning(manager)
+    assert len(checked) > 8
+
+
+def torch_of(rows: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(rows))
+
+
+@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, {"Ball": THREADED, "Gate": THREADED}])
+def test_runs_repeat_themselves_whoever_is_quicker(config: Any, tmp_path: Path) -> None:
+    class Slow(Reinforce):
+        def _update_policy(self) -> bool:
+            time.sleep(0.03)
+            return super()._update_policy()
+
+    expected = digest_of(trained(tmp_path / "a", config))
+    assert digest_of(trained(tmp_path / "b", config)) == expected
+    assert digest_of(trained(tmp_path / "c", config, Slow)) == expected
+    assert digest_of(trained(tmp_path / "d", {name: SETTINGS for name in config})) != expected
+
+
+def test_what_a_learner_reports_is_in_the_same_row_whoever_is_quicker(tmp_path: Path) -> None:
+    class Reporting(Reinforce):
+        seconds = 0.0
+
+        def _update_policy(self) -> bool:
+            self.stats_reporter.add_stat("Policy/Size", self.update_buffer.num_experiences)
+            self.stats.set_stat("train/version", self.progress.version)
+            time.sleep(self.seconds)
+            return super()._update_policy()
+
+    class Slow(Reporting):
+        seconds = 0.03
+
+    def rows(folder: str, gate: type[RLTrainer]) -> list[dict[str, float]]:
+        control, manager, joint = prepared(tmp_path / folder, SOME, gate)
+        kept = kept_rows(joint)
+        control.start_learning(manager)
+        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in kept]
+
+    quick = rows("quick", Reporting)
+    assert quick == rows("slow", Slow)
+    assert [row["Gate/train/version"] for row in quick if "Gate/train/version" in row][:4] == [0, 1, 2, 3]
+    assert all(row["Gate/Policy/Size"] >= 96 for row in quick if "Gate/Policy/Size" in row)
+
+
+@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, {"Ball": THREADED, "Gate": THREADED}])
+@pytest.mark.parametrize("stops", [[1], [9, 17], [26, 14, 3]])
+def test_stopped_anywhere_it_ends_with_the_same_numbers(config: Any, stops: list[int], tmp_path: Path) -> None:
+    expected = trained(tmp_path / "whole", config)
+    found = trained(tmp_path / "cut", config, stops=stops)
+    assert list(differences(expected["training"], found["training"])) == []
+
+
+def test_a_state_taken_at_any_time_goes_on_the_same(tmp_path: Path) -> None:
+    first, other = (prepared(tmp_path / name, SOME, max_steps=10_000)[2] for name in ("a", "b"))
+    found_begun = False
+    for _ in range(8):
+        first.advance()
+        saved = first.state_dict()
+        found_begun |= saved["training"]["learners"]["Gate"]["hooks"]["updating"]["is_begun"]
+        other.load_state_dict(saved)
+        assert list(differences(saved["training"], other.state_dict()["training"])) == []
+    assert found_begun, "no update was on its way in any of the states"
+    first.advance()
+    other.global_streams.load_state_dict(saved["training"]["global_streams"])
+    other.advance()
+    assert list(differences(first.state_dict()["training"], other.state_dict()["training"])) == []
+    first.close()
+    other.close()
+
+
+def test_training_for_longer_is_the_longer_run(tmp_path: Path) -> None:
+    expected = trained(tmp_path / "long", max_steps=900)
+    trained(tmp_path / "short", max_steps=300)
+    control, manager, joint = prepared(tmp_path / "short", {"Gate": THREADED}, load_model=True, max_steps=900)
+    control.start_learning(manager)
+    assert list(differences(expected["training"], joint.state_dict()["training"])) == []
+
+
+@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME])
+def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(config: Any, tmp_path: Path) -> None:
+    class Broken(Reinforce):
+        failed_at = 0
+
+        def _is_ready_update(self) -> bool:
+            return self.update_buffer.num_experiences >= 96 if not self.failed_at else False
+
+        def _update_policy(self) -> bool:
+            self.failed_at = self.source.world.num_steps  # type: ignore[attr-defined]
+            raise ZeroDivisionError("of all things")
+
+        def _steps_per_update(self) -> int:
+            return 1_000_000
+
+    control, manager, joint = prepared(tmp_path, config, Broken, max_steps=100_000)
+    with pytest.raises(QuintainError) as failed:
+        control.start_learning(manager)
+    assert (failed.value.code, failed.value.exit_code) == ("E0102", 1)
+    assert failed.value.message == "the thread that learns Gate failed: ZeroDivisionError: of all things"
+    trace = "".join(traceback.format_exception(failed.value))
+    assert "_update_policy" in trace
+    assert "learner_thread.py" in trace
+    gate: Any = joint.trainers["Gate"]
+    # It would have been a million steps of agents otherwise.
+    assert joint.agents.num_steps < gate.failed_at + 5000
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")] == []
+
+
+def test_an_update_that_saves_the_run_is_refused_and_does_not_wait_for_itself(tmp_path: Path) -> None:
+    class Saving(Reinforce):
+        def _update_policy(self) -> bool:
+            self.save_model()
+            return True
+
+    control, manager, _ = prepared(tmp_path, {"Gate": THREADED}, Saving)
+    with pytest.raises(QuintainError, match="cannot save the run, which waits for it to end"):
+        control.start_learning(manager)
+
+
+def test_waiting_for_an_update_takes_no_time_of_a_processor(tmp_path: Path) -> None:
+    class Slow(Reinforce):
+        def _update_policy(self) -> bool:
+            time.sleep(0.5)
+            return super()._update_policy()
+
+    _, _, joint = prepared(tmp_path, {"Gate": THREADED}, Slow)
+    gate: Any = joint.trainers["Gate"]
+    assert gate._stage_collect()
+    gate.updating._begin()
+    started = time.thread_time()
+    gate.settle()
+    # Looking again and again would take nearly all of the half second.
+    assert time.thread_time() - started < 0.25
+    assert gate.hooks.has_updated
+    joint.close()
+
+
+def test_queues_get_the_policy_that_acts_and_not_the_one_that_learns(tmp_path: Path) -> None:
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED})
+    control.start_learning(manager)
+    gate: Any = joint.trainers["Gate"]
+    published = gate.policy_queues[0].get_nowait()
+    assert published.core is joint.agents.collectors["Gate"].policy is gate.published_policy
+    assert published.core is not gate.policy is gate.policies["Gate"].core
+    assert published.get_current_step() == gate.progress.env_steps
+    # The last update was published too.
+    assert list(differences(published.core.state_dict(), gate.policy.state_dict())) == []
+
+
+class Always(Reinforce):
+    """Is ready whenever there is a batch to draw from, and keeps everything: what learns from replay."""
+
+    sizes: list[int]
+
+    def _is_ready_update(self) -> bool:
+        return self.update_buffer.num_experiences >= 32
+
+    def _clear_update_buffer(self) -> None:
+        self.__dict__.setdefault("sizes", []).append(self.update_buffer.num_experiences)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, THREADED])
+def test_hooks_that_are_always_ready_learn_whenever_something_is_new(settings: Any, tmp_path: Path) -> None:
+    control, manager, joint = prepared(tmp_path, {"Gate": settings}, Always, max_steps=150)
+    control.start_learning(manager)
+    gate: Any = joint.trainers["Gate"]
+    assert gate.progress.env_steps >= 150
+    assert gate.sizes[0] >= 32
+    assert all(later > sooner for sooner, later in zip(gate.sizes, gate.sizes[1:], strict=False))
+    assert len(gate.sizes) == gate.progress.updates >= 3
+
+
+def test_hooks_that_take_nothing_in_any_more_end_the_run(tmp_path: Path) -> None:
+    class Once(Reinforce):
+        def _is_ready_update(self) -> bool:
+            return super()._is_ready_update() and self.progress.updates < 1 and not self.__dict__.get("is_done")
+
+        def _update_policy(self) -> bool:
+            self.is_done = True
+            return super()._update_policy()
+
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Once, max_steps=300)
+    control.start_learning(manager)
+    assert joint.trainers["Gate"].progress.updates == 1
+
+
+def test_a_run_is_not_taken_up_by_a_trainer_that_learns_otherwise(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with pytest.raises(SettingsError) as refused:
+        prepared(tmp_path, {"Gate": SETTINGS}, load_model=True)
+    assert refused.value.code == "E0207"
+    _, _, beside = prepared(tmp_path / "b", {"Gate": THREADED})
+    _, _, turns = prepared(tmp_path / "c", {"Gate": SETTINGS})
+    with pytest.raises(ValueError, match="by a trainer that is threaded"):
+        turns.load_state_dict(beside.state_dict())
+    beside.close()
+    turns.close()
+
+
+def test_names_of_algorithms_are_threaded_by_their_settings(tmp_path: Path) -> None:
+    control = controller(tmp_path, {"default": THREADED})
+    control.start_learning(SimpleEnvManager(ball_and_gates(seed=1)))
+    assert {type(each) for each in control.trainers.values()} == {PPOTrainer}
+    assert all(len(each.learners_beside) == 1 for each in control.trainers.values())
