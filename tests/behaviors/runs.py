@@ -9,7 +9,15 @@ from quintain.run import Run
 from quintain.settings.tree import RunFile
 from quintain.trainers.joint import JointTrainer
 
-BEHAVIORS = {"balance_ball": ("Ball",), "gates": ("Gate",), "ball_and_gates": ("Ball", "Gate"), "door": ("Door",)}
+BEHAVIORS = {
+    "balance_ball": ("Ball",),
+    "gates": ("Gate",),
+    "ball_and_gates": ("Ball", "Gate"),
+    "door": ("Door",),
+    "couriers": ("Courier",),
+}
+WHERE = {"door": ("group_tasks", "num_groups"), "couriers": ("hybrid_tasks", "num_agents")}
+"""Which module a task is in, and what it calls the number of its agents, where that is not as usual."""
 
 
 def run_file(task: str, env_steps: int = 600, *, budgets: dict[str, int] | None = None, **changes: Any) -> RunFile:
@@ -24,7 +32,7 @@ def run_file(task: str, env_steps: int = 600, *, budgets: dict[str, int] | None 
     behaviors = {name: dict(behavior) for name in BEHAVIORS[task]}
     for name, budget in (budgets or {}).items():
         behaviors[name]["rollout"] = {**behavior["rollout"], "budget_env_steps": budget}
-    where, size = ("group_tasks", "num_groups") if task == "door" else ("tasks", "num_agents")
+    where, size = WHERE.get(task, ("tasks", "num_agents"))
     env = {"type": "agents", "id": f"quintain.envs.agents.{where}:{task}", "kwargs": {size: 5}, "num_lanes": 2}
     return RunFile.from_mapping(
         {

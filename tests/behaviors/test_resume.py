@@ -14,7 +14,7 @@ from quintain.testing.compare import differences
 from tests.behaviors.runs import make, run_file
 
 
-@pytest.mark.parametrize("task", ["balance_ball", "gates", "ball_and_gates"])
+@pytest.mark.parametrize("task", ["balance_ball", "gates", "ball_and_gates", "couriers"])
 @pytest.mark.parametrize("stops", [[1], [7, 13], [20, 31]])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str, stops: list[int]) -> None:
     assert_resumes_exactly(run_file(task), stop_after_steps=stops)

@@ -28,7 +28,7 @@ def test_every_step_that_is_learned_from_is_remembered_once() -> None:
         assert len(memory) == 200
 
 
-@pytest.mark.parametrize("task", ["balance_ball", "gates"])
+@pytest.mark.parametrize("task", ["balance_ball", "gates", "couriers"])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str) -> None:
     assert_resumes_exactly(sac_file(task), stop_after_steps=[9, 14])
 
