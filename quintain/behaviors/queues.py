@@ -122,3 +122,4 @@ class TrajectoryQueueStore:
         self.queue.num_dropped = state["num_dropped"]
         for saved in state["waiting"]:
             self.queue.put(Trajectory.from_state(self.queue.behavior_id, self.spec, saved))
+        self.await_steps(self.num_awaited)

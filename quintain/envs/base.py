@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from quintain.data.spec import BehaviorSpec
-from quintain.envs.parameters import Parameters, set_lane_values
+from quintain.envs.parameters import Parameters, require_attributes, set_lane_values
 from quintain.state import KeepsState
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class Env(KeepsState, ABC):
     def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
         """Changes named numbers of the task, in the lanes of these ids or in all; a number for all, or one for each."""
         set_lane_values(self, type(self).__name__, values, lanes, self.num_lanes)
+
+    def require_parameters(self, names: Sequence[str]) -> None:
+        """Refuses names that `set_parameters` does not know, and changes nothing; one of your own knows best."""
+        if type(self).set_parameters is Env.set_parameters:
+            require_attributes(self, type(self).__name__, names, self.num_lanes)
 
     @property
     def can_reset_lanes(self) -> bool:

@@ -66,6 +66,9 @@ class EventfulEnv(Env):
     def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
         self.env.set_parameters(values, lanes)
 
+    def require_parameters(self, names: Sequence[str]) -> None:
+        self.env.require_parameters(names)
+
     @property
     def can_reset_lanes(self) -> bool:
         return self.env.can_reset_lanes

@@ -8,7 +8,7 @@ a guess would silently mix the last observation of one episode with the first of
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from quintain.data.env_values import from_env, is_in_range, to_env
 from quintain.data.spec import build, choice_sizes, flatten, leaves
 from quintain.envs.base import Env, StepResult
 from quintain.envs.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
-from quintain.envs.parameters import Parameters, set_lane_values
+from quintain.envs.parameters import Parameters, require_attributes, set_lane_values
 from quintain.envs.spaces import behavior_spec, text_notes
 from quintain.errors import EnvError
 from quintain.state import restore_generator, save_generator
@@ -154,6 +154,9 @@ class VectorEnv(Env):
 
     def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
         set_lane_values(self.env.unwrapped, self.name, values, lanes, self.num_lanes)
+
+    def require_parameters(self, names: Sequence[str]) -> None:
+        require_attributes(self.env.unwrapped, self.name, names, self.num_lanes)
 
     @property
     def can_reset_lanes(self) -> bool:

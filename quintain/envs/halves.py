@@ -72,6 +72,9 @@ class HalvesEnv(Env):
                 rows = {key: value if np.ndim(value) == 0 else np.asarray(value)[mine] for key, value in values.items()}
                 half.set_parameters(rows, [chosen[place] - part.start for place in mine])
 
+    def require_parameters(self, names: Sequence[str]) -> None:
+        self.halves[0].require_parameters(names)
+
     def render(self) -> Array | None:
         return self.halves[0].render()
 

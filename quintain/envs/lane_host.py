@@ -98,6 +98,12 @@ class LaneHost:
             self.parameters[lane].set(mine)
         return []
 
+    def require_parameters(self, names: Sequence[str]) -> list[LaneFault]:
+        """Refuses names of parameters that environments do not have; all are alike."""
+        for setter in list(self.parameters.values())[:1]:
+            setter.require(names)
+        return []
+
     def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
         """Makes environments have these parameters, and all others as they were made."""
         for lane, mine in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,13 @@ def set_attributes(owner: Any, name: str, values: Parameters) -> None:
         return
     for key, value in values.items():
         setattr(owner, key, type(_number(owner, name, key))(value))
+
+
+def require_attributes(owner: Any, name: str, keys: Iterable[str], num_lanes: int = 0) -> None:
+    """Refuses names of attributes that are neither a number nor, of an object that holds all lanes, one for each."""
+    for key in keys:
+        if not num_lanes or getattr(getattr(owner, key, None), "shape", ())[:1] != (num_lanes,):
+            _number(owner, name, key)
 
 
 def set_lane_values(owner: Any, name: str, values: Parameters, lanes: Any, num_lanes: int) -> None:
@@ -70,6 +77,11 @@ class ParameterSetter:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise EnvError(f"env {self.name!r} failed in set_parameters(): {reason}", code="E0521") from error
+
+    def require(self, names: Iterable[str]) -> None:
+        """Refuses names that `set` would refuse; what an environment's own `set_parameters` knows, nobody can say."""
+        if not callable(getattr(self.owner, "set_parameters", None)):
+            require_attributes(self.owner, self.name, names)
 
     def put_back(self, values: Parameters) -> None:
         """Sets these, and everything else to what it was at first."""

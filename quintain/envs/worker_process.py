@@ -89,6 +89,8 @@ class Worker:
             self.answer(host.restart(command["lanes"], _by_lane(command["parameters"])))
         elif call in {"set_parameters", "put_parameters_back"}:
             self._tell_failure(lambda: getattr(host, call)(_by_lane(command["parameters"])))
+        elif call == "require_parameters":
+            self._tell_failure(lambda: host.require_parameters(command["names"]))
         elif call == "forget":
             host.forget_first_reset()
             self.answer([])
@@ -120,7 +122,7 @@ class Worker:
 
         self._tell_failure(look)
 
-    def _tell_failure(self, work: Callable[[], None]) -> None:
+    def _tell_failure(self, work: Callable[[], object]) -> None:
         """Does what may fail for a reason that the user should read, and answers either way."""
         try:
             work()

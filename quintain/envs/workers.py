@@ -168,6 +168,11 @@ class WorkerCrew:
         self._refuse_what_failed()
         return faults
 
+    def require_parameters(self, names: Sequence[str]) -> list[LaneFault]:
+        faults = self._call("require_parameters", [0], names=list(names))
+        self._refuse_what_failed()
+        return faults
+
     def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
         faults = self._call("put_parameters_back", list(values), parameters=values)
         self._refuse_what_failed()

@@ -77,6 +77,9 @@ class Actor:
     def set_env_parameters(self, values: Parameters) -> None:
         self.collector.env.set_parameters(values)
 
+    def require_env_parameters(self, names: Sequence[str]) -> None:
+        self.collector.env.require_parameters(names)
+
     def end_episode(self) -> None:
         self.collector.start_episodes()
 

@@ -95,6 +95,10 @@ class AheadSource:
         """Changes named numbers of the task in all training lanes, after the blocks that are ordered already."""
         self._command(Command("set_env_parameters", {"values": dict(values)}))
 
+    def require_env_parameters(self, names: Sequence[str]) -> None:
+        """Refuses names that `set_env_parameters` would refuse, and changes nothing."""
+        self._call("require_env_parameters", names=list(names))
+
     def end_episode(self) -> None:
         """Cuts the episodes that go on after the blocks that are ordered already, and begins new ones."""
         self._command(Command("end_episode"))

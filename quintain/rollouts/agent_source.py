@@ -204,6 +204,9 @@ class AgentSource:
         """Changes numbers of the task in all copies; one number for all agents."""
         self.world.env.set_parameters({name: float(value) for name, value in values.items()})
 
+    def require_env_parameters(self, names: Sequence[str]) -> None:
+        """Refuses nothing: what `set_parameters` of an environment of agents knows, nobody can say."""
+
     def end_episode(self) -> None:
         self.world.start_episodes()
 

@@ -23,7 +23,7 @@ from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.stats import stats_of_totals
 from quintain.state import as_tensor
-from quintain.trainers.events import Evaluate
+from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.parts import Parts, Session
 from quintain.trainers.records import Records
@@ -115,6 +115,9 @@ class Trainer:
     learn = train
 
     def _start_events(self) -> None:
+        for entry in self.events.entries:
+            if isinstance(entry.function, RandomizeEnv):
+                entry.function.check(self)
         self.events.start(self)
 
     @property

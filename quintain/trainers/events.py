@@ -163,6 +163,10 @@ class RandomizeEnv:
         self.when: When = settings.when()
         self.rng = context.rng.child("randomize_env")
 
+    def check(self, trainer: Trainer) -> None:
+        """Refuses parameters that the environments do not have, before anything is trained."""
+        trainer.source.require_env_parameters(list(self.settings.ranges))
+
     def __call__(self, trainer: Trainer) -> None:
         draw = self.rng.generator("draw", trainer.progress.updates)
         values = {name: float(draw.uniform(low, high)) for name, (low, high) in self.settings.ranges.items()}

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from quintain import RunFile, Trainer
 from quintain.data import fields as f
 from quintain.data.spec import spec_from_dict
-from quintain.errors import SettingsError
+from quintain.errors import EnvError, SettingsError
 from quintain.launch import start
 from tests.envs.point_mass import PointMass
 
@@ -55,6 +56,40 @@ def test_a_startup_event_comes_before_the_first_step() -> None:
     assert trainer.env.envs[0].unwrapped.gravity == 9.8
     trainer.train(16)
     assert 3.0 <= trainer.env.envs[0].unwrapped.gravity <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "known"),
+    [
+        ("CartPole-v1", {}, "it has .*length"),
+        ("CartPole-v1", {"env_workers": {"num_workers": 1}}, "it has .*length"),
+        ("CartPole-v1", {"vectorization": "native"}, "it has .*length"),
+        ("CartPole-v1", {"placement": "threads"}, "it has .*length"),
+        ("native/CartPole-v1", {}, 'did you mean "length"'),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_named_before_anything_is_trained(env: str, changes: Any, known: str) -> None:
+    event = {"type": "randomize_env", "every_updates": 2, "ranges": {"lenght": [0.3, 0.9]}}
+    trainer = Trainer("ppo", env, events=[event], **SMALL, **changes)
+    with pytest.raises(EnvError, match=known) as refused:
+        trainer.train(64)
+    assert refused.value.code == "E0521"
+    assert "lenght" in refused.value.message
+    assert "\n" not in refused.value.message
+    assert trainer.global_step == 0
+    trainer.close()
+
+
+def test_an_environment_with_a_setter_of_its_own_is_asked_when_it_is_set() -> None:
+    told: list[Any] = []
+
+    class Adjustable(CartPoleEnv):  # type: ignore[misc, unused-ignore]  # Gymnasium's environments are untyped
+        def set_parameters(self, values: Any) -> None:
+            told.append(values)
+
+    event = {"type": "randomize_env", "every_updates": 1, "ranges": {"mood": [0.3, 0.9]}}
+    Trainer("ppo", Adjustable, events=[event], **{**SMALL, "num_lanes": 1}).train(8)
+    assert [list(values) for values in told] == [["mood"]]
 
 
 def test_a_trigger_reaches_the_trainers_events_and_the_environments() -> None:

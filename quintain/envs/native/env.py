@@ -112,6 +112,13 @@ class NativeEnv(Env):
         except SettingsError as error:
             raise EnvError(error.message, code="E0521") from error
 
+    def require_parameters(self, names: Sequence[str]) -> None:
+        try:
+            for name in names:
+                self.task.column(name)
+        except SettingsError as error:
+            raise EnvError(error.message, code="E0521") from error
+
     def _assign(self, values: Parameters, lanes: Any = None) -> None:
         for name, value in values.items():
             column = self.task.column(name)
