@@ -126,6 +126,8 @@ class AlgorithmTrainer(RLTrainer):
         return self.experience.utilisation
 
     def _update_policy(self) -> bool:
+        # For whoever calls hooks by hand; the loop has done it.
+        self._complete_batch()
         experience, algorithm = self.experience, self.optimizer
         batch = experience.take()
         algorithm.estimate(batch)
