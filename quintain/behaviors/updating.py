@@ -106,8 +106,6 @@ class UpdatingBeside:
         """Whether an update was begun and is not ready to be published."""
         self.has_landed = False
         """Whether that update is computed."""
-        self.is_taking_in = False
-        """Whether the trajectories that came meanwhile are going through the hooks."""
         self.num_steps = 0
         """Steps that have gone through the hooks since the last update began, until they were enough."""
         self.is_enough = False
@@ -138,15 +136,15 @@ class UpdatingBeside:
             self._begin()
         if self.has_failed:
             self.settle()
-        if not self.is_taking_in:
+        if self.store.num_awaited:
             if not self._act():
                 return False
             self.settle()
-            self.is_taking_in = True
+            # From now on every trajectory goes through the hooks as it comes.
             self.store.await_steps(0)
         if not self._take_in():
             return False
-        self.is_begun = self.has_landed = self.is_taking_in = False
+        self.is_begun = self.has_landed = False
         self.stats.release()
         return True
 
@@ -154,7 +152,7 @@ class UpdatingBeside:
         trainer = self.trainer
         trainer.begin_update()
         trainer.stats_reporter.add_stat("rollout/staleness", trainer.progress.version - self.newest_version)
-        self.store.await_steps(trainer._steps_per_update() or self.num_steps)
+        self.store.await_steps(max(1, trainer._steps_per_update() or self.num_steps))
         self.num_steps, self.is_enough = 0, False
         self.is_begun, self.has_landed = True, False
         self.learner.begin(self._learn)
@@ -214,7 +212,6 @@ class UpdatingBeside:
     def state_dict(self) -> State:
         state = {
             "is_begun": self.is_begun,
-            "is_taking_in": self.is_taking_in,
             "num_steps": self.num_steps,
             "is_enough": self.is_enough,
             "newest_version": self.newest_version,
@@ -227,8 +224,8 @@ class UpdatingBeside:
 
     def load_state_dict(self, state: State) -> None:
         self.is_begun = self.has_landed = state["is_begun"]
-        self.is_taking_in, self.is_enough = state["is_taking_in"], state["is_enough"]
-        self.num_steps, self.newest_version = state["num_steps"], state["newest_version"]
+        self.num_steps, self.is_enough = state["num_steps"], state["is_enough"]
+        self.newest_version = state["newest_version"]
         self.store.await_steps(state["awaited"] if self.is_begun else 0)
         self.stats.hold(state["reports"] if self.is_begun else {"added": [], "set": {}})
         weights = state["acting"] if self.is_begun else self.trainer.policy.state_dict()

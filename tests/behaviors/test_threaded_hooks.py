@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import traceback
@@ -262,6 +263,44 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(config: Any, stops: list
     expected = trained(tmp_path / "whole", config)
     found = trained(tmp_path / "cut", config, stops=stops)
     assert list(differences(expected["training"], found["training"])) == []
+
+
+class Early(Reinforce):
+    """Says that it needs few steps, and is ready at many."""
+
+    def _steps_per_update(self) -> int:
+        return 20
+
+
+def test_a_number_of_steps_that_is_too_small_only_ends_the_overlap_sooner(tmp_path: Path) -> None:
+    control, manager, joint = prepared(tmp_path / "whole", {"Gate": THREADED}, Early)
+    rows = kept_rows(joint)
+    control.start_learning(manager)
+    assert [row["rollout/staleness"] for row in rows][:3] == [0, 1, 1]
+    found = trained(tmp_path / "cut", gate=Early, stops=[16, 1, 4])
+    assert list(differences(joint.state_dict()["training"], found["training"])) == []
+
+
+def test_rows_of_a_run_that_was_stopped_are_those_of_one_that_was_not(tmp_path: Path) -> None:
+    class Reporting(Reinforce):
+        def _update_policy(self) -> bool:
+            self.stats_reporter.add_stat("Policy/Size", self.update_buffer.num_experiences)
+            self.stats.set_stat("train/version", self.progress.version)
+            return super()._update_policy()
+
+    settings = THREADED.model_copy(update={"summary_freq": 1})
+
+    def rows(folder: str, stops: Sequence[int]) -> list[dict[str, float]]:
+        trained(tmp_path / folder, {"Gate": settings}, Reporting, stops=stops)
+        lines = (tmp_path / folder / "run" / "metrics.jsonl").read_text().splitlines()
+        return [
+            {key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines
+        ]
+
+    whole = rows("whole", [])
+    assert len(whole) >= 3
+    assert all("Policy/Size" in row and "train/version" in row for row in whole)
+    assert rows("cut", [13, 5]) == whole
 
 
 def test_a_state_taken_at_any_time_goes_on_the_same(tmp_path: Path) -> None:
