@@ -17,7 +17,7 @@ from quintain.behaviors import PPOTrainer, RLTrainer, SimpleEnvManager, Trajecto
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.data import fields as f
 from quintain.envs.agents.tasks import ball_and_gates, gates
-from quintain.errors import QuintainError, SettingsError
+from quintain.errors import NonFiniteError, QuintainError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.services.state_files import digest_of
 from quintain.testing.compare import differences
@@ -26,6 +26,8 @@ from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 
 THREADED = SETTINGS.model_copy(update={"threaded": True})
 SOME = {"Ball": SETTINGS, "Gate": THREADED}
+ALL = {"Ball": THREADED, "Gate": THREADED}
+SLOW = pytest.mark.slow
 
 
 def prepared(
@@ -205,11 +207,11 @@ def test_weights_that_act_are_those_of_a_whole_version(tmp_path: Path) -> None:
             }
             return done
 
-    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=1500)
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=900)
     policy = joint.trainers["Gate"].policy
     versions[0] = {name: value.clone() for name, value in policy.state_dict().items()}
     control.start_learning(manager)
-    assert len(checked) > 8
+    assert len(checked) > 5
 
 
 def torch_of(rows: Any) -> Any:
@@ -218,17 +220,17 @@ def torch_of(rows: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(rows))
 
 
-@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, {"Ball": THREADED, "Gate": THREADED}])
+@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, pytest.param(ALL, marks=SLOW)])
 def test_runs_repeat_themselves_whoever_is_quicker(config: Any, tmp_path: Path) -> None:
     class Slow(Reinforce):
         def _update_policy(self) -> bool:
             time.sleep(0.03)
             return super()._update_policy()
 
-    expected = trained(tmp_path / "a", config)
-    assert digest_of(trained(tmp_path / "b", config)) == digest_of(expected)
-    assert digest_of(trained(tmp_path / "c", config, Slow)) == digest_of(expected)
-    in_turns = trained(tmp_path / "d", dict.fromkeys(config, SETTINGS))
+    expected = trained(tmp_path / "a", config, max_steps=250)
+    assert digest_of(trained(tmp_path / "b", config, max_steps=250)) == digest_of(expected)
+    assert digest_of(trained(tmp_path / "c", config, Slow, max_steps=250)) == digest_of(expected)
+    in_turns = trained(tmp_path / "d", dict.fromkeys(config, SETTINGS), max_steps=250)
     assert list(differences(expected["training"]["policy"], in_turns["training"]["policy"])) != []
 
 
@@ -257,8 +259,8 @@ def test_what_a_learner_reports_is_in_the_same_row_whoever_is_quicker(tmp_path: 
     assert all(row["Gate/Policy/Size"] >= 96 for row in quick if "Gate/Policy/Size" in row)
 
 
-@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, {"Ball": THREADED, "Gate": THREADED}])
-@pytest.mark.parametrize("stops", [[1], [9, 17], [26, 14, 3]])
+@pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, pytest.param(ALL, marks=SLOW)])
+@pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [9, 17], pytest.param([26, 14, 3], marks=SLOW)])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(config: Any, stops: list[int], tmp_path: Path) -> None:
     expected = trained(tmp_path / "whole", config)
     found = trained(tmp_path / "cut", config, stops=stops)
@@ -356,6 +358,26 @@ def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(config:
     # It would have been a million steps of agents otherwise.
     assert joint.agents.num_steps < gate.failed_at + 5000
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")] == []
+
+
+def test_numbers_that_are_not_finite_end_the_run_at_once_too(tmp_path: Path) -> None:
+    class Spoiled(Reinforce):
+        def _update_policy(self) -> bool:
+            raise NonFiniteError("the loss is not finite", code="E0604")
+
+        def _steps_per_update(self) -> int:
+            return 1_000_000
+
+    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Spoiled, max_steps=100_000)
+    with pytest.raises(NonFiniteError, match="the loss is not finite"):
+        control.start_learning(manager)
+    assert joint.agents.num_steps < 5000
+
+
+def test_checkpoints_wait_for_updates_and_change_no_number(tmp_path: Path) -> None:
+    often = {name: each.model_copy(update={"checkpoint_interval": 1}) for name, each in SOME.items()}
+    assert digest_of(trained(tmp_path / "often", often)) == digest_of(trained(tmp_path / "seldom", SOME))
+    assert len(list((tmp_path / "often" / "run" / "checkpoints").iterdir())) > 2
 
 
 def test_an_update_that_saves_the_run_is_refused_and_does_not_wait_for_itself(tmp_path: Path) -> None:
