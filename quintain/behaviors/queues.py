@@ -68,6 +68,7 @@ class TrajectoryQueueStore:
         self.num_awaited = 0
         """Steps that are to wait before somebody looks; 0 is any."""
         self._num_waiting = 0
+        """Steps that wait; only right while some are awaited, because nobody takes any then."""
 
     def await_steps(self, num_steps: int) -> None:
         """Lets nobody look before so many steps wait; with 0, as soon as there is a trajectory."""

@@ -55,8 +55,13 @@ def trained(
     *,
     stops: Sequence[int] = (),
     max_steps: int = 400,
+    is_cut_beside: bool = False,
 ) -> Any:
-    """Trains to the end, in as many pieces as there are stops and one more; returns the state."""
+    """Trains to the end, in as many pieces as there are stops and one more; returns the state.
+
+    `is_cut_beside` asks that an update of gates was on its way at one of the stops.
+    """
+    were_begun = []
     for number, stop in enumerate([*stops, None]):
         control, manager, joint = prepared(
             folder, config or {"Gate": THREADED}, gate, load_model=number > 0, max_steps=max_steps
@@ -64,6 +69,9 @@ def trained(
         if stop is not None:
             stop_after(joint, stop)
         control.start_learning(manager)
+        gate_trainer: Any = joint.trainers["Gate"]
+        were_begun.append(stop is not None and gate_trainer.updating.is_begun)
+    assert any(were_begun) or not is_cut_beside, "no update was on its way at any of the stops"
     return joint.state_dict()
 
 
@@ -263,7 +271,7 @@ def test_what_a_learner_reports_is_in_the_same_row_whoever_is_quicker(tmp_path: 
 @pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [9, 17], pytest.param([26, 14, 3], marks=SLOW)])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(config: Any, stops: list[int], tmp_path: Path) -> None:
     expected = trained(tmp_path / "whole", config)
-    found = trained(tmp_path / "cut", config, stops=stops)
+    found = trained(tmp_path / "cut", config, stops=stops, is_cut_beside=len(stops) > 1)
     assert list(differences(expected["training"], found["training"])) == []
 
 
@@ -279,7 +287,7 @@ def test_a_number_of_steps_that_is_too_small_only_ends_the_overlap_sooner(tmp_pa
     rows = kept_rows(joint)
     control.start_learning(manager)
     assert [row["rollout/staleness"] for row in rows][:3] == [0, 1, 1]
-    found = trained(tmp_path / "cut", gate=Early, stops=[16, 1, 4])
+    found = trained(tmp_path / "cut", gate=Early, stops=[27, 3, 8], is_cut_beside=True)
     assert list(differences(joint.state_dict()["training"], found["training"])) == []
 
 
@@ -293,7 +301,7 @@ def test_rows_of_a_run_that_was_stopped_are_those_of_one_that_was_not(tmp_path: 
     settings = THREADED.model_copy(update={"summary_freq": 1})
 
     def rows(folder: str, stops: Sequence[int]) -> list[dict[str, float]]:
-        trained(tmp_path / folder, {"Gate": settings}, Reporting, stops=stops)
+        trained(tmp_path / folder, {"Gate": settings}, Reporting, stops=stops, is_cut_beside=bool(stops))
         lines = (tmp_path / folder / "run" / "metrics.jsonl").read_text().splitlines()
         return [
             {key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines
@@ -302,7 +310,7 @@ def test_rows_of_a_run_that_was_stopped_are_those_of_one_that_was_not(tmp_path: 
     whole = rows("whole", [])
     assert len(whole) >= 3
     assert all("Policy/Size" in row and "train/version" in row for row in whole)
-    assert rows("cut", [13, 5]) == whole
+    assert rows("cut", [26, 7]) == whole
 
 
 def test_a_state_taken_at_any_time_goes_on_the_same(tmp_path: Path) -> None:
