@@ -145,6 +145,7 @@ env_settings: {{seed: 5}}
         assert trainer.progress.env_steps == expected.progress.env_steps
         assert list(differences(expected.policy.state_dict(), trainer.policy.state_dict())) == []
         assert list(trainer.episodes.returns) == list(expected.episodes.returns)
+    core.close()
 
 
 def test_trajectories_can_come_from_anywhere_and_an_empty_queue_is_no_fault() -> None:
