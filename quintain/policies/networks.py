@@ -62,19 +62,36 @@ def mlp(
     output_size: int,
     *,
     activation: str,
-    output_gain: float,
+    output_gain: float | None,
     generator: torch.Generator,
 ) -> Mlp:
-    """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases."""
+    """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases.
+
+    Without a gain it begins with `uniform_linear` layers.
+    """
+
+    def layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
+        is_uniform = output_gain is None
+        return uniform_linear(inputs, outputs, generator) if is_uniform else linear(inputs, outputs, gain, generator)
+
     layers: list[nn.Module] = []
     for size in hidden_sizes:
-        layers += [linear(input_size, size, math.sqrt(2.0), generator), _ACTIVATIONS[activation]()]
+        layers += [layer(input_size, size, math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         input_size = size
-    return Mlp([*layers, linear(input_size, output_size, output_gain, generator)], activation)
+    return Mlp([*layers, layer(input_size, output_size, output_gain or 0.0)], activation)
 
 
 def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
     layer = BareLinear(input_size, output_size)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
+    return layer
+
+
+def uniform_linear(input_size: int, output_size: int, generator: torch.Generator) -> nn.Linear:
+    """Returns a layer with weights and biases between -1 and 1 over the root of its inputs, as torch's own begin."""
+    layer = BareLinear(input_size, output_size)
+    bound = 1.0 / math.sqrt(input_size)
+    for parameter in (layer.weight, layer.bias):
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer
