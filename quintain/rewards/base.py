@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from quintain.data.rollout import Rollout
 from quintain.rewards.settings import RewardSignalSettings
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 class RewardSignal(KeepsState, ABC):
     """Gives every step of a rollout a reward."""
+
+    ignores_ends: ClassVar[bool] = False
+    """Whether it goes on after the end of an episode, as what is new does: what follows is always expected then."""
 
     def __init__(self, settings: RewardSignalSettings) -> None:
         self.settings = settings

@@ -96,7 +96,12 @@ class Evaluator:
         lanes = [_LaneEpisodes(len(range(lane, total, num_lanes))) for lane in range(num_lanes)]
         running_return, running_length = np.zeros(num_lanes), np.zeros(num_lanes, dtype=np.int64)
         scratch = Rollout(
-            env.spec, num_lanes=num_lanes, num_steps=_NOISE_BLOCK, noise_size=policy.noise.size, device=policy.device
+            env.spec,
+            num_lanes=num_lanes,
+            num_steps=_NOISE_BLOCK,
+            noise_size=policy.noise.size,
+            num_values=policy.num_values,
+            device=policy.device,
         )
         env.load_state_dict(self.untouched)
         obs, mask, step, ended = env.reset(), env.action_mask(), 0, np.ones(num_lanes, dtype=np.bool_)
