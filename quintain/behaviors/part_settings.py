@@ -189,9 +189,11 @@ class RewardSignals(Settings):
             given = {} if data[name] is None else data[name]
             if not isinstance(given, Mapping):
                 continue
-            if "type" in given:
-                # A file of ML-Agents names no code to import beside its environment.
-                raise PydanticCustomError("signal_type", "{n} is a signal's own name; leave its type out", {"n": name})
+            # A file of ML-Agents names no code to import beside its environment.
+            if "type" in given or ":" in name:
+                raise PydanticCustomError(
+                    "signal_name", "{n} must be a registered name, with no type beside it", {"n": name}
+                )
             signals[name] = {"type": name, **given}
         return signals
 
