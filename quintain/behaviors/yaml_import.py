@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -76,23 +76,15 @@ class _Reader:
         rest = {key: value for key, value in self.values.items() if key not in _TRAINED and value is not None}
         options = self._validate(RunOptions, rest, ())
         default = self._block("default_settings", self.values)
-        self._learn_signals(default, env)
-        behaviors = {
-            name: self._trainer(merged(default, block), ("behaviors", name)) for name, block in self._blocks().items()
-        }
+        blocks = self._blocks()
+        _learn_signals([default, *blocks.values()], env)
+        behaviors = {name: self._trainer(merged(default, block), ("behaviors", name)) for name, block in blocks.items()}
         fallback = self._trainer(default, ("default_settings",)) if default or not behaviors else None
         if self.problems:
             raise settings_error(self.problems, self._place)
         assert isinstance(options, RunOptions)
         complete = options.model_copy(update={"default_settings": fallback, "behaviors": behaviors})
         return Configuration(self.document.source, complete, frozenset(self.document.positions))
-
-    def _learn_signals(self, default: dict[str, Any], env: str | None) -> None:
-        """Imports the environment's module if a reward signal is named that is not known."""
-        named = [block.get("reward_signals") for block in (default, *self._blocks().values())]
-        foreign = {name for signals in named if isinstance(signals, Mapping) for name in foreign_names(signals)}
-        if env is not None and is_code(env) and not foreign <= set(registry.names("reward_signal")):
-            registry.import_part("env", env)
 
     def _blocks(self) -> dict[str, dict[str, Any]]:
         given = self._block("behaviors", self.values)
@@ -132,6 +124,14 @@ class _Reader:
                 line, column = self.document.positions[each]
                 return f"{self.document.source}:{line}:{column}"
         return self._place(path[:-1]) if len(path) > 1 else self.document.source
+
+
+def _learn_signals(blocks: Sequence[Mapping[str, Any]], env: str | None) -> None:
+    """Imports the environment's module if a reward signal is named that is not known."""
+    named = [block.get("reward_signals") for block in blocks]
+    foreign = {name for signals in named if isinstance(signals, Mapping) for name in foreign_names(signals)}
+    if env is not None and is_code(env) and not foreign <= set(registry.names("reward_signal")):
+        registry.import_part("env", env)
 
 
 def _problem(details: ErrorDetails, root: type[Settings], above: KeyPath) -> Problem:
