@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -89,7 +90,7 @@ class POCA(PPO):
         done, index = rollout.array(f.DONE)[:-1], rollout.array(f.FINAL_INDEX)[:-1]
         is_kept, ended = index >= 0, done & (index < 0)
         # With several streams what was seen next is kept of groups that ended too.
-        is_empty = ~rollout.final.array(f.MATES).any(axis=1)
+        is_empty = np.asarray(~rollout.final.array(f.MATES).any(axis=1))
         ended[is_kept] = rollout.array(f.TERMINATED)[:-1][is_kept] & is_empty[index[is_kept]]
         return ended
 

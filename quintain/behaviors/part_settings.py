@@ -160,7 +160,7 @@ class RewardSignals(Settings):
     """What counts as good: ML-Agents' own signals, and any that is registered as a reward signal, under its name."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Annotated[PartSettings, Choice("reward_signal")]]
+    __pydantic_extra__: dict[str, Annotated[PartSettings, Choice("reward_signal")]] = Field(init=False)
 
     extrinsic: RewardSignalSettings | None = None
     """The environment's own reward."""

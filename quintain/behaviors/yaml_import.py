@@ -130,7 +130,8 @@ def _learn_signals(blocks: Sequence[Mapping[str, Any]], env: str | None) -> None
     """Imports the environment's module if a reward signal is named that is not known."""
     named = [block.get("reward_signals") for block in blocks]
     foreign = {name for signals in named if isinstance(signals, Mapping) for name in foreign_names(signals)}
-    if env is not None and is_code(env) and not foreign <= set(registry.names("reward_signal")):
+    # Names of plugins are looked up only where somebody names a signal that is not ML-Agents' own.
+    if foreign and env is not None and is_code(env) and not foreign <= set(registry.names("reward_signal")):
         registry.import_part("env", env)
 
 

@@ -146,12 +146,14 @@ class ActorCritic(Policy):
     def split_values(self, num_values: int) -> None:
         if num_values == self.num_values:
             return
-        if self.has_values and not isinstance(self.critic, Mlp):
-            super().split_values(num_values)
-        self.num_values = num_values
         if self.has_values:
-            critic = self.critic.with_outputs(num_values, 1.0, self.rng.torch_generator("values"))
-            self.critic = critic.to(self.device)
+            # A subclass may have put anything there.
+            critic: nn.Module = self.critic
+            if not isinstance(critic, Mlp):
+                super().split_values(num_values)
+                return
+            self.critic = critic.with_outputs(num_values, 1.0, self.rng.torch_generator("values")).to(self.device)
+        self.num_values = num_values
         # Both may have been asked for while there was one value.
         for name in ("why_plain", "kernels"):
             self.__dict__.pop(name, None)

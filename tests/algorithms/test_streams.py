@@ -174,7 +174,7 @@ def test_a_single_stream_is_not_reported_by_itself() -> None:
 
 
 def test_what_follows_a_true_end_is_valued_too() -> None:
-    made = trainer(reward_signals=TWO, reward_streams="averaged")
+    made = trainer(reward_signals=TWO, reward_streams="averaged", num_steps=64, max_episode_steps=500)
     assert made._stage_collect()
     rollout = made.batch.rollout  # type: ignore[union-attr]  # it was collected
     ended = rollout.array(f.TERMINATED)[:-1]

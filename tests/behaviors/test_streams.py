@@ -127,7 +127,7 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
 
 
 def test_groups_learn_from_two_streams_and_say_so() -> None:
-    trainer = make(two(poca_file(600, **AVERAGED)))
+    trainer = make(two(poca_file(600, **AVERAGED, policy={"compiled": None})))
     [door] = trainer.trainers.values()
     assert "reward_streams averaged" in door.policy.why_plain
     before = [parameter.clone() for parameter in door.algorithm.critic.parameters()]
