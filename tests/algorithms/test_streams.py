@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from quintain import Trainer
 from quintain.algorithms.ppo import PPO
@@ -15,14 +16,18 @@ from quintain.algorithms.settings import A2CSettings, PPOSettings
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.data.views import transition_view
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.export import ActingModule
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
 from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
 from quintain.rng import Rng
 from quintain.services.state_files import digest_of
+from quintain.settings.tree import RunFile
+from quintain.testing import assert_resumes_exactly
 from tests.algorithms.stream_signals import Given
 
 SPEC = BehaviorSpec(obs=box(3), action=discrete(2))
@@ -235,3 +240,39 @@ def test_what_one_critic_cannot_learn_is_refused_with_a_sentence() -> None:
     policy = SoftActor(SoftActorSettings(hidden_sizes=(4,)), BehaviorSpec(box(2), box(1, low=-1.0, high=1.0)), Rng(0))
     with pytest.raises(SettingsError, match="a SoftActor says one value of each observation"):
         policy.split_values(2)
+
+
+def run_file(**env: Any) -> RunFile:
+    behavior = {
+        "algorithm": {"type": "ppo", "batch_size": 32, "num_epochs": 2, "reward_streams": "averaged"},
+        "policy": {"hidden_sizes": [8], "normalize_obs": True},
+        "rollout": {"num_steps": 32},
+        "reward_signals": TWO,
+        "events": [],
+    }
+    env = {"type": "gym", "id": "CartPole-v1", "num_lanes": 2, "max_episode_steps": 20, **env}
+    experiment = {"seed": 4, "budget": {"env_steps": 256}, "env": env, "behaviors": {"default": behavior}}
+    return RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+
+
+@pytest.mark.parametrize("env", [{}, {"vectorization": "native"}, {"max_episode_steps": 500}])
+def test_stopped_anywhere_a_run_of_two_streams_ends_with_the_same_numbers(env: dict[str, Any]) -> None:
+    assert_resumes_exactly(run_file(**env), stop_after_steps=[7, 40])
+
+
+def test_everything_that_asks_a_policy_goes_with_several_values() -> None:
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), SPEC, Rng(0))
+    obs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
+    alone, _ = policy.predict(obs)
+    policy.split_values(2)
+    np.testing.assert_array_equal(policy.predict(obs)[0], alone)
+    step = policy.get_action(TensorDict({"obs": torch.from_numpy(obs)}, batch_size=[4]))
+    expected = policy.critic(torch.from_numpy(obs))
+    assert step["value"].shape == (4, 2)
+    torch.testing.assert_close(policy.get_value(step.clone())["value"], expected)
+    acted = ActingModule(policy)({"obs": torch.from_numpy(obs)})
+    np.testing.assert_array_equal(acted["action"].numpy(), alone)
+    rollout = Rollout(SPEC, num_lanes=4, num_steps=2, noise_size=1, num_values=2)
+    rollout.storage[f.DONE][0] = rollout.storage[f.TERMINATED][0, :2] = True
+    rollout.storage[f.FINAL_VALUE].fill_(3.0)
+    assert transition_view(rollout)["next_value"][:, 0].tolist() == [[0.0, 0.0]] * 2 + [[3.0, 3.0]] * 2
