@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from quintain.rng import Rng
 from quintain.settings.run import EnvWorkerSettings
 
 LANES, WORKERS = 8, 4
-ENV = "tests.envs.fragile:BreaksByTheClock"
+ENV = "tests.envs.fragile:BreaksOnCommand"
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
@@ -31,15 +32,22 @@ def measure(how: str, seconds: float, faults_per_minute: float, seed: int) -> di
     """Steps for a while; returns steps/s without those that broke, and how many faults a minute there were."""
     lenient = EnvWorkerSettings(num_workers=WORKERS, max_restarts=100_000, max_failures_in_a_row=1000)
     hosting = Hosting.from_settings(lenient)
-    kwargs: dict[str, Any] = {"how": how, "every_seconds": LANES * 60.0 / faults_per_minute}
-    env = gym_env(GymSettings(id=ENV, kwargs=kwargs), LANES, Rng(seed), hosting=hosting)
-    env.reset()
-    action = torch.zeros(LANES, dtype=torch.int64)
-    num_steps, started = 0, time.monotonic()
-    while (elapsed := time.monotonic() - started) < seconds:
-        aborted = env.step(action).aborted
-        num_steps += LANES - (0 if aborted is None else int(aborted.sum()))
-    env.close()
+    with tempfile.TemporaryDirectory() as folder:
+        command = Path(folder, "break")
+        kwargs = {"path": str(command), "how": how, "step_seconds": 0.001}
+        env = gym_env(GymSettings(id=ENV, kwargs=kwargs), LANES, Rng(seed), hosting=hosting)
+        env.reset()
+        action = torch.zeros(LANES, dtype=torch.int64)
+        between = 60.0 / faults_per_minute
+        # Whichever lane sees the command first breaks: so many faults, whatever chance and the machine's speed say.
+        num_steps, started, next_fault = 0, time.monotonic(), between / 2
+        while (elapsed := time.monotonic() - started) < seconds:
+            if how and elapsed > next_fault:
+                command.touch()
+                next_fault += between
+            aborted = env.step(action).aborted
+            num_steps += LANES - (0 if aborted is None else int(aborted.sum()))
+        env.close()
     return {"steps_per_second": num_steps / elapsed, "faults_per_minute": hosting.faults.restarts / elapsed * 60.0}
 
 

@@ -21,6 +21,7 @@ def main(peer_name: str, entry: str, workload: str, seed: str, seconds: str, thr
     from workloads import WORKLOADS
 
     work = WORKLOADS[workload]
+    processes.keep_to_cores(max(work.threads))
     peer = import_module(f"peers.{peer_name}")
     gauge = meter.meter_of(work, float(seconds))
     about: dict[str, Any] = {"versions": {name: version_of(name) for name in peer.PACKAGES}}

@@ -72,6 +72,15 @@ def seconds_since_start() -> float:
         return float(uptime.read().split()[0]) - int(_stat(os.getpid())[19]) / _TICKS
 
 
+def keep_to_cores(count: int) -> None:
+    """Lets this process and all it will start run on so many cores, where a system can do that.
+
+    Some libraries start threads of their own however few they are told to use.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
+
+
 def end(pids: list[int]) -> None:
     """Ends processes that we started, at once."""
     for pid in pids:

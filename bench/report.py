@@ -42,7 +42,8 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool) -> st
         "",
         f"Measured {datetime.now(UTC).date().isoformat()} on {_cpu_name()} ({os.cpu_count()} cores), Python "
         f"{platform.python_version()}, with `make bench`. Everybody does the same work, but for what stands below, "
-        "with the threads that are stated; environment steps per second include learning. Runs are interleaved, and a "
+        "with the threads that are stated, on as many cores; environment steps per second include learning. Runs are "
+        "interleaved, and a "
         "ratio compares two runs of the same repetition: trust ratios more than rates. Runs beside which others used "
         "more than "
         f"{QUIET_CORES} cores are left out, whoever's they are. *Per CPU second* leaves out the time in which other "

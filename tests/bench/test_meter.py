@@ -8,6 +8,8 @@ import sys
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from tests.bench.conftest import Bench
 
 
@@ -78,6 +80,15 @@ def test_a_tree_of_processes_is_found_and_its_time_counted(bench: Bench) -> None
         child.kill()
         child.wait()
     processes.end([child.pid])  # nobody is there any more
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not keep processes to cores")
+def test_a_process_and_what_it_starts_keep_to_one_core(bench: Bench) -> None:
+    ask = "import os; print(len(os.sched_getaffinity(0)), flush=True)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}])"
+    code = f"import processes; processes.keep_to_cores(1); {ask}; {start}"
+    found = subprocess.run([sys.executable, "-c", code], cwd=bench.folder, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["1", "1"]
 
 
 def test_this_process_began_before_now(bench: Bench) -> None:

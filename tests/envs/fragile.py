@@ -85,27 +85,11 @@ class WindyAndFragile(Windy):
         return super().step(action)
 
 
-class BreaksByTheClock(Walk):
-    """Breaks about so often by the clock; how fast it is stepped does not matter."""
-
-    def __init__(self, how: str = "raise", every_seconds: float = 16.0, step_seconds: float = 0.001) -> None:
-        super().__init__(step_seconds)
-        self.how, self.every_seconds = how, every_seconds
-        chance = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
-        # Without memory, so that the rate is the same however often it was made anew.
-        self.breaks_at = time.monotonic() + chance.exponential(every_seconds)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.how and time.monotonic() > self.breaks_at:
-            strike(self.how)
-        return super().step(action)
-
-
 class BreaksOnCommand(Walk):
     """Breaks when the file exists that it is told about, which it removes first."""
 
-    def __init__(self, path: str, how: str = "raise") -> None:
-        super().__init__()
+    def __init__(self, path: str, how: str = "raise", step_seconds: float = 0.0) -> None:
+        super().__init__(step_seconds)
         self.path, self.how = path, how
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
