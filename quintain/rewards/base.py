@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from quintain.data.rollout import Rollout
 from quintain.rewards.settings import RewardSignalSettings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class RewardSignal(KeepsState, ABC):
     """Gives every step of a rollout a reward."""
 
-    ignores_ends: ClassVar[bool] = False
+    ignores_ends: bool = False
     """Whether it goes on after the end of an episode, as what is new does: what follows is always expected then."""
 
     def __init__(self, settings: RewardSignalSettings) -> None:

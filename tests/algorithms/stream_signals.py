@@ -33,7 +33,7 @@ class Given(RewardSignal):
     def __init__(self, rewards: Any, *, ignores_ends: bool = False, **settings: float) -> None:
         super().__init__(RewardSignalSettings(**settings))
         self.rewards = np.array(rewards, np.float32)
-        self.ignores_ends = ignores_ends  # type: ignore[misc]  # so that a test can choose
+        self.ignores_ends = ignores_ends
 
     def evaluate(self, rollout: Rollout) -> Any:
         return self.rewards

@@ -15,6 +15,7 @@ from quintain import registry
 from quintain.algorithms.poca import POCA
 from quintain.algorithms.settings import POCASettings
 from quintain.behaviors import SimpleEnvManager, TrainerController, TrainerFactory
+from quintain.behaviors.stats import StatsReporter
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
 from quintain.data import fields as f
@@ -212,7 +213,11 @@ def test_such_a_run_is_resumed_exactly(module: str) -> None:
     assert_resumes_exactly(settings, stop_after_steps=[7])
 
 
-def test_trainers_by_their_names_learn_from_it_too(module: str, tmp_path: Path) -> None:
+def test_trainers_by_their_names_learn_from_it_too(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: set[str] = set()
+    monkeypatch.setattr(StatsReporter, "add_stat", lambda self, key, *values: said.add(key))
     settings = check_configuration(parse(text(), "a.yaml"), module).options.behaviors["Gate"]
     control = TrainerController(
         TrainerFactory({"Gate": settings}, str(tmp_path), seed=5), str(tmp_path), "run", training_seed=5
@@ -221,6 +226,7 @@ def test_trainers_by_their_names_learn_from_it_too(module: str, tmp_path: Path) 
     gate = control.trainers["Gate"]
     assert list(gate.optimizer.signals) == ["extrinsic", "boldness"]
     assert gate.policy.num_values == 2
+    assert {"Policy/Extrinsic Value Estimate", "Policy/Boldness Value Estimate", "Losses/Value Loss"} <= said
 
 
 def refusal(given: str, env: str | None = None) -> SettingsError:
