@@ -47,10 +47,14 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
                 components[r, c] = outputs[first + chosen, r]
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        log_std = _ZERO if tables.has_state_std else flat[place]
+        std = exp(log_std)
         for r in range(len(log_prob)):
-            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            if tables.has_state_std:
+                log_std = _state_log_std(tables, outputs[place, r])
+                std = exp(log_std)
             drawn = _ZERO if is_likeliest else noise[r, len(tables.choices) + m]
-            number = outputs[mean, r] + exp(log_std) * drawn
+            number = outputs[mean, r] + std * drawn
             step.numbers[r, m] = number
             density = -_HALF * drawn * drawn - log_std - HALF_LOG_2PI
             if tables.is_squashed:
@@ -88,10 +92,14 @@ def judge(
                 judged[2 + c, r] = log_prob
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
+        log_std = _ZERO if tables.has_state_std else flat[place]
+        precision = exp(-log_std)
         for r in range(len(rows)):
-            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
+            if tables.has_state_std:
+                log_std = _state_log_std(tables, outputs[place, r])
+                precision = exp(-log_std)
             number = numbers[rows[r], m]
-            noise = (number - outputs[mean, r]) * exp(-log_std)
+            noise = (number - outputs[mean, r]) * precision
             slope = log_slope(number) if tables.is_squashed else _ZERO
             density = -_HALF * noise * noise - log_std - HALF_LOG_2PI - slope
             judged[0, r] += density
@@ -127,17 +135,21 @@ def add_gradient(
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
         by_log_prob = pulls[len(tables.choices) + m if has_components else 0]
+        precision = _ONE if tables.has_state_std else exp(-flat[place])
+        by_shared_log_std = _ZERO
         for r in range(len(rows)):
-            log_std = _state_log_std(tables, outputs[place, r]) if tables.has_state_std else flat[place]
-            precision = exp(-log_std)
+            if tables.has_state_std:
+                precision = exp(-_state_log_std(tables, outputs[place, r]))
             noise = (numbers[rows[r], m] - outputs[mean, r]) * precision
             deltas[mean, r] = by_log_prob[r] * noise * precision
             by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_part
-            if not tables.has_state_std:
-                grad[place] += by_log_std
-            else:
+            if tables.has_state_std:
                 is_free = LOWEST_LOG_STD <= outputs[place, r] + np.float32(tables.initial_log_std) <= HIGHEST_LOG_STD
                 deltas[place, r] = by_log_std if is_free else _ZERO
+            else:
+                by_shared_log_std += by_log_std
+        if not tables.has_state_std:
+            grad[place] += by_shared_log_std
 
 
 @fast_part
