@@ -46,11 +46,21 @@ def two(settings: RunFile) -> RunFile:
     return settings
 
 
+def threaded(settings: RunFile) -> RunFile:
+    """Lets all behaviours learn beside acting, one version behind."""
+    settings = settings.replace("run.placement", {"type": "threads"})
+    for name in settings.experiment.behaviors:
+        settings = settings.replace(f"experiment.behaviors.{name}.rollout.max_staleness", 1)
+    return settings
+
+
 RUNS = {
     "agents": lambda: run_file("ball_and_gates", 500, **AVERAGED),
     "memory": lambda: run_file("gates", 400, **AVERAGED, **MEMORY),
     "components": lambda: run_file("gates", 400, algorithm={"reward_streams": "averaged", "clip_per_component": True}),
     "groups": lambda: poca_file(400, **AVERAGED, rollout={"time_horizon": 3}),
+    "threads": lambda: threaded(run_file("gates", 400, **AVERAGED)),
+    "groups and threads": lambda: threaded(poca_file(400, **AVERAGED)),
 }
 
 
