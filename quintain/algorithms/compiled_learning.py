@@ -18,6 +18,7 @@ from quintain.compiled.tables import (
     POLICY_LOSS,
     VALUE_LOSS,
     Experience,
+    Outcomes,
     PPOWeights,
     Scratch,
 )
@@ -72,7 +73,7 @@ class CompiledLearning:
         @cache
         def gradient_of(num_rows: int) -> tuple[Array, Call[None]]:
             rows: Array = np.zeros(num_rows, np.int64)
-            scratch = self._scratch(num_rows)
+            scratch = self._scratch(num_rows, experience.outcomes)
             return rows, minibatch_gradient.bind(
                 self.tables, self.parameters, experience, rows, weights, scratch, self.sums
             )
@@ -97,22 +98,22 @@ class CompiledLearning:
         actor, critic = self.policy.trunk, self.policy.critic_trunk
         actor_features = _features(actor, flat)
         nothing = np.zeros((len(actor_features), 0), np.float32)
-        return Experience(
-            actor_features,
-            actor_features if critic is None else _features(critic, flat),
+        outcomes = Outcomes(
             arrays.get(f.ACTION_MASK, nothing.astype(np.bool_)),
             choices,
             numbers,
             arrays.get(f.COMPONENTS, nothing),
             *(arrays[name] for name in (f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)),
         )
+        return Experience(actor_features, actor_features if critic is None else _features(critic, flat), outcomes)
 
-    def _scratch(self, num_rows: int) -> Scratch:
+    def _scratch(self, num_rows: int, outcomes: Outcomes) -> Scratch:
         size = tile_size(num_rows)
         if size not in self.scratch:
-            units = num_units(self.tables)
-            judged = 2 + self.policy.num_components
-            self.scratch[size] = Scratch(*(aligned_zeros(num, size) for num in (units, units, units, judged)))
+            tile = Outcomes(*(np.zeros((size, *field.shape[1:]), field.dtype) for field in outcomes))
+            units, slopes, deltas = (aligned_zeros(num_units(self.tables), size) for _ in range(3))
+            judged = aligned_zeros(2 + self.policy.num_components, size)
+            self.scratch[size] = Scratch(units, slopes, deltas, judged, tile)
         return self.scratch[size]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quintain.compiled.kernel import fast_part
-from quintain.compiled.tables import FIRST_ALLOWED, FIRST_OPTION, LOG_STD, MEAN, NUM_OPTIONS, PolicyTables
+from quintain.compiled.tables import FIRST_ALLOWED, FIRST_OPTION, LOG_STD, MEAN, NUM_OPTIONS, Outcomes, PolicyTables
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -36,7 +36,7 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
         first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
         mask = tables.choices[c, FIRST_ALLOWED]
         for r in range(len(log_prob)):
-            _to_log_probs(outputs, r, first, size, allowed, r, mask)
+            _to_log_probs(outputs, r, first, size, allowed, mask)
             if is_likeliest:
                 chosen = _likeliest(outputs, r, first, size)
             else:
@@ -66,27 +66,27 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Any, is_likeli
 
 @fast_part
 def judge(
-    tables: PolicyTables, flat: Array, outputs: Array, deltas: Array, batch: Any, rows: Array, judged: Array
+    tables: PolicyTables, flat: Array, outputs: Array, deltas: Array, tile: Outcomes, num_rows: int, judged: Array
 ) -> None:
-    """Writes log-probability and entropy of actions to `judged [2, R]`; column r is about row `rows[r]` of a batch.
+    """Writes log-probability and entropy of a tile's actions to `judged [2, R]`.
 
     Where components are clipped by themselves, their log-probabilities follow, and entropies of numbers are averaged.
     What `add_gradient` will need stays behind: log-probabilities in `outputs`, and probabilities in `deltas`.
     """
-    allowed, choices, numbers = batch.allowed, batch.choices, batch.numbers
-    has_components = batch.components.shape[1] > 0
-    part = _part_of_entropy(tables, batch)
-    for r in range(len(rows)):
+    allowed, choices, numbers = tile.allowed, tile.choices, tile.numbers
+    has_components = tile.components.shape[1] > 0
+    part = _part_of_entropy(tables, tile)
+    for r in range(num_rows):
         judged[0, r] = judged[1, r] = _ZERO
     for c in range(len(tables.choices)):
         first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
         mask = tables.choices[c, FIRST_ALLOWED]
-        for r in range(len(rows)):
-            _to_log_probs(outputs, r, first, size, allowed, rows[r], mask)
+        for r in range(num_rows):
+            _to_log_probs(outputs, r, first, size, allowed, mask)
             for k in range(first, first + size):
                 deltas[k, r] = exp(outputs[k, r])
                 judged[1, r] -= deltas[k, r] * outputs[k, r]
-            log_prob = outputs[first + choices[rows[r], c], r]
+            log_prob = outputs[first + choices[r, c], r]
             judged[0, r] += log_prob
             if has_components:
                 judged[2 + c, r] = log_prob
@@ -94,11 +94,11 @@ def judge(
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
         log_std = _ZERO if tables.has_state_std else flat[place]
         precision = exp(-log_std)
-        for r in range(len(rows)):
+        for r in range(num_rows):
             if tables.has_state_std:
                 log_std = _state_log_std(tables, outputs[place, r])
                 precision = exp(-log_std)
-            number = numbers[rows[r], m]
+            number = numbers[r, m]
             noise = (number - outputs[mean, r]) * precision
             slope = log_slope(number) if tables.is_squashed else _ZERO
             density = -_HALF * noise * noise - log_std - HALF_LOG_2PI - slope
@@ -110,7 +110,7 @@ def judge(
 
 @fast_part
 def add_gradient(
-    tables: PolicyTables, parameters: Any, outputs: Array, deltas: Array, batch: Any, rows: Array, pull: Any
+    tables: PolicyTables, parameters: Any, outputs: Array, deltas: Array, tile: Outcomes, num_rows: int, pull: Any
 ) -> None:
     """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the columns.
 
@@ -118,29 +118,29 @@ def add_gradient(
     [K, R], and with the entropy of any.
     """
     (flat, grad), (pulls, by_entropy) = parameters, pull
-    choices, numbers = batch.choices, batch.numbers
-    has_components = batch.components.shape[1] > 0
-    by_part = by_entropy * _part_of_entropy(tables, batch)
+    choices, numbers = tile.choices, tile.numbers
+    has_components = tile.components.shape[1] > 0
+    by_part = by_entropy * _part_of_entropy(tables, tile)
     for c in range(len(tables.choices)):
         first = tables.choices[c, FIRST_OPTION]
         last = first + tables.choices[c, NUM_OPTIONS]
         by_log_prob = pulls[c if has_components else 0]
-        for r in range(len(rows)):
+        for r in range(num_rows):
             entropy = _ZERO
             for k in range(first, last):
                 entropy -= deltas[k, r] * outputs[k, r]
             for k in range(first, last):
                 deltas[k, r] *= -by_log_prob[r] - by_entropy * (outputs[k, r] + entropy)
-            deltas[first + choices[rows[r], c], r] += by_log_prob[r]
+            deltas[first + choices[r, c], r] += by_log_prob[r]
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
         by_log_prob = pulls[len(tables.choices) + m if has_components else 0]
         precision = _ONE if tables.has_state_std else exp(-flat[place])
         by_shared_log_std = _ZERO
-        for r in range(len(rows)):
+        for r in range(num_rows):
             if tables.has_state_std:
                 precision = exp(-_state_log_std(tables, outputs[place, r]))
-            noise = (numbers[rows[r], m] - outputs[mean, r]) * precision
+            noise = (numbers[r, m] - outputs[mean, r]) * precision
             deltas[mean, r] = by_log_prob[r] * noise * precision
             by_log_std = by_log_prob[r] * (noise * noise - _ONE) + by_part
             if tables.has_state_std:
@@ -153,17 +153,17 @@ def add_gradient(
 
 
 @fast_part
-def _part_of_entropy(tables: PolicyTables, batch: Any) -> Any:
+def _part_of_entropy(tables: PolicyTables, tile: Outcomes) -> Any:
     """Returns how much the entropy of one number counts."""
-    return _ONE / np.float32(len(tables.numbers)) if batch.components.shape[1] and len(tables.numbers) else _ONE
+    return _ONE / np.float32(len(tables.numbers)) if tile.components.shape[1] and len(tables.numbers) else _ONE
 
 
 @fast_part
-def _to_log_probs(outputs: Array, r: int, first: int, size: int, allowed: Array, row: int, mask: int) -> None:
+def _to_log_probs(outputs: Array, r: int, first: int, size: int, allowed: Array, mask: int) -> None:
     """Replaces the logits of a choice by log softmax; what the mask forbids gets no probability."""
     if allowed.shape[1]:
         for k in range(size):
-            if not allowed[row, mask + k]:
+            if not allowed[r, mask + k]:
                 outputs[first + k, r] = _FORBIDDEN
     top = outputs[first, r]
     for k in range(first + 1, first + size):

@@ -23,6 +23,7 @@ from quintain.compiled.tables import (
     POLICY_LOSS,
     VALUE_LOSS,
     Experience,
+    Outcomes,
     PolicyTables,
     PPOWeights,
     Scratch,
@@ -54,6 +55,7 @@ def minibatch_gradient(
     size = scratch.units.shape[1]
     for start in range(0, len(rows), size):
         tile = rows[start : start + size]
+        _take(batch.outcomes, tile, scratch.tile)
         # One loop for both, so that the networks' code is compiled once.
         for network in range(2):
             layers = tables.actor if network == 0 else tables.critic
@@ -61,11 +63,10 @@ def minibatch_gradient(
             forward(flat, layers, tables.activation, scratch.units, scratch.slopes)
             outputs, deltas = _last(scratch.units, layers), _last(scratch.deltas, layers)
             if network == 0:
-                _judge_actions(
-                    tables, parameters, batch, tile, (weights, share), (outputs, deltas, scratch.judged), sums
-                )
+                ends = outputs, deltas, scratch.judged
+                _judge_actions(tables, parameters, scratch.tile, len(tile), (weights, share), ends, sums)
             else:
-                _judge_values(batch, tile, weights, share, outputs, deltas, sums)
+                _judge_values(scratch.tile, len(tile), weights, share, outputs, deltas, sums)
             clear(deltas, len(tile))
             backward(flat, layers, scratch.units, scratch.slopes, scratch.deltas, grad)
     for i in range(len(sums)):
@@ -74,26 +75,26 @@ def minibatch_gradient(
 
 @fast_part
 def _judge_actions(
-    tables: PolicyTables, parameters: Any, batch: Experience, tile: Array, scales: Any, ends: Any, sums: Array
+    tables: PolicyTables, parameters: Any, tile: Outcomes, num_rows: int, scales: Any, ends: Any, sums: Array
 ) -> None:
     """Writes how the clipped surrogate and the entropy change with the actor's outputs."""
     (weights, share), (outputs, deltas, judged) = scales, ends
-    judge(tables, parameters[0], outputs, deltas, batch, tile, judged)
+    judge(tables, parameters[0], outputs, deltas, tile, num_rows, judged)
     clip = np.float32(weights.clip)
-    num_components = batch.components.shape[1]
-    for r in range(len(tile)):
-        log_ratio = judged[0, r] - batch.log_prob[tile[r]]
+    num_components = tile.components.shape[1]
+    for r in range(num_rows):
+        log_ratio = judged[0, r] - tile.log_prob[r]
         sums[ENTROPY] += judged[1, r]
         sums[APPROX_KL] += exp(log_ratio) - _ONE - log_ratio
         if num_components == 0:
-            judged[0, r] = _clip(log_ratio, batch.advantage[tile[r]], clip, share, sums, _ONE)
+            judged[0, r] = _clip(log_ratio, tile.advantage[r], clip, share, sums, _ONE)
     part = _ONE / np.float32(max(1, num_components))
     for k in range(num_components):
-        for r in range(len(tile)):
-            log_ratio = judged[2 + k, r] - batch.components[tile[r], k]
-            judged[2 + k, r] = _clip(log_ratio, batch.advantage[tile[r]], clip, share * part, sums, part)
+        for r in range(num_rows):
+            log_ratio = judged[2 + k, r] - tile.components[r, k]
+            judged[2 + k, r] = _clip(log_ratio, tile.advantage[r], clip, share * part, sums, part)
     pull = judged[2 if num_components else 0 :], -np.float32(weights.entropy) * share
-    add_gradient(tables, parameters, outputs, deltas, batch, tile, pull)
+    add_gradient(tables, parameters, outputs, deltas, tile, num_rows, pull)
 
 
 @fast_part
@@ -110,13 +111,12 @@ def _clip(log_ratio: Any, advantage: Any, clip: Any, share: Any, sums: Array, pa
 
 @fast_part
 def _judge_values(
-    batch: Experience, tile: Array, weights: PPOWeights, share: Any, values: Array, deltas: Array, sums: Array
+    tile: Outcomes, num_rows: int, weights: PPOWeights, share: Any, values: Array, deltas: Array, sums: Array
 ) -> None:
     """Writes how the squared error changes with the critic's output."""
     clip, scale = np.float32(weights.clip_value), np.float32(weights.value) * share
-    for r in range(len(tile)):
-        row = tile[r]
-        error, by_value = _squared_error(values[0, r], batch.target[row], batch.value[row], clip)
+    for r in range(num_rows):
+        error, by_value = _squared_error(values[0, r], tile.target[r], tile.value[r], clip)
         deltas[0, r] = scale * by_value
         sums[VALUE_LOSS] += error
 
@@ -135,6 +135,29 @@ def _squared_error(value: Any, target: Any, old_value: Any, clip: Any) -> Any:
         return near_error, by_near
     # Equal errors share the derivative, as torch.max has it.
     return error, by_value if error > near_error else _HALF * (by_value + by_near)
+
+
+@fast_part
+def _take(outcomes: Outcomes, rows: Array, tile: Outcomes) -> None:
+    """Copies rows beside each other.
+
+    They lie far apart in memory: loops that do nothing else wait for many of them at once.
+    """
+    for r in range(len(rows)):
+        row = rows[r]
+        tile.log_prob[r], tile.value[r] = outcomes.log_prob[row], outcomes.value[row]
+        tile.advantage[r], tile.target[r] = outcomes.advantage[row], outcomes.target[row]
+    _take_columns(outcomes.allowed, rows, tile.allowed)
+    _take_columns(outcomes.choices, rows, tile.choices)
+    _take_columns(outcomes.numbers, rows, tile.numbers)
+    _take_columns(outcomes.components, rows, tile.components)
+
+
+@fast_part
+def _take_columns(values: Array, rows: Array, taken: Array) -> None:
+    for r in range(len(rows)):
+        for k in range(values.shape[1]):
+            taken[r, k] = values[rows[r], k]
 
 
 @fast_part

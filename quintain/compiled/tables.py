@@ -39,6 +39,20 @@ class PolicyTables(NamedTuple):
     initial_log_std: float
 
 
+class Outcomes(NamedTuple):
+    """What was done in each step and what came of it; every field has one row per step."""
+
+    allowed: Array
+    choices: Array
+    numbers: Array
+    components: Array
+    """Log-probabilities of choices and then of numbers; no columns where the whole action is clipped."""
+    log_prob: Array
+    value: Array
+    advantage: Array
+    target: Array
+
+
 class Scratch(NamedTuple):
     """Memory that learning works in."""
 
@@ -47,6 +61,8 @@ class Scratch(NamedTuple):
     deltas: Array
     judged: Array
     """[2 + K, R], log-probabilities and entropies, and log-probabilities of components where each is clipped."""
+    tile: Outcomes
+    """Those of the rows that are worked on, side by side."""
 
 
 class ActingScratch(NamedTuple):
@@ -87,19 +103,11 @@ class Step(NamedTuple):
 
 
 class Experience(NamedTuple):
-    """What an update learns from; every field has one row per step, in the same order."""
+    """What an update learns from; the rows of all fields are in the same order."""
 
     actor_features: Array
     critic_features: Array
-    allowed: Array
-    choices: Array
-    numbers: Array
-    components: Array
-    """Log-probabilities of choices and then of numbers; no columns where the whole action is clipped."""
-    log_prob: Array
-    value: Array
-    advantage: Array
-    target: Array
+    outcomes: Outcomes
 
 
 class PPOWeights(NamedTuple):
