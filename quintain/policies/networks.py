@@ -47,7 +47,14 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
         # Loading, moving to a device and the optimizer's flat memory change a parameter's data, never the object.
         self.weights_and_biases = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
+        self.activation = activation
         self.activate = FUNCTIONS[activation]
+
+    def with_outputs(self, output_size: int, output_gain: float, generator: torch.Generator) -> Mlp:
+        """Returns a network of the same hidden layers with so many new outputs."""
+        *hidden, last = self
+        assert isinstance(last, nn.Linear)
+        return Mlp([*hidden, linear(last.in_features, output_size, output_gain, generator)], self.activation)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         *hidden, (last_weight, last_bias) = self.weights_and_biases
