@@ -123,6 +123,7 @@ class ActingPlan:
             noise_size=policy.noise.size,
             state_size=policy.state_size,
             group_size=env.group_size,
+            num_values=policy.num_values,
             device=policy.device,
             allocate=allocate,
         )
@@ -138,6 +139,8 @@ class ActingPlan:
         settings["run"]["writers"] = []
         for behavior in settings["experiment"]["behaviors"].values():
             behavior["events"] = []
+            # So may reward signals; that there are so many is all that acting has to know of them.
+            behavior["reward_signals"] = {name: {"type": "extrinsic"} for name in behavior["reward_signals"]}
         return {
             "settings": settings,
             "recipe": self._recipe(),

@@ -11,6 +11,7 @@ import torch
 from quintain import registry
 from quintain.acting import ActingPlan, behavior_of, env_maker
 from quintain.algorithms.base import Algorithm
+from quintain.algorithms.streams import num_streams
 from quintain.data.rollout import Rollout
 from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec
@@ -168,8 +169,13 @@ def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, 
 
 def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
     """Builds an untrained policy that fits the spaces."""
-    settings = behavior_of(run_file).policy
-    policy: Policy = load_part("policy", settings)(settings, spec, Rng(run_file.experiment.seed).child("policy"))
+    return policy_of_behavior(behavior_of(run_file), spec, Rng(run_file.experiment.seed))
+
+
+def policy_of_behavior(behavior: Behavior, spec: BehaviorSpec, rng: Rng) -> Policy:
+    """Builds an untrained policy with the weights that its behaviour learns by, given the behaviour's own stream."""
+    policy: Policy = load_part("policy", behavior.policy)(behavior.policy, spec, rng.child("policy"))
+    policy.split_values(num_streams(behavior.algorithm, behavior.reward_signals))
     return policy
 
 

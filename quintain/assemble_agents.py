@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from quintain.assemble import load_part, make_events, resolve_device
+from quintain.assemble import load_part, make_events, policy_of_behavior, resolve_device
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
@@ -90,10 +90,8 @@ def assemble_agents(run_file: RunFile, session: Session, writer: Writer) -> Join
 def behavior_policy(run_file: RunFile, name: str, spec: BehaviorSpec) -> Policy:
     """Builds an untrained policy of a behaviour."""
     known = run_file.experiment.behaviors
-    settings = known[name if name in known else FALLBACK].policy
     rng = Rng(run_file.experiment.seed).child("behaviors").child(name)
-    policy: Policy = load_part("policy", settings)(settings, spec, rng.child("policy"))
-    return policy
+    return policy_of_behavior(known[name if name in known else FALLBACK], spec, rng)
 
 
 class _Maker:
@@ -143,9 +141,15 @@ class _Maker:
                 state_size,
                 has_mates=self.needs_mates,
                 num_components=self.policy.num_components,
+                num_values=self.policy.num_values,
             )
-        num_rows = rollout.steps_per_batch + rollout.time_horizon
-        return TrajectoryBlock(spec, num_rows, has_mates=self.needs_mates, num_components=self.policy.num_components)
+        return TrajectoryBlock(
+            spec,
+            rollout.steps_per_batch + rollout.time_horizon,
+            has_mates=self.needs_mates,
+            num_components=self.policy.num_components,
+            num_values=self.policy.num_values,
+        )
 
     def _places(self, session: Session, writer: Writer) -> dict[str, Any]:
         """Returns where remembered transitions lie, if any are."""

@@ -152,6 +152,15 @@ def name_of(kind: str, settings_class: type[PartSettings]) -> str:
     raise SettingsError(f"{settings_class.__name__} is {found}; set its type", code="E0204")
 
 
+def importable_name(kind: str, name: str) -> str:
+    """Returns a name by which any process finds a part: module:Name where only somebody's decorator knows it."""
+    target = get(kind, name).target
+    if ":" in name or isinstance(target, str) or name in _plugins(kind):
+        return name
+    place = _place(target)
+    return name if "<locals>" in place or place.startswith("__main__:") else place
+
+
 def import_part(kind: str, path: str) -> Callable[..., Any]:
     """Imports what module:Name names; the current directory counts as a place to import from."""
     module_name, _, attribute = path.partition(":")

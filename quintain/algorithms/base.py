@@ -13,10 +13,11 @@ from torch import nn
 from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
+from quintain.algorithms.streams import num_streams, refuse_what_one_critic_cannot, weighted_reward
 from quintain.algorithms.symmetry import Mirror, with_mirrors
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.errors import NonFiniteError, SettingsError, SpecMismatch
+from quintain.errors import NonFiniteError
 from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
 from quintain.progress import Progress
@@ -42,7 +43,9 @@ class Algorithm(KeepsState, ABC):
     """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
 
     # The policy is the trainer's to save; the sampler has only scratch memory.
-    not_state: ClassVar[frozenset[str]] = frozenset({"policy", "sampler", "rng", "mirror", "world"})
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"policy", "sampler", "rng", "mirror", "world", "num_streams", "stream_rewards"}
+    )
     minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     starts_fresh: ClassVar[bool] = False
@@ -66,7 +69,11 @@ class Algorithm(KeepsState, ABC):
         self.mirror: Mirror | None = None
         self.policy = policy
         self.signals = dict(signals or {"extrinsic": Extrinsic(ExtrinsicSettings())})
-        _refuse_mixed_discounts(self.signals)
+        self.num_streams = num_streams(settings, self.signals)
+        if self.num_streams == 1:
+            refuse_what_one_critic_cannot(self.signals)
+        # Before the optimizer takes the parameters, and before anybody makes room for values.
+        policy.split_values(self.num_streams)
         self.rng = rng or Rng(0)
         self.optimizer = Optimizer(
             self.trained_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
@@ -75,6 +82,8 @@ class Algorithm(KeepsState, ABC):
         self.world: World = Alone()
         self.learning_rate_scale = 1.0
         """Smaller after the run went back because of numbers that were not finite."""
+        self.stream_rewards: dict[str, float] = {}
+        """What each of several streams gave per step of the last batch."""
 
     def join(self, world: World) -> None:
         """Learns together with other ranks: the same steps, each from its own lanes."""
@@ -94,12 +103,12 @@ class Algorithm(KeepsState, ABC):
 
     @property
     def gamma(self) -> float:
-        """The discount that all reward signals share."""
+        """The discount that all reward signals share where they are summed."""
         return next(iter(self.signals.values())).gamma
 
     def reward(self, rollout: Rollout) -> Array:
         """Returns the weighted sum of all reward signals, [T, N]."""
-        weighted = [np.float32(s.strength) * _evaluate(name, s, rollout) for name, s in self.signals.items()]
+        weighted = [weighted_reward(name, signal, rollout) for name, signal in self.signals.items()]
         return weighted[0] if len(weighted) == 1 else np.sum(weighted, axis=0)
 
     @abstractmethod
@@ -138,40 +147,77 @@ class Algorithm(KeepsState, ABC):
         return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate, weight)}
 
     def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
-        """Writes generalised advantages and the returns they imply."""
-        estimate = generalized_advantages if self.why_plain else compiled_advantages()
+        """Writes generalised advantages and the returns they imply; of several streams the mean advantage."""
         for rollout in batch:
-            value, final_value, done, valid = (
-                rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.DONE, f.VALID)
-            )
-            advantage = estimate(
-                self.reward(rollout),
-                value,
-                final_value[:-1],
-                self.nothing_follows(rollout),
-                done[:-1],
-                valid[:-1],
-                gamma=self.gamma,
-                gae_lambda=gae_lambda,
-            )
+            value = rollout.array(f.VALUE)
+            if self.num_streams == 1:
+                final_value, ends = rollout.array(f.FINAL_VALUE), self.nothing_follows(rollout)
+                found = advantage = self._advantages(
+                    rollout, self.reward(rollout), value, final_value, ends, self.gamma, gae_lambda
+                )
+            else:
+                found = self._stream_advantages(rollout, gae_lambda)
+                advantage = found.mean(axis=2)
             rollout.storage[f.ADVANTAGE][:-1].copy_(torch.from_numpy(advantage))
-            rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(advantage + value[:-1]))
+            rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(found + value[:-1]))
+
+    def _stream_advantages(self, rollout: Rollout, gae_lambda: float) -> Array:
+        """Returns the advantages of each stream by its own value and discount, [T, N, S]."""
+        value, final_value, valid = (rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.VALID))
+        ends = self.nothing_follows(rollout)
+        found = []
+        for k, (name, signal) in enumerate(self.signals.items()):
+            reward = weighted_reward(name, signal, rollout)
+            self.stream_rewards[name] = float(reward[valid[:-1]].mean())
+            own_ends = np.zeros_like(ends) if signal.ignores_ends else ends
+            found.append(
+                self._advantages(
+                    rollout, reward, value[..., k], final_value[..., k], own_ends, signal.gamma, gae_lambda
+                )
+            )
+        return np.stack(found, axis=2)
+
+    def _advantages(
+        self,
+        rollout: Rollout,
+        reward: Array,
+        value: Array,
+        final_value: Array,
+        ends: Array,
+        gamma: float,
+        gae_lambda: float,
+    ) -> Array:
+        """Returns advantages [T, N] of rewards and values; `ends` are the steps after which nothing is expected."""
+        estimate = generalized_advantages if self.why_plain else compiled_advantages()
+        done, valid = rollout.array(f.DONE)[:-1], rollout.array(f.VALID)[:-1]
+        return estimate(reward, value, final_value[:-1], ends, done, valid, gamma=gamma, gae_lambda=gae_lambda)
 
     def nothing_follows(self, rollout: Rollout) -> Array:
         """Says of each step [T, N] whether it was a true end, after which nothing is to be expected."""
         return rollout.array(f.TERMINATED)[:-1]
 
     def explained_variance(self, batch: Batch) -> float:
-        """Says how well the critic foresaw the returns of a batch."""
+        """Says how well the critic foresaw the returns of a batch, those of several streams together."""
         value, target = (batch.rollout.flat(name)[batch.valid_rows].cpu().numpy() for name in (f.VALUE, f.RETURN))
         if self.world.size == 1:
             return explained_variance(value, target)
         both = np.stack((target - value, target)).astype(np.float64)
+        both = np.moveaxis(both, 1, -1).reshape(2 * self.num_streams, len(target))
         mean = both.mean(axis=1)
-        _, _, [unexplained, total] = joint_moments(
-            self.world, len(target), mean, np.square(both - mean[:, None]).sum(axis=1)
-        )
+        _, _, squares = joint_moments(self.world, len(target), mean, np.square(both - mean[:, None]).sum(axis=1))
+        unexplained, total = squares.reshape(2, -1).sum(axis=1)
         return float("nan") if total == 0.0 else 1.0 - float(unexplained / total)
+
+    def stream_metrics(self, batch: Batch) -> Metrics:
+        """Returns what each of several streams gave and was expected to give per step; nothing of a single one."""
+        if self.num_streams == 1:
+            return {}
+        expected = batch.rollout.flat(f.VALUE)[batch.valid_rows].mean(dim=0)
+        given = torch.tensor([self.stream_rewards[name] for name in self.signals])
+        means = torch.cat((expected.cpu(), given))
+        self.world.average(means)
+        names = [f"{what}/{name}" for what in ("value", "reward") for name in self.signals]
+        return dict(zip(names, means.tolist(), strict=True))
 
     def normalize_advantages(self, batch: Batch) -> None:
         """Scales the advantages of the steps that count, on all ranks, to mean 0 and deviation 1.
@@ -224,25 +270,3 @@ def compiled_advantages() -> Callable[..., Array]:
     from quintain.compiled import recursions
 
     return recursions.generalized_advantages
-
-
-def _evaluate(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
-    reward = signal.evaluate(rollout)
-    expected = (rollout.num_steps, rollout.num_lanes)
-    # Broadcasting would accept other shapes and give every step the reward of another.
-    if reward.shape != expected:
-        raise SpecMismatch(
-            f"reward signal {name!r} returned shape {reward.shape}, expected {expected}: one number for each step and "
-            f"lane, steps first"
-        )
-    return reward
-
-
-def _refuse_mixed_discounts(signals: Mapping[str, RewardSignal]) -> None:
-    gammas = {name: signal.gamma for name, signal in signals.items()}
-    if len(set(gammas.values())) != 1:
-        raise SettingsError(
-            f"reward_signals have different discounts ({', '.join(f'{k}.gamma {v}' for k, v in gammas.items())}); "
-            f"one critic needs one gamma. Give them the same",
-            code="E0216",
-        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from quintain.algorithms.base import Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import POCASettings
+from quintain.algorithms.streams import num_streams
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import leaves
@@ -60,7 +62,8 @@ class POCA(PPO):
                 code="E0224",
             )
         generator = (rng or Rng(0)).torch_generator("critic")
-        self.critic = GroupCritic(policy.spec, policy.settings, settings.embedding_size, generator)
+        num_values = num_streams(settings, signals or {})
+        self.critic = GroupCritic(policy.spec, policy.settings, settings.embedding_size, generator, num_values)
         super().__init__(settings, policy, signals, rng)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -77,13 +80,19 @@ class POCA(PPO):
         # A lambda-return is the value and the generalised advantage that it was estimated by.
         self.write_advantages(batch, self.settings.gae_lambda)
         for rollout in batch:
-            torch.sub(rollout.storage[f.RETURN], rollout.storage[f.BASELINE], out=rollout.storage[f.ADVANTAGE])
+            better = rollout.storage[f.RETURN] - rollout.storage[f.BASELINE]
+            rollout.storage[f.ADVANTAGE].copy_(better if self.num_streams == 1 else better.mean(dim=2))
         if self.settings.normalize_advantage:
             self.normalize_advantages(batch)
 
     def nothing_follows(self, rollout: Rollout) -> Array:
         """Says of each step [T, N] whether it was the end of the agent's whole group, not only of the agent."""
-        return rollout.array(f.DONE)[:-1] & (rollout.array(f.FINAL_INDEX)[:-1] < 0)
+        done, index = rollout.array(f.DONE)[:-1], rollout.array(f.FINAL_INDEX)[:-1]
+        is_kept, ended = index >= 0, done & (index < 0)
+        # With several streams what was seen next is kept of groups that ended too.
+        is_empty = np.asarray(~rollout.final.array(f.MATES).any(axis=1))
+        ended[is_kept] = rollout.array(f.TERMINATED)[:-1][is_kept] & is_empty[index[is_kept]]
+        return ended
 
     @torch.no_grad()
     def _write_values(self, rollout: Rollout) -> None:
@@ -98,8 +107,10 @@ class POCA(PPO):
         final_value = rollout.flat(f.FINAL_VALUE)
         for some in torch.split(ends, ROWS_AT_ONCE) if len(ends) else ():
             seen = rollout.final.take(rollout.flat(f.FINAL_INDEX)[some].long())
-            # Who really ended is not there any more; its mates are.
-            final_value[some] = self.critic.value(seen, ~rollout.flat(f.TERMINATED)[some])
+            # Who really ended is not there any more; its mates are. Where nobody is, its own end is looked at: only
+            # streams that go on after ends read that.
+            is_there = ~rollout.flat(f.TERMINATED)[some] | ~seen[f.MATES].any(dim=1)
+            final_value[some] = self.critic.value(seen, is_there)
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         then, now = self.judge(minibatch)

@@ -70,6 +70,7 @@ class PPO(Algorithm):
         self._adapt_learning_rate(metrics["train/approx_kl"])
         return {
             **metrics,
+            **self.stream_metrics(batch),
             "train/explained_variance": self.explained_variance(batch),
             "train/learning_rate": learning_rate,
             "train/num_epochs": epoch + 1,
@@ -134,7 +135,10 @@ class PPO(Algorithm):
     def value_loss(
         self, value: torch.Tensor, old_value: torch.Tensor, target: torch.Tensor, fraction: float = 0.0
     ) -> torch.Tensor:
-        """Returns the mean squared error of values, of the worse of both where they moved further than they may."""
+        """Returns the mean squared error of values, of the worse of both where they moved further than they may.
+
+        With several streams [B, S] that is the mean of theirs, each clipped by itself.
+        """
         error = (value - target).square()
         if self.settings.clip_value is not None:
             clip = self.settings.clip_value.at(fraction)

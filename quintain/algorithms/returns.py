@@ -42,6 +42,9 @@ def generalized_advantages(
 
 
 def explained_variance(predicted: Array, target: Array) -> float:
-    """Returns 1 - Var[target - predicted] / Var[target]: 1 is perfect, 0 is no better than the mean."""
-    variance = float(np.var(target))
-    return float("nan") if variance == 0.0 else 1.0 - float(np.var(target - predicted)) / variance
+    """Returns 1 - Var[target - predicted] / Var[target]: 1 is perfect, 0 is no better than the mean.
+
+    Of several columns both variances are sums, so that one which is always right does not make up for the others.
+    """
+    variance = float(np.var(target, axis=0).sum())
+    return float("nan") if variance == 0.0 else 1.0 - float(np.var(target - predicted, axis=0).sum()) / variance

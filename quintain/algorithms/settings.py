@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -91,6 +91,9 @@ class PPOSettings(AlgorithmSettings):
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
+
+    reward_streams: Literal["summed", "averaged"] = "summed"
+    """Add reward signals up for one critic, or learn a value of each by its own gamma and average the advantages."""
 
 
 class POCASettings(PPOSettings):

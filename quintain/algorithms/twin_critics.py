@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from torch import nn
 from quintain.data.spec import LeafSpec
 from quintain.optimizer import flat_memory
 from quintain.policies.encoders import Encoder
-from quintain.policies.networks import FUNCTIONS, linear
+from quintain.policies.networks import FUNCTIONS, uniform_linear
 from quintain.policies.settings import SoftActorSettings
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ class TwinCritics(nn.Module):
         sizes = [self.encoder.output_size + num_numbers, *settings.hidden_sizes, max(1, num_choices)]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
-        for i, (before, after) in enumerate(pairwise(sizes), start=2):
-            gain = 1.0 if i == len(sizes) else math.sqrt(2.0)
-            twins = [linear(before, after, gain, generator).weight.detach().T for _ in range(2)]
-            self.weights.append(nn.Parameter(torch.stack(twins).contiguous()))
-            self.biases.append(nn.Parameter(torch.zeros(2, 1, after)))
+        for before, after in pairwise(sizes):
+            # With orthogonal weights, which are larger, SAC learns half as fast (decision 0026).
+            twins = [uniform_linear(before, after, generator) for _ in range(2)]
+            self.weights.append(nn.Parameter(torch.stack([twin.weight.detach().T for twin in twins]).contiguous()))
+            self.biases.append(nn.Parameter(torch.stack([twin.bias.detach()[None] for twin in twins])))
         # A ParameterList is slow to go through; loading and the optimizer change the data of these same objects.
         self.layers = list(zip(self.weights, self.biases, strict=True))
         self.activate = FUNCTIONS[settings.activation]

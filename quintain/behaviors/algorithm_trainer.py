@@ -74,6 +74,7 @@ class AlgorithmTrainer(RLTrainer):
                 num_rows,
                 has_mates=self.follows_groups,
                 num_components=self.policy.num_components,
+                num_values=self.policy.num_values,
             ),
             rollout,
         )
@@ -137,6 +138,9 @@ class AlgorithmTrainer(RLTrainer):
         for stat, name in self.reported.items():
             if name in losses:
                 self.stats_reporter.add_stat(stat, losses[name])
+        for name in algorithm.signals:
+            if f"value/{name}" in losses:
+                self.stats_reporter.add_stat(f"Policy/{name.capitalize()} Value Estimate", losses[f"value/{name}"])
         experience.spend()
         experience.release()
         return True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from quintain.settings.base import Count, Settings, parse_count
+from quintain.settings.base import Count, PartSettings, Settings, parse_count
+from quintain.settings.choice import Choice
 
 Whole = Annotated[int, BeforeValidator(parse_count)]
 Natural = Annotated[int, Field(ge=0), BeforeValidator(parse_count)]
@@ -155,7 +157,10 @@ class SelfPlaySettings(Settings):
 
 
 class RewardSignals(Settings):
-    """What counts as good."""
+    """What counts as good: ML-Agents' own signals, and any that is registered as a reward signal, under its name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[PartSettings, Choice("reward_signal")]] = Field(init=False)
 
     extrinsic: RewardSignalSettings | None = None
     """The environment's own reward."""
@@ -168,3 +173,31 @@ class RewardSignals(Settings):
 
     rnd: RNDSettings | None = None
     """What is new."""
+
+    @property
+    def registered(self) -> dict[str, PartSettings]:
+        """The signals that are not ML-Agents' own, each with settings of its own."""
+        return dict(self.__pydantic_extra__)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_is_type(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        signals = dict(data)
+        for name in foreign_names(data):
+            given = {} if data[name] is None else data[name]
+            if not isinstance(given, Mapping):
+                continue
+            # A file of ML-Agents names no code to import beside its environment.
+            if "type" in given or ":" in name:
+                raise PydanticCustomError(
+                    "signal_name", "{n} must be a registered name, with no type beside it", {"n": name}
+                )
+            signals[name] = {"type": name, **given}
+        return signals
+
+
+def foreign_names(signals: Mapping[str, object]) -> list[str]:
+    """Returns the names of reward signals that are not ML-Agents' own."""
+    return [name for name in signals if name not in RewardSignals.model_fields]

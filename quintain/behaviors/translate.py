@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from quintain import registry
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
 from quintain.behaviors.trainer_settings import (
     HyperparameterSettings,
@@ -21,7 +22,7 @@ from quintain.behaviors.trainer_settings import (
     TrainerSettings,
 )
 from quintain.behaviors.unbuilt import notes_of, unbuilt
-from quintain.behaviors.yaml_import import Configuration
+from quintain.behaviors.yaml_import import Configuration, is_code
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
 
@@ -134,7 +135,7 @@ def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
             f"module:Name",
             code=CODE,
         )
-    if ":" not in chosen or "/" in chosen or "\\" in chosen:
+    if not is_code(chosen):
         raise SettingsError(
             f"env_path {chosen}: Unity builds cannot be run yet. Name an environment with --env module:Name", code=CODE
         )
@@ -211,17 +212,26 @@ def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str
 
 def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
     """Returns the blocks of one behaviour; its own budget is named where it is not the run's."""
-    extrinsic = settings.reward_signals.extrinsic
-    assert extrinsic is not None, "a behaviour without it is refused before"
     makers = {SACSettings: _sac_blocks, POCASettings: _poca_blocks}
     blocks = makers.get(type(settings.hyperparameters), _ppo_blocks)(settings)
     budget = None if settings.max_steps == run_budget else settings.max_steps
     return {
         **blocks,
         "rollout": {**blocks["rollout"], "time_horizon": settings.time_horizon, "budget_env_steps": budget},
-        "reward_signals": {"extrinsic": {"gamma": extrinsic.gamma, "strength": extrinsic.strength}},
+        "reward_signals": _signals(settings),
         "events": [],
     }
+
+
+def _signals(settings: TrainerSettings) -> dict[str, Any]:
+    extrinsic = settings.reward_signals.extrinsic
+    own = {} if extrinsic is None else {"extrinsic": {"gamma": extrinsic.gamma, "strength": extrinsic.strength}}
+    # By module:Name, so that whoever reads the run's own file knows where to look.
+    registered = {
+        name: {**each.model_dump(mode="json"), "type": registry.importable_name("reward_signal", each.type)}
+        for name, each in settings.reward_signals.registered.items()
+    }
+    return {**own, **registered}
 
 
 def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
@@ -233,6 +243,7 @@ def _ppo_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "batch_size": numbers.batch_size,
             "num_epochs": numbers.num_epoch,
             "gae_lambda": numbers.lambd,
+            "reward_streams": "averaged",
             "learning_rate": _schedule(numbers, "learning_rate"),
             "clip_coef": _schedule(numbers, "epsilon"),
             # Values are not clipped there, because what they are compared with is overwritten, and learn better so.

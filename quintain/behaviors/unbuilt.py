@@ -31,10 +31,12 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     for name in ("curiosity", "gail", "rnd"):
         if getattr(settings.reward_signals, name) is not None:
             yield f"reward_signals.{name}", "this reward signal is not built yet; leave it out"
-    extrinsic = settings.reward_signals.extrinsic
-    if extrinsic is None:
+    extrinsic, registered = settings.reward_signals.extrinsic, settings.reward_signals.registered
+    if extrinsic is None and not registered:
         yield "reward_signals", "nothing is left to learn from without extrinsic"
-    elif extrinsic.network_settings is not None:
+    if settings.trainer_type == "sac" and len(registered) + (extrinsic is not None) > 1:
+        yield "reward_signals", "sac has one critic for all signals and not one for each; have one, or use ppo or poca"
+    if extrinsic is not None and extrinsic.network_settings is not None:
         yield "reward_signals.extrinsic.network_settings", "the environment's own reward has no network; leave it out"
     for name in ("self_play", "behavioral_cloning", "init_path"):
         if getattr(settings, name) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
+from quintain import registry
+from quintain.behaviors.part_settings import RewardSignals, foreign_names
 from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import TRAINERS
 from quintain.settings.base import Settings
@@ -29,6 +31,11 @@ def is_mlagents_file(document: Document) -> bool:
     return "experiment" not in keys and any(key in RunOptions.model_fields for key in keys)
 
 
+def is_code(env: str) -> bool:
+    """Says whether an environment is named as module:Name, and not by the path of a Unity build."""
+    return ":" in env and "/" not in env and "\\" not in env
+
+
 @dataclass(frozen=True)
 class Configuration:
     """What a file says, with the paths of everything that somebody wrote down."""
@@ -43,9 +50,19 @@ def read_configuration(path: str | Path) -> Configuration:
     return check_configuration(read_file(path))
 
 
-def check_configuration(document: Document) -> Configuration:
-    """Checks a file that was read; raises one error with every problem in it."""
-    return _Reader(document).read()
+def check_configuration(document: Document, env: str | None = None) -> Configuration:
+    """Checks a file that was read; raises one error with every problem in it.
+
+    Where it names reward signals that nobody knows, the module of `env` (module:Name) is imported, which may have them.
+    """
+    return _Reader(document).read(env)
+
+
+def env_path_of(document: Document) -> str | None:
+    """Returns the environment that a file names, as it is written there."""
+    settings = document.value.get("env_settings") if isinstance(document.value, Mapping) else None
+    path = settings.get("env_path") if isinstance(settings, Mapping) else None
+    return path if isinstance(path, str) else None
 
 
 class _Reader:
@@ -55,13 +72,13 @@ class _Reader:
         self.values: dict[str, Any] = document.value
         self.problems: list[Problem] = []
 
-    def read(self) -> Configuration:
+    def read(self, env: str | None) -> Configuration:
         rest = {key: value for key, value in self.values.items() if key not in _TRAINED and value is not None}
         options = self._validate(RunOptions, rest, ())
         default = self._block("default_settings", self.values)
-        behaviors = {
-            name: self._trainer(merged(default, block), ("behaviors", name)) for name, block in self._blocks().items()
-        }
+        blocks = self._blocks()
+        _learn_signals([default, *blocks.values()], env)
+        behaviors = {name: self._trainer(merged(default, block), ("behaviors", name)) for name, block in blocks.items()}
         fallback = self._trainer(default, ("default_settings",)) if default or not behaviors else None
         if self.problems:
             raise settings_error(self.problems, self._place)
@@ -109,11 +126,22 @@ class _Reader:
         return self._place(path[:-1]) if len(path) > 1 else self.document.source
 
 
+def _learn_signals(blocks: Sequence[Mapping[str, Any]], env: str | None) -> None:
+    """Imports the environment's module if a reward signal is named that is not known."""
+    named = [block.get("reward_signals") for block in blocks]
+    foreign = {name for signals in named if isinstance(signals, Mapping) for name in foreign_names(signals)}
+    # Names of plugins are looked up only where somebody names a signal that is not ML-Agents' own.
+    if foreign and env is not None and is_code(env) and not foreign <= set(registry.names("reward_signal")):
+        registry.import_part("env", env)
+
+
 def _problem(details: ErrorDetails, root: type[Settings], above: KeyPath) -> Problem:
     below, block = _followed(root, details["loc"])
     path, kind = (*above, *below), details["type"]
     if kind == "extra_forbidden":
         return Problem(path, f"unknown setting; {_nearest(str(path[-1]), block)}", "E0203")
+    if kind == "choice_name" and block is RewardSignals:
+        return Problem(path, f"unknown reward signal; {_nearest_signal(str(path[-1]))}", "E0204")
     if kind == "missing":
         return Problem(path, "not set, and it has no default")
     return Problem(path, value_problem(details), details.get("ctx", {}).get("code", "E0205"))
@@ -149,6 +177,8 @@ def _below(annotation: Any, step: str | int) -> tuple[Any, bool]:
     """Returns what is below a step of a problem's path, and whether the step is a key of the file."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         field = annotation.model_fields.get(str(step))
+        if field is None and annotation is RewardSignals and str(step) in registry.names("reward_signal"):
+            return registry.get("reward_signal", str(step)).settings_class, True
         return None if field is None else field.annotation, True
     arguments = get_args(annotation)
     if get_origin(annotation) is dict:
@@ -168,6 +198,13 @@ def _plain(annotation: Any) -> Any:
     members = [each for each in get_args(annotation) if each is not type(None)]
     is_optional = len(members) == 1 and len(get_args(annotation)) == 2 and get_origin(annotation) is not tuple
     return _plain(members[0]) if is_optional else annotation
+
+
+def _nearest_signal(name: str) -> str:
+    known = sorted({*RewardSignals.model_fields, *registry.names("reward_signal")})
+    nearest = get_close_matches(name, known, n=1)
+    hint = f'did you mean "{nearest[0]}"?' if nearest else f"expected one of: {', '.join(known)}"
+    return f"{hint} One of your own is registered in the module of --env module:Name"
 
 
 def _nearest(name: str, block: type[Settings] | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from quintain.behaviors.translate import CommandLine, Request, translate
-from quintain.behaviors.yaml_import import check_configuration, is_mlagents_file
+from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
 from quintain.cli.train import output, train_launched, usage_error
 from quintain.services.run_names import resolve_run
 from quintain.settings.yaml_text import read_file
@@ -28,7 +28,8 @@ def is_mlagents_source(path: Path) -> bool:
 
 def run_configuration(request: TrainRequest, path: Path) -> None:
     """Starts, continues or only plays what a configuration describes."""
-    configuration = check_configuration(read_file(path))
+    document = read_file(path)
+    configuration = check_configuration(document, request.agents.env or env_path_of(document))
     _refuse_overrides(request)
     typed = CommandLine(
         env=request.agents.env,

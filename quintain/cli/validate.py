@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quintain.behaviors.yaml_import import check_configuration, is_mlagents_file
+from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
 from quintain.errors import QuintainError, SettingsError
 from quintain.services.printable import escape_control_characters
 from quintain.settings.tree import RunFile
@@ -61,7 +61,7 @@ def _row(path: Path, *, trusted: bool, allow: Collection[str]) -> dict[str, Any]
     try:
         document = read_file(path)
         if is_mlagents_file(document):
-            check_configuration(document)
+            check_configuration(document, env_path_of(document) if trusted else None)
         else:
             RunFile.load(path, trusted=trusted, allow=allow)
     except QuintainError as error:

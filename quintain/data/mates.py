@@ -46,10 +46,10 @@ def own_names(spec: BehaviorSpec) -> dict[str, str]:
 
 def add_mates(block: Rollout) -> None:
     """Gives a block the fields of mates, without any place for one yet, and room for them after last steps."""
-    num_rows, num_lanes = block.storage[f.VALUE].shape
+    num_rows, num_lanes, *values = block.storage[f.VALUE].shape
     for name, (shape, dtype) in mate_fields(block.spec).items():
         block.storage[name] = torch.zeros((num_rows, num_lanes, 0, *shape), dtype=_DTYPES[dtype])
-    block.storage[f.BASELINE] = torch.zeros((num_rows, num_lanes))
+    block.storage[f.BASELINE] = torch.zeros((num_rows, num_lanes, *values))
     seen = [*block.obs_names, f.MATES, *leaves(block.spec.obs, f.MATE_OBS)]
     states = block.final.rows[f.POLICY_STATE]
     block.final = FinalRows({name: block.storage[name] for name in seen}, states.shape[1], len(states), _zeros)

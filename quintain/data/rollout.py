@@ -62,19 +62,24 @@ class Rollout:
         state_size: int = 0,
         group_size: int = 1,
         num_components: int = 0,
+        num_values: int = 1,
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
-        """Makes the block; memory of the caller's own (`allocate`) has a fixed size, and room for every last row."""
+        """Makes the block; memory of the caller's own (`allocate`) has a fixed size, and room for every last row.
+
+        With several values of each step (`num_values`), fields of values and returns have one more dimension.
+        """
         self.spec = spec
         self.num_lanes = num_lanes
         self.num_steps = num_steps
         self.group_size = group_size
+        self.num_values = num_values
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
         new = allocate or partial(_zeros, self.device)
-        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, new)
+        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, num_values, new)
         if num_components:
             self.storage[f.COMPONENTS] = new((num_steps + 1, num_lanes, num_components), torch.float32)
         self.policy_state = new((num_lanes, state_size), torch.float32)
@@ -208,22 +213,28 @@ class Batch:
         return {name: field[rows] for name, field in flat.items()}
 
 
+def values_shape(num_values: int) -> tuple[int, ...]:
+    """Returns the shape of what is said of one step: a number, or one for each of several reward streams."""
+    return () if num_values == 1 else (num_values,)
+
+
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _allocate(
-    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, new: Allocator
+    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, num_values: int, new: Allocator
 ) -> dict[str, torch.Tensor]:
     def field(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return new((num_steps + 1, num_lanes, *shape), dtype)
 
     structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
+    values = values_shape(num_values)
     return {
         **{name: field(*leaf.shape, dtype=TORCH_DTYPES[leaf.dtype]) for name, leaf in structured.items()},
         **({f.ACTION_MASK: field(spec.mask_size, dtype=torch.bool)} if spec.mask_size else {}),
         f.LOG_PROB: field(),
-        f.VALUE: field(),
+        f.VALUE: field(*values),
         f.REWARD: field(),
         f.TERMINATED: field(dtype=torch.bool),
         f.TRUNCATED: field(dtype=torch.bool),
@@ -231,9 +242,9 @@ def _allocate(
         f.FIRST: field(dtype=torch.bool),
         f.VALID: field(dtype=torch.bool),
         f.FINAL_INDEX: field(dtype=torch.int32),
-        f.FINAL_VALUE: field(),
+        f.FINAL_VALUE: field(*values),
         f.NOISE: field(noise_size),
         f.POLICY_VERSION: field(dtype=torch.int64),
         f.ADVANTAGE: field(),
-        f.RETURN: field(),
+        f.RETURN: field(*values),
     }

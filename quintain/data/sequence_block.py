@@ -34,6 +34,7 @@ class SequenceBlock(Rollout):
         *,
         has_mates: bool = False,
         num_components: int = 0,
+        num_values: int = 1,
     ) -> None:
         """Makes room for so many trajectories; `has_mates` keeps what other members of a group saw and did too."""
         super().__init__(
@@ -43,6 +44,7 @@ class SequenceBlock(Rollout):
             noise_size=0,
             state_size=state_size,
             num_components=num_components,
+            num_values=num_values,
         )
         if has_mates:
             add_mates(self)
@@ -108,12 +110,12 @@ class SequenceBlock(Rollout):
         faces[f.DONE][last, numbers] = True
         faces[f.TERMINATED][last, numbers] = closed.terminated
         faces[f.TRUNCATED][last, numbers] = closed.truncated
-        goes_on = np.flatnonzero(closed.goes_on)
-        if len(goes_on):
+        ends = closed.kept_ends(self.num_values)
+        if len(ends):
             assert closed.last_state is not None
-            seen = closed.followed_by(goes_on, self.final.rows)
-            kept = self.final.add(seen, torch.from_numpy(closed.last_state[goes_on]))
-            faces[f.FINAL_INDEX][last[goes_on], numbers[goes_on]] = kept.numpy()
+            seen = closed.followed_by(ends, self.final.rows)
+            kept = self.final.add(seen, torch.from_numpy(closed.last_state[ends]))
+            faces[f.FINAL_INDEX][last[ends], numbers[ends]] = kept.numpy()
 
     def seal(self) -> None:
         """Makes fields with one lane for each trajectory, in one piece, so that flat views share their memory."""

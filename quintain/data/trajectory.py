@@ -63,6 +63,13 @@ class Closed(NamedTuple):
         ends = self.terminated
         return ~ends if self.next_mates is None else ~ends | self.next_mates[f.MATES].any(axis=1)
 
+    def kept_ends(self, num_values: int) -> Array:
+        """Returns of which trajectories to keep what was seen next: those that go on, or all with several streams.
+
+        Some reward streams do not end where an episode does.
+        """
+        return np.flatnonzero(self.goes_on) if num_values == 1 else np.arange(len(self.lengths))
+
     def num_places(self, steps: Mapping[str, Array]) -> int:
         """Returns for how many mates there must be room to keep these trajectories."""
         if self.next_mates is None:
@@ -93,9 +100,24 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
-    def __init__(self, spec: BehaviorSpec, num_rows: int, *, has_mates: bool = False, num_components: int = 0) -> None:
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        num_rows: int,
+        *,
+        has_mates: bool = False,
+        num_components: int = 0,
+        num_values: int = 1,
+    ) -> None:
         """Makes room for so many steps; `has_mates` keeps what other members of an agent's group saw and did too."""
-        super().__init__(spec, num_lanes=1, num_steps=num_rows, noise_size=0, num_components=num_components)
+        super().__init__(
+            spec,
+            num_lanes=1,
+            num_steps=num_rows,
+            noise_size=0,
+            num_components=num_components,
+            num_values=num_values,
+        )
         if has_mates:
             add_mates(self)
         self.memory, self.faces = self.storage, self.arrays
@@ -161,11 +183,11 @@ class TrajectoryBlock(Rollout):
         faces[f.DONE][last] = True
         faces[f.TERMINATED][last, 0] = closed.terminated
         faces[f.TRUNCATED][last, 0] = closed.truncated
-        goes_on = np.flatnonzero(closed.goes_on)
-        if len(goes_on):
-            seen = closed.followed_by(goes_on, self.final.rows)
-            kept = self.final.add(seen, self.policy_state.expand(len(goes_on), -1))
-            faces[f.FINAL_INDEX][last[goes_on], 0] = kept.numpy()
+        ends = closed.kept_ends(self.num_values)
+        if len(ends):
+            seen = closed.followed_by(ends, self.final.rows)
+            kept = self.final.add(seen, self.policy_state.expand(len(ends), -1))
+            faces[f.FINAL_INDEX][last[ends], 0] = kept.numpy()
 
     def seal(self) -> None:
         """Lets all fields end after the steps that are there."""

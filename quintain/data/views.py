@@ -22,5 +22,6 @@ def transition_view(rollout: Rollout | TensorDict, *, flatten: bool = False) -> 
     td = whole[:, :-1]
     next_value = whole[f.VALUE][:, 1:].clone()
     next_value[td[f.DONE]] = td[f.FINAL_VALUE][td[f.DONE]]
+    next_value[td[f.TERMINATED]] = 0.0
     td = td.set("next_value", next_value)
     return td.reshape(-1) if flatten else td

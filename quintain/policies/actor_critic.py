@@ -76,7 +76,8 @@ class ActorCritic(Policy):
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
-        generator = (rng or Rng(0)).torch_generator("init")
+        self.rng = rng or Rng(0)
+        generator = self.rng.torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
         self.trunk = Trunk(actor_sees, settings, generator)
@@ -141,6 +142,21 @@ class ActorCritic(Policy):
 
     def keep_components(self) -> None:
         self.num_components = self.head.num_components
+
+    def split_values(self, num_values: int) -> None:
+        if num_values == self.num_values:
+            return
+        if self.has_values:
+            # A subclass may have put anything there.
+            critic: nn.Module = self.critic
+            if not isinstance(critic, Mlp):
+                super().split_values(num_values)
+                return
+            self.critic = critic.with_outputs(num_values, 1.0, self.rng.torch_generator("values")).to(self.device)
+        self.num_values = num_values
+        # Both may have been asked for while there was one value.
+        for name in ("why_plain", "kernels"):
+            self.__dict__.pop(name, None)
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from quintain.data import fields as f
-from quintain.data.rollout import Slot
+from quintain.data.rollout import Slot, values_shape
 from quintain.data.spec import BehaviorSpec
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
@@ -39,8 +39,9 @@ class ActorOnly(ActorCritic):
         slot.value.zero_()
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.zeros(len(self.obs_rows(obs)), device=self.device)
+        return torch.zeros((len(self.obs_rows(obs)), *values_shape(self.num_values)), device=self.device)
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         judged, _ = self.judge_actions(batch)
-        return {**judged, f.VALUE: torch.zeros_like(judged[f.LOG_PROB])}
+        num_rows = len(judged[f.LOG_PROB])
+        return {**judged, f.VALUE: judged[f.LOG_PROB].new_zeros((num_rows, *values_shape(self.num_values)))}

@@ -36,6 +36,8 @@ class Policy(nn.Module, ABC):
     """Numbers of memory per lane; 0 for a policy without memory."""
     num_components: int = 0
     """Choices and numbers of an action whose log-probabilities it writes each by itself; 0 while nobody asks."""
+    num_values: int = 1
+    """Values of each observation: one, or one for each of several reward streams."""
     has_values: ClassVar[bool] = True
     """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
 
@@ -53,7 +55,7 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the critic's value [B] of observations in the spec's own shape; the memory does not move."""
+        """Returns the critic's value [B] or values [B, S] of observations in the spec's own shape; no memory moves."""
 
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -66,6 +68,15 @@ class Policy(nn.Module, ABC):
             f"action is",
             code="E0224",
         )
+
+    def split_values(self, num_values: int) -> None:
+        """Says so many values of each observation from now on, one for each reward stream."""
+        if num_values != self.num_values:
+            raise SettingsError(
+                f"algorithm.reward_streams averaged: a {type(self).__name__} says one value of each observation, and "
+                f"not one for each of {num_values} reward signals",
+                code="E0224",
+            )
 
     def env_action(self, slot: Slot) -> Any:
         """Returns the step's action as the environment takes it, in the spec's own shape."""
@@ -165,13 +176,20 @@ class Policy(nn.Module, ABC):
         }
         num_rows = len(next(iter(rows.values())))
         value = self.value_of(build(self.spec.obs, rows, f.OBS), self.initial_state(num_rows))
-        step[f.VALUE] = value.reshape(step.batch_size)
+        step[f.VALUE] = value.reshape(*step.batch_size, *value.shape[1:])
         return step
 
     def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
         """Makes a block of one step that holds these observations, its noise, and the memory to act with."""
         num_rows = len(next(iter(obs.values())))
-        rollout = Rollout(self.spec, num_lanes=num_rows, num_steps=1, noise_size=self.noise.size, device=self.device)
+        rollout = Rollout(
+            self.spec,
+            num_lanes=num_rows,
+            num_steps=1,
+            noise_size=self.noise.size,
+            num_values=self.num_values,
+            device=self.device,
+        )
         for name, value in obs.items():
             rollout.write(name, 0, value.astype(leaves(self.spec.obs, f.OBS)[name].dtype))
         if self.spec.mask_size:

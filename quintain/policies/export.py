@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from quintain.data import fields as f
-from quintain.data.rollout import TORCH_DTYPES, Slot
+from quintain.data.rollout import TORCH_DTYPES, Slot, values_shape
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, flatten, leaves
 from quintain.errors import QuintainError, RunDirectoryError, SettingsError
 from quintain.policies.base import Policy
@@ -76,7 +76,7 @@ class ActingModule(nn.Module):
             obs=build(spec.obs, named, f.OBS),
             action=build(spec.action, named, f.ACTION),
             log_prob=torch.zeros(size),
-            value=torch.zeros(size),
+            value=torch.zeros((size, *values_shape(policy.num_values))),
             noise=torch.zeros((size, policy.noise.size)),
             leaves=named,
         )

@@ -33,8 +33,14 @@ class GroupCritic(nn.Module):
     """Values groups of agents by what their members see, or see and do; who is absent changes nothing."""
 
     def __init__(
-        self, spec: BehaviorSpec, settings: NetworkSettings, embedding_size: int, generator: torch.Generator
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        embedding_size: int,
+        generator: torch.Generator,
+        num_values: int = 1,
     ) -> None:
+        """Makes the critic; with several values each answer is one number for each reward stream, [B, S]."""
         super().__init__()
         self.own_names = {mate: own for mate, own in own_names(spec).items() if mate in leaves(spec.obs, f.MATE_OBS)}
         self.encoder = Encoder(leaves(spec.obs, f.OBS), settings, generator)
@@ -49,7 +55,7 @@ class GroupCritic(nn.Module):
         self.head = mlp(
             embedding_size + 1,
             settings.hidden_sizes,
-            1,
+            num_values,
             activation=settings.activation,
             output_gain=1.0,
             generator=generator,
@@ -95,7 +101,7 @@ class GroupCritic(nn.Module):
         pooled = self.attention(members, present)
         # A mean does not say over how many.
         size = present.sum(dim=1, keepdim=True).to(pooled.dtype).log()
-        value: torch.Tensor = self.head(torch.cat((pooled, size), dim=1)).squeeze(1)
+        value: torch.Tensor = self.head(torch.cat((pooled, size), dim=1)).squeeze(-1)
         return value
 
 

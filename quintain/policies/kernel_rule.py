@@ -33,6 +33,8 @@ def why_plain(policy: KernelPolicy) -> str:
 def _obstacle(policy: KernelPolicy) -> str:
     if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
         return f"kernels do not know what {type(policy).__name__} changes"
+    if policy.num_values > 1:
+        return "there is no kernel for algorithm.reward_streams averaged with several reward signals"
     if policy.state_size:
         return "there is no kernel for policy.memory"
     if any(len(encoder.images) for encoder in policy.encoders):

@@ -47,7 +47,14 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
         # Loading, moving to a device and the optimizer's flat memory change a parameter's data, never the object.
         self.weights_and_biases = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
+        self.activation = activation
         self.activate = FUNCTIONS[activation]
+
+    def with_outputs(self, output_size: int, output_gain: float, generator: torch.Generator) -> Mlp:
+        """Returns a network of the same hidden layers with so many new outputs."""
+        *hidden, last = self
+        assert isinstance(last, nn.Linear)
+        return Mlp([*hidden, linear(last.in_features, output_size, output_gain, generator)], self.activation)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         *hidden, (last_weight, last_bias) = self.weights_and_biases
@@ -62,19 +69,36 @@ def mlp(
     output_size: int,
     *,
     activation: str,
-    output_gain: float,
+    output_gain: float | None,
     generator: torch.Generator,
 ) -> Mlp:
-    """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases."""
+    """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases.
+
+    Without a gain it begins with `uniform_linear` layers.
+    """
+
+    def layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
+        is_uniform = output_gain is None
+        return uniform_linear(inputs, outputs, generator) if is_uniform else linear(inputs, outputs, gain, generator)
+
     layers: list[nn.Module] = []
     for size in hidden_sizes:
-        layers += [linear(input_size, size, math.sqrt(2.0), generator), _ACTIVATIONS[activation]()]
+        layers += [layer(input_size, size, math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         input_size = size
-    return Mlp([*layers, linear(input_size, output_size, output_gain, generator)], activation)
+    return Mlp([*layers, layer(input_size, output_size, output_gain or 0.0)], activation)
 
 
 def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:
     layer = BareLinear(input_size, output_size)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
+    return layer
+
+
+def uniform_linear(input_size: int, output_size: int, generator: torch.Generator) -> nn.Linear:
+    """Returns a layer with weights and biases between -1 and 1 over the root of its inputs, as torch's own begin."""
+    layer = BareLinear(input_size, output_size)
+    bound = 1.0 / math.sqrt(input_size)
+    for parameter in (layer.weight, layer.bias):
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer

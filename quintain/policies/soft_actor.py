@@ -72,7 +72,7 @@ class SoftActor(Policy):
             settings.hidden_sizes,
             self.head.output_size,
             activation=settings.activation,
-            output_gain=0.01,
+            output_gain=None,
             generator=generator,
         )
         # A buffer, because it decides what is collected: an algorithm that has learned nothing yet sets it.

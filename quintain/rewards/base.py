@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class RewardSignal(KeepsState, ABC):
     """Gives every step of a rollout a reward."""
 
+    ignores_ends: bool = False
+    """Whether it goes on after the end of an episode, as what is new does: what follows is always expected then."""
+
     def __init__(self, settings: RewardSignalSettings) -> None:
         self.settings = settings
 

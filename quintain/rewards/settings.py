@@ -17,7 +17,7 @@ class RewardSignalSettings(PartSettings):
     """Discount of the next step's return."""
 
     strength: float = 1.0
-    """Factor on the signal before it is added to the others."""
+    """Factor on the signal before it is added to the others, or averaged with them."""
 
 
 class ExtrinsicSettings(RewardSignalSettings):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from quintain.data import fields as f
+from quintain.data.rollout import values_shape
 from quintain.data.spec import BehaviorSpec, leaves
 from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, flat_steps
 from quintain.envs.agents.boundary import Reports
@@ -57,6 +58,7 @@ class AgentAssembler(KeepsState):
         *,
         follows_groups: bool = False,
         num_components: int = 0,
+        num_values: int = 1,
     ) -> None:
         """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
         self.horizon = horizon
@@ -64,6 +66,7 @@ class AgentAssembler(KeepsState):
         self.mates = GroupMates(spec) if follows_groups else None
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
         """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
+        self.steps[f.VALUE] = np.zeros((0, horizon, *values_shape(num_values)), np.float32)
         if num_components:
             self.steps[f.COMPONENTS] = np.zeros((0, horizon, num_components), np.float32)
         if self.mates is not None:

@@ -85,6 +85,7 @@ class AgentCollector(KeepsState):
             policy.state_size,
             follows_groups=follows_groups,
             num_components=policy.num_components,
+            num_values=policy.num_values,
         )
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
@@ -157,6 +158,7 @@ class AgentCollector(KeepsState):
             self.policy.state_size,
             follows_groups=self.follows_groups,
             num_components=self.policy.num_components,
+            num_values=self.policy.num_values,
         )
 
     def _slot(self, num_agents: int) -> Slot:
@@ -170,6 +172,7 @@ class AgentCollector(KeepsState):
                     num_steps=1,
                     noise_size=self.policy.noise.size,
                     num_components=self.policy.num_components,
+                    num_values=self.policy.num_values,
                 )
             if self.spec.mask_size:
                 made.storage[f.ACTION_MASK].fill_(True)

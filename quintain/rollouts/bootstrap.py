@@ -17,10 +17,14 @@ def value_last(rollout: Rollout, policy: Policy, policy_state: torch.Tensor) -> 
 
 
 def value_truncated(rollout: Rollout, policy: Policy) -> None:
-    """Values the last observations of episodes that were cut, all in one batch."""
-    if not (rollout.array(f.DONE) & ~rollout.array(f.TERMINATED)).any():
+    """Values the last observations of episodes that were cut, all in one batch.
+
+    With several reward streams those of episodes that really ended too: some streams do not end there.
+    """
+    values_all = rollout.num_values > 1
+    if not (rollout.array(f.DONE) & (values_all | ~rollout.array(f.TERMINATED))).any():
         return
-    cut = rollout.storage[f.DONE] & ~rollout.storage[f.TERMINATED]
+    cut = rollout.storage[f.DONE] & (values_all | ~rollout.storage[f.TERMINATED])
     rows = rollout.final.take(rollout.storage[f.FINAL_INDEX][cut].long())
     obs = build(rollout.spec.obs, rows, f.OBS)
     rollout.storage[f.FINAL_VALUE][cut] = policy.value_of(obs, rows[f.POLICY_STATE])

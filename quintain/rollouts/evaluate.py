@@ -95,9 +95,7 @@ class Evaluator:
         total = num_episodes or self.num_episodes
         lanes = [_LaneEpisodes(len(range(lane, total, num_lanes))) for lane in range(num_lanes)]
         running_return, running_length = np.zeros(num_lanes), np.zeros(num_lanes, dtype=np.int64)
-        scratch = Rollout(
-            env.spec, num_lanes=num_lanes, num_steps=_NOISE_BLOCK, noise_size=policy.noise.size, device=policy.device
-        )
+        scratch = _scratch(env, policy)
         env.load_state_dict(self.untouched)
         obs, mask, step, ended = env.reset(), env.action_mask(), 0, np.ones(num_lanes, dtype=np.bool_)
         state, gate = policy.initial_state(num_lanes), FiniteGate(env, self.on_nonfinite)
@@ -144,6 +142,18 @@ def _refuse_to_go_on_forever(gate: FiniteGate, num_episodes: int) -> None:
             f"finite. Mend the environment",
             code="E0601",
         )
+
+
+def _scratch(env: Env, policy: Policy) -> Rollout:
+    """Makes what the policy acts in, used again and again."""
+    return Rollout(
+        env.spec,
+        num_lanes=env.num_lanes,
+        num_steps=_NOISE_BLOCK,
+        noise_size=policy.noise.size,
+        num_values=policy.num_values,
+        device=policy.device,
+    )
 
 
 def _results(lanes: list[_LaneEpisodes]) -> EpisodeResults:

@@ -12,6 +12,7 @@ import torch
 from quintain.algorithms.poca import POCA
 from quintain.algorithms.settings import POCASettings
 from quintain.data import fields as f
+from quintain.data.rollout import values_shape
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBatch, TrajectoryBlock
 from quintain.errors import SettingsError
@@ -69,7 +70,7 @@ def add(
         f.OBS: column(obs).reshape(1, length, 1),
         f.ACTION: np.zeros((1, length), np.int64),
         f.LOG_PROB: np.full((1, length), -1.0, np.float32),
-        f.VALUE: np.zeros((1, length), np.float32),
+        f.VALUE: np.zeros((1, length, *values_shape(block.num_values)), np.float32),
         f.REWARD: column(reward).reshape(1, length),
         GROUP_REWARD: np.full((1, length), 0.25, np.float32),
         MATES_REWARD: np.full((1, length), 0.5, np.float32),

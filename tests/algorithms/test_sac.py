@@ -40,7 +40,7 @@ SIZE = 12
 def make(spec: BehaviorSpec, **settings: Any) -> SAC:
     policy = SoftActor(SoftActorSettings(hidden_sizes=(8, 8)), spec, Rng(1))
     with torch.no_grad():
-        # The last layer of a fresh actor is nearly zero, which would hide a wrong gradient behind it.
+        # The last layer of a fresh actor is small, which could hide a wrong gradient behind it.
         for parameter in policy.actor[-1].parameters():
             parameter.add_(torch.linspace(-0.5, 0.5, parameter.numel()).view_as(parameter))
     algorithm = SAC(SACSettings(**settings), policy, None, Rng(2))
@@ -204,9 +204,19 @@ def test_two_critics_are_two_networks() -> None:
     assert not torch.allclose(first, second)
     with torch.no_grad():
         critics.weights[1][1].zero_()
+        critics.biases[1][1].zero_()
     again, changed = critics.values(torch.ones(4, 3), torch.ones(4, 2))
     assert torch.equal(again, first)
     assert not changed.any()
+
+
+def test_critics_begin_small() -> None:
+    critics = TwinCritics({"obs": box(3)}, 1, 0, SoftActorSettings(hidden_sizes=(400,)), torch.Generator())
+    # Between -1 and 1 over the root of the inputs, 4 and 400: 0.5 and 0.05, with a deviation of a root of 3 less.
+    for weight, bias, bound in zip(critics.weights, critics.biases, (0.5, 0.05), strict=True):
+        assert max(weight.abs().max(), bias.abs().max()) <= bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3.0), rel=0.1)
+        assert bias.any()
 
 
 def filled(num_lanes: int = 2, num_return_steps: int = 1, **settings: Any) -> tuple[SAC, ReplayBatch]:

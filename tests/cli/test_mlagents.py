@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quintain import registry
 from quintain.infer import infer
 from quintain.launch import checkpoint_of
 from quintain.services.checkpoint_catalog import load
@@ -154,3 +155,56 @@ def test_episodes_of_each_behaviour_are_evaluated(quintain: Command, file: str, 
     assert first["behaviors"] != other["behaviors"]
     lines = quintain(*words).out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["Ball", "Gate"]
+
+
+SIGNAL = """\
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.envs.agents.tasks import gates
+from quintain.rewards import RewardSignal, RewardSignalSettings, register
+
+
+@register("boldness_of_gates", RewardSignalSettings)
+class Boldness(RewardSignal):
+    def evaluate(self, rollout):
+        return -rollout.array(f.LOG_PROB)[:-1]
+
+
+def bold_gates(seed=0):
+    return gates(seed=seed)
+"""
+STREAMS = """\
+behaviors:
+  Gate:
+    hyperparameters: {batch_size: 32, buffer_size: 64, num_epoch: 1}
+    network_settings: {hidden_units: 8, num_layers: 1}
+    reward_signals: {extrinsic: {gamma: 0.9}, boldness_of_gates: {gamma: 0.5, strength: 0.1}}
+    summary_freq: 64
+    max_steps: 200
+env_settings: {seed: 4, env_path: "streams_of_gates:bold_gates"}
+"""
+
+
+def test_a_signal_that_the_environments_module_registers_is_trained_with(
+    quintain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streams_of_gates.py").write_text(SIGNAL)
+    (tmp_path / "config.yaml").write_text(STREAMS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.yaml").write_text(STREAMS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = {**registry._registered, "reward_signal": dict(registry._known("reward_signal"))}
+    monkeypatch.setattr(registry, "_registered", known)
+    answer = quintain("validate", "folder")
+    assert "unknown reward signal" in answer.out, "what nobody named by itself imports nothing"
+    assert quintain("validate", "config.yaml").exit_code == 0
+    answer = quintain("train", "config.yaml", "--run-id", "X", "--quiet")
+    assert answer.exit_code == 0, answer.err
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "X" / "metrics.jsonl").read_text().splitlines()]
+    assert any("value/boldness_of_gates" in row and "reward/extrinsic" in row for row in rows)
+    (tmp_path / "config.yaml").write_text(STREAMS.replace("max_steps: 200", "max_steps: 400"))
+    answer = quintain("train", "config.yaml", "--run-id", "X", "--resume", "--quiet")
+    assert answer.exit_code == 0, answer.err
+    allowed = ("--allow", "streams_of_gates:bold_gates", "--allow", "streams_of_gates:Boldness")
+    assert quintain("eval", "X", *allowed, "--episodes", "2").exit_code == 0

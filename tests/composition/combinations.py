@@ -14,6 +14,7 @@ from quintain import Trainer
 from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes
 
 LANES, STEPS = 4, 8
+STREAMS = {"extrinsic": {}, "surprise": {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8}}
 
 
 class Mirrored(Structured):
@@ -37,11 +38,12 @@ class Combination:
     has_groups: bool = False
     """Whether actor and critic see different entries."""
     use_symmetry: bool = False
+    has_streams: bool = False
+    """Whether two reward signals have values of their own."""
 
     def __str__(self) -> str:
-        flags = [
-            name for name in ("normalize_obs", "squash_actions", "has_groups", "use_symmetry") if getattr(self, name)
-        ]
+        options = ("normalize_obs", "squash_actions", "has_groups", "use_symmetry", "has_streams")
+        flags = [name for name in options if getattr(self, name)]
         masks = f"masks in {self.masks}" if self.masks else ""
         return ", ".join(filter(None, (self.algorithm, self.obs, self.action, masks, self.memory, *flags)))
 
@@ -52,6 +54,8 @@ class Combination:
             return 'no setting is called "squash_actions"'
         if self.use_symmetry and self.algorithm != "ppo":
             return 'no setting is called "use_symmetry"'
+        if self.has_streams and self.algorithm != "ppo":
+            return 'no setting is called "reward_streams"'
         if self.memory and self.algorithm == "sac":
             return "keeps single transitions, of which nothing can be remembered"
         if self.has_groups and self.algorithm == "grpo":
@@ -83,6 +87,8 @@ class Combination:
         for flag in ("normalize_obs", "squash_actions", "use_symmetry"):
             if getattr(self, flag):
                 settings[flag] = True
+        if self.has_streams:
+            settings |= {"reward_streams": "averaged", "reward_signals": STREAMS}
         if self.has_groups:
             settings |= {"critic_obs": ["numbers", "choice"], "actor_obs": ["choice", "image"]}
         if self.algorithm == "grpo" and self.has_groups:
@@ -145,6 +151,8 @@ FEW = [
     Combination("ppo", "text", "grid of choices", "method"),
     Combination("ppo", "image", "bits", "info", "lstm"),
     Combination("ppo", "dict", "numbers", "", "", True, True, has_groups=True, use_symmetry=True),
+    Combination("ppo", "dict", "hybrid tuple", "info", "gru", has_groups=True, has_streams=True),
+    Combination("ppo", "nested", "numbers", "", "", True, True, use_symmetry=True, has_streams=True),
     Combination("a2c", "dict", "hybrid dict", "obs", "lstm", True, True, has_groups=True),
     Combination("a2c", "choice", "choices", "method", "gru"),
     Combination("grpo", "nested", "hybrid dict", "info", "lstm", True, True),

@@ -58,6 +58,9 @@ REFUSED = [
     Combination("sac", action="numbers", squash_actions=True),
     Combination("sac", "choice", normalize_obs=True),
     Combination("sac", has_groups=True),
+    Combination("a2c", has_streams=True),
+    Combination("grpo", has_streams=True),
+    Combination("sac", has_streams=True),
 ]
 
 

@@ -57,6 +57,33 @@ def test_reaches_its_score(task: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", ["ppo", "poca"])
+@pytest.mark.parametrize("task", ["balance_ball", "gates"])
+def test_two_streams_learn_what_one_does(task: str, algorithm: str, seed: int) -> None:
+    """A little is paid for unlikely actions, by a shorter horizon that no end cuts."""
+    [name] = TASKS[task]
+    learned = behavior(name)
+    learned["algorithm"] |= {"type": algorithm, "clip_value": None, "reward_streams": "averaged"}
+    if algorithm == "poca":
+        learned["policy"] |= {"type": "actor_only"}
+    surprise = {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8, "strength": 0.01}
+    learned["reward_signals"]["surprise"] = surprise
+    env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}"}
+    experiment = {
+        "seed": seed,
+        "budget": {"env_steps": 60_000 if task == "balance_ball" else 36_000},
+        "env": env,
+        "behaviors": {name: learned},
+    }
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    assert score(trainer, name) >= {"Ball": 18.0, "Gate": 0.95}[name]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
     env = {"type": "agents", "id": "tests.envs.agents.games:Meeting", "kwargs": {"length": 20}, "num_lanes": 8}
     learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.9}}}

@@ -172,6 +172,12 @@ def test_a_policy_without_a_critic_is_exported_too(tmp_path: Path) -> None:
     assert export.export_onnx(policy, tmp_path, {}).model.is_file()
 
 
+def test_a_policy_with_several_values_is_exported_too(tmp_path: Path) -> None:
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), BehaviorSpec(box(2), discrete(2)), Rng(0))
+    policy.split_values(2)
+    assert export.export_onnx(policy, tmp_path, {}).model.is_file()
+
+
 def test_a_file_that_does_not_agree_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = export.ActingModule.forward
     calls = 0

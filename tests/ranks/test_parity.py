@@ -29,6 +29,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL},
         "policy": {"type": "actor_critic", "hidden_sizes": [4], "normalize_obs": True, "memory": {"size": 3}},
     },
+    "streams": {
+        "algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL, "reward_streams": "averaged"},
+        "reward_signals": {
+            "extrinsic": {},
+            "surprise": {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8},
+        },
+    },
     "a2c": {"algorithm": {"type": "a2c", "normalize_advantage": True}},
     # Episodes of different lengths, one for each lane: the ranks have different numbers of steps that count.
     "grpo": {
