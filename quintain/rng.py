@@ -8,7 +8,7 @@ lanes there are or where they run, by the counter-based generator Philox4x32-10 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_NUMBERS_AT_ONCE = 2**14
+"""What is between the numbers and their words stays in the processor's cache, and needs little memory."""
 
 
 def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Array, Array, Array, Array]:
@@ -88,19 +90,21 @@ class Rng:
 
     def fill_uniform(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
         """Fills `out [steps, lanes, numbers]` with uniforms in [0, 1), each a function of its lane and step."""
-        words = self._words(out.shape, stream, first_step, first_lane)
-        # 24 bits: the largest set of equally spaced numbers below one that float32 holds exactly.
-        out[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+        for part, step in _parts(out, first_step):
+            words = self._words(part.shape, stream, step, first_lane)
+            # 24 bits: the largest set of equally spaced numbers below one that float32 holds exactly.
+            part[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
     def fill_normal(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
         """Fills `out [steps, lanes, numbers]` with standard normals (Box-Muller, computed in float64)."""
-        steps, lanes, numbers = out.shape
+        numbers = out.shape[2]
         pairs = (numbers + 1) // 2
-        words = self._words((steps, lanes, 2 * pairs), stream, first_step, first_lane)
-        uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
-        radius, angle = np.sqrt(-2.0 * np.log(uniform[..., :pairs])), 2.0 * np.pi * uniform[..., pairs:]
-        normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
-        out[...] = normal[..., :numbers]
+        for part, step in _parts(out, first_step):
+            words = self._words((*part.shape[:2], 2 * pairs), stream, step, first_lane)
+            uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
+            radius, angle = np.sqrt(-2.0 * np.log(uniform[..., :pairs])), 2.0 * np.pi * uniform[..., pairs:]
+            normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
+            part[...] = normal[..., :numbers]
 
     def _words(self, shape: tuple[int, ...], stream: str, first_step: int, first_lane: int) -> Array:
         steps, lanes, numbers = shape
@@ -114,3 +118,11 @@ class Rng:
         )
         words = philox4x32((counter[0], counter[1], counter[2], counter[3]), self.key(stream))
         return np.stack(words, axis=-1).reshape(steps, lanes, blocks * 4)[..., :numbers]
+
+
+def _parts(out: Array, first_step: int) -> Iterator[tuple[Array, int]]:
+    """Yields some steps of a block at a time, and which step is the first of them."""
+    steps, lanes, numbers = out.shape
+    size = max(1, _NUMBERS_AT_ONCE // max(1, lanes * numbers))
+    for start in range(0, steps, size):
+        yield out[start : start + size], first_step + start

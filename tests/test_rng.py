@@ -71,6 +71,16 @@ def test_a_lanes_numbers_depend_neither_on_other_lanes_nor_on_where_a_block_star
     np.testing.assert_array_equal(part, whole[3:7, 5:7])
 
 
+@pytest.mark.parametrize("fill", [Rng.fill_uniform, Rng.fill_normal])
+def test_a_large_block_has_the_numbers_of_its_steps(fill) -> None:
+    # More than are drawn at once, in steps that do not divide it.
+    block, alone = np.empty((7, 3000, 3), np.float32), np.empty((1, 3000, 3), np.float32)
+    fill(Rng(3), block, "acting", 40)
+    for step in range(7):
+        fill(Rng(3), alone, "acting", 40 + step)
+        assert np.array_equal(block[step], alone[0])
+
+
 def test_uniforms_fill_the_half_open_interval_evenly() -> None:
     out = np.zeros((1000, 10, 10), np.float32)
     Rng(1).fill_uniform(out, "action", 0)
