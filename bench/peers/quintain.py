@@ -26,8 +26,11 @@ def entries(work: Workload) -> tuple[str, ...]:
         vectors = ["native"] if work.name.startswith("growth") else ["native", "gymnasium"]
     if work.env_id == "HalfCheetah-v5":
         vectors.append("envpool")
-    places = [place for place in BESIDE if max(work.threads) > 1 and _has("placement", place)]
-    return (*vectors, *(f"{vector}+{place}" for vector in vectors for place in places))
+    if max(work.threads) == 1:
+        return tuple(vectors)
+    # What is compiled leaves the interpreter to the learner's thread, so that a second process only costs its memory.
+    beside = [(vector, place) for vector in vectors for place in BESIDE if vector == "gymnasium" or place == "threads"]
+    return (*vectors, *(f"{vector}+{place}" for vector, place in beside if _has("placement", place)))
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
