@@ -169,11 +169,25 @@ def test_growth_is_judged(bench: Bench, tmp_path: Path) -> None:
         row("quintain", 0, rate, workload=f"growth_lanes_{lanes}")
         for lanes, rate in ((1, 100.0), (8, 500.0), (64, 400.0))
     ]
-    rows.append(row("quintain", 0, 1.0, workload="growth_length", parts=[95.0, 100.0, 98.0]))
+    rows.append(row("quintain", 0, 1.0, workload="growth_length", parts=[100.0, 90.0, 100.0, 96.0, 99.0, 60.0]))
     page = bench["report"].markdown(results_of(bench, tmp_path, rows), {}, has_chart=False)
     assert "1 lanes 10000.0 µs, 8 lanes 2000.0 µs, 64 lanes 2500.0 µs" in page
     assert "It must fall with every step: **does not hold**." in page
-    assert "The slowest has 95% of the fastest: holds." in page
+    # Medians of 100, 90, 100 and of 96, 99, 60.
+    assert "The slowest has 60% of the fastest; the second half has 96% of the first: holds." in page
+
+
+def test_memory_is_compared_on_the_same_environments(bench: Bench, tmp_path: Path) -> None:
+    work = "ppo_halfcheetah_8_fastest"
+    rows = [
+        row("quintain", 0, 9.0, workload=work, entry="envpool+threads", peak_megabytes=400.0),
+        row("sb3", 0, 3.0, workload=work, entry="gymnasium", peak_megabytes=300.0),
+        row("sb3", 0, 2.0, workload=work, entry="envpool", peak_megabytes=500.0),
+    ]
+    page = bench["report"].markdown(results_of(bench, tmp_path, rows), {}, has_chart=False)
+    assert "| 400 MB to 500 MB | holds |" in page
+    page = bench["report"].markdown(results_of(bench, tmp_path / "other", rows[:2]), {}, has_chart=False)
+    assert "| 400 MB to 300 MB | **does not hold** |" in page
 
 
 def test_a_chart_is_drawn_where_there_is_something_to_draw(bench: Bench, tmp_path: Path) -> None:
