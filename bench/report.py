@@ -47,7 +47,7 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool) -> st
         "ratio compares two runs of the same repetition: trust ratios more than rates. Runs beside which others used "
         "more than "
         f"{QUIET_CORES} cores are left out, whoever's they are. *Per CPU second* leaves out the time in which other "
-        "programs had the core.",
+        "programs had the core. Of aims that were not reached [the profile](profile.md) says why.",
     ]
     if has_chart:
         parts += ["", "![How many times faster quintain is](bench.png)"]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from quintain.errors import QuintainError
-from quintain.services import state_files
+from quintain.services import restart_budget, state_files
 from quintain.services.events import CYCLE_END, After, Entry, On
 from quintain.trainers.base import Trainer
 from tests.resume.moody import CYCLES, LANES, SETTINGS, STEPS, TOTAL, Moody, Rows, begin, build
@@ -119,6 +119,14 @@ def finish(trainer: Trainer, rows: Rows, before: Rows | None = None) -> Outcome:
     exactness = trainer.source.exactness
     trainer.close()
     return Outcome(digest, before.inside or rows.inside, [*before.rows, *rows.rows], exactness)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_waits() -> Iterator[None]:
+    """Lets environments that broke again and again be made anew at once: how long that takes changes no number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restart_budget, "_BACK_OFF_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture(scope="module")
