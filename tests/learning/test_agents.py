@@ -35,6 +35,16 @@ def score(trainer: JointTrainer, name: str) -> float:
     return episodes.mean_return if name == "Ball" else episodes.mean_return / episodes.mean_length
 
 
+def trained(experiment: dict[str, Any]) -> JointTrainer:
+    """Trains without a run directory, to the end of the budget."""
+    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
+    run = Run(settings, [])
+    trainer = assemble(settings, run, run.writer)
+    assert isinstance(trainer, JointTrainer)
+    trainer.train()
+    return trainer
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("task", TASKS)
 def test_reaches_its_score(task: str, seed: int) -> None:
@@ -75,11 +85,7 @@ def test_two_streams_learn_what_one_does(task: str, algorithm: str, seed: int) -
         "env": env,
         "behaviors": {name: learned},
     }
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    trainer.train()
+    trainer = trained(experiment)
     assert score(trainer, name) >= {"Ball": 18.0, "Gate": 0.95}[name]
 
 
@@ -89,11 +95,7 @@ def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
     learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.9}}}
     learned["rollout"] = {"buffer_size": 1024, "time_horizon": 32}
     experiment = {"seed": seed, "budget": {"env_steps": 30_000}, "env": env, "behaviors": {"default": learned}}
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    trainer.train()
+    trainer = trained(experiment)
     # Untrained walkers lose more than 20 in 20 steps, most of it by leaving the line.
     assert trainer.trainers["walker"].episodes.mean_return >= -5.0
     # The judge is to say yes at each of 20 steps.
@@ -111,11 +113,7 @@ def test_numbers_and_choices_are_learned_by_poca(task: str, seed: int) -> None:
     env = {"type": "agents", "id": f"quintain.envs.agents.tasks:{task}"}
     budget = {"env_steps": 60_000 if task == "balance_ball" else 36_000}
     experiment = {"seed": seed, "budget": budget, "env": env, "behaviors": {name: learned}}
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    trainer.train()
+    trainer = trained(experiment)
     assert score(trainer, name) >= {"Ball": 18.0, "Gate": 0.95}[name]
 
 
@@ -125,11 +123,7 @@ def test_agents_of_a_parallel_game_learn_to_share_out_landmarks(seed: int) -> No
     learned = {**behavior("Ball"), "reward_signals": {"extrinsic": {"gamma": 0.95}}}
     learned["algorithm"] = {**learned["algorithm"], "entropy_coef": 0.01}
     experiment = {"seed": seed, "budget": {"env_steps": 200_000}, "env": env, "behaviors": {"agent": learned}}
-    settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
-    run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    trainer.train()
+    trainer = trained(experiment)
     # Untrained agents leave landmarks about half of the plane away, -13 in 25 steps; the way there alone costs about 3.
     assert trainer.trainers["agent"].episodes.mean_return >= -5.5
 
