@@ -49,13 +49,25 @@ learning: install   ## train to a score over several seeds; writes docs/results/
 bench: install      ## speed beside other libraries, for hours; writes docs/results/
 	@$(BIN)/python bench/run.py
 
+.PHONY: bench-quoted
+bench-quoted: install    ## only the rows that the README quotes, for half an hour; writes docs/results/ and the README
+	@$(BIN)/python bench/run.py --quoted
+
 .PHONY: bench-learning
-bench-learning: install    ## learning beside Stable-Baselines3 at equal steps, for hours; writes docs/results/
+bench-learning: install    ## learning beside Stable-Baselines3, the runs that are missing, for hours; writes docs/results/
 	@$(BIN)/python bench/learning.py --jobs 2
 
 .PHONY: bench-agents
 bench-agents: install    ## agents that come and go beside ML-Agents, for minutes; writes docs/results/
 	@$(BIN)/python bench/agents.py
+
+.PHONY: bench-images
+bench-images: install    ## small images beside ML-Agents and bare torch, for minutes; writes docs/results/
+	@$(BIN)/python bench/images.py
+
+.PHONY: bench-old-and-new
+bench-old-and-new: install    ## an older commit (OLD=...) beside this one, without peers; writes docs/results/
+	@$(BIN)/python bench/old_and_new.py $(OLD)
 
 clean:              ## remove what make made
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

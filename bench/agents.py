@@ -26,11 +26,12 @@ WORKLOADS = {
     "assemble": "act, step and assemble trajectories; ML-Agents' are then thrown away, ours are valued and kept",
     "collect": "the same until a buffer of 12,000 steps could be learned from",
     "ppo": "the same, and three epochs of PPO in minibatches of 64 on each buffer",
+    "ppo_memory": "the same as ppo with an LSTM of 64 in front of the layers, in sequences of 64 steps",
     "poca": "the same with POCA, for groups of four",
 }
-WANTED = {"collect": 10.0, "ppo": 8.0}
+WANTED = {"collect": 10.0, "ppo": 8.0, "ppo_memory": 1.0}
 """How many times as fast as ML-Agents we want to be."""
-DEFAULT = ("assemble", "collect", "ppo")
+DEFAULT = ("assemble", "collect", "ppo", "ppo_memory")
 
 Row = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,9 @@ from statistics import median
 from typing import Any
 
 import peers
-from results import Results, Row, best_of, contestant_of, quiet, ratios, score
-from workloads import GROWTH_LANES, WORKLOADS
+from contestants import LOCKSTEP, ONE_BEHIND
+from results import Results, best_of, contestant_of, newest_set, quiet, ratios, score
+from workloads import GROWTH_LANES, WORKLOADS, Workload
 
 _COLUMNS = 3
 _MIN_SLOTS = 4
@@ -47,29 +49,36 @@ def draw(results: Results, path: Path) -> bool:
             paint(axis, count)
         for axis in places[len(row) :]:
             axis.axis("off")
-    figure.suptitle("How many times faster quintain is: median and range over repetitions; the line is 1")
+    figure.suptitle(
+        f"How many times as fast quintain is, {LOCKSTEP} unless it says otherwise: median and range over rounds of one "
+        "commit; the line is 1"
+    )
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
     return True
 
 
-def factors(results: Results, workload: str) -> dict[str, list[float]]:
+def factors(results: Results, work: Workload, *, is_behind: bool = False) -> dict[str, list[float]]:
     """Returns the ratios to each peer's best way of doing a workload, the hardest to beat first."""
-    rows = quiet(results.of(workload))
-    ours = best_of(rows, peers.OURS)
+    rows = quiet(results.of(work.name))
     found: dict[str, list[float]] = {}
     for peer in sorted({row["peer"] for row in rows} - {peers.OURS}):
-        theirs = best_of(rows, peer)
-        if ours is not None and theirs is not None and (each := ratios(rows, ours, theirs)):
+        counted = newest_set(rows, peer, work.enough_rounds)
+        ours, theirs = best_of(counted, peers.OURS, is_behind=is_behind), best_of(counted, peer)
+        if ours is None or theirs is None:
+            continue
+        # A goal that the peer never reached has no length that could be drawn.
+        if each := [ratio for ratio in ratios(counted, ours, theirs) if math.isfinite(ratio)]:
             found[peer] = each
     return dict(sorted(found.items(), key=lambda item: median(item[1])))
 
 
 def _panels(results: Results) -> list[Panel]:
     compared = [
-        (len(found), partial(_bars, work.title, found))
+        (len(found), partial(_bars, f"{work.title}{f'; quintain {ONE_BEHIND}' if is_behind else ''}", found))
         for work in WORKLOADS.values()
-        if not work.name.startswith(_GROWTH) and (found := factors(results, work.name))
+        for is_behind in (False, True)
+        if not work.name.startswith(_GROWTH) and (found := factors(results, work, is_behind=is_behind))
     ]
     costs = {peer: found for peer in (peers.OURS, "sb3") if len(found := step_costs(results, peer)) > 1}
     long_runs = quiet(results.of("growth_length"))
@@ -85,7 +94,8 @@ def step_costs(results: Results, peer: str) -> dict[int, float]:
     """Returns what a step costs a peer with each number of lanes, in microseconds."""
     costs = {}
     for lanes in GROWTH_LANES:
-        rows: list[Row] = quiet(results.of(f"growth_lanes_{lanes}"))
+        work = WORKLOADS[f"growth_lanes_{lanes}"]
+        rows = newest_set(quiet(results.of(work.name)), peer, work.enough_rounds)
         if best := best_of(rows, peer):
             costs[lanes] = 1e6 / median(score(row) for row in rows if contestant_of(row) == best)
     return costs

@@ -8,7 +8,11 @@ from importlib import import_module
 from typing import Any
 
 import peers
+from peers.quintain import BESIDE
 from workloads import Workload
+
+LOCKSTEP = "in lockstep"
+ONE_BEHIND = "one version behind"
 
 
 @dataclass(frozen=True)
@@ -20,9 +24,15 @@ class Contestant:
     threads: int
 
     @property
+    def is_behind(self) -> bool:
+        """Whether it acts with weights that are one version old, while newer ones are learned."""
+        return self.peer == peers.OURS and self.entry.partition("+")[2] in BESIDE
+
+    @property
     def label(self) -> str:
         """What the report calls it."""
-        return f"{self.peer} ({self.entry}, {self.threads} thread{'s' if self.threads > 1 else ''})"
+        name = f"{self.peer} {ONE_BEHIND}" if self.is_behind else self.peer
+        return f"{name} ({self.entry}, {self.threads} thread{'s' if self.threads > 1 else ''})"
 
 
 def contestants_of(work: Workload, names: Collection[str]) -> list[Contestant]:

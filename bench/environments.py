@@ -61,11 +61,12 @@ _ATARI = ("ale-py", "opencv-python-headless")
 KITS: dict[str, Kit] = {
     "quintain": Kit((*_own_dependencies(), _MUJOCO, _ENVPOOL), constraints=_own_versions(), optional=_ATARI),
     "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _ENVPOOL), optional=_ATARI),
+    "sb3_contrib": Kit(("sb3-contrib==2.9.2", "stable-baselines3==2.9.2", _MUJOCO)),
     "skrl": Kit(("skrl==2.1.1", _MUJOCO, "tensorboard")),
     "rsl_rl": Kit(("rsl-rl-lib==5.5.1", _MUJOCO, _ENVPOOL, "tensorboard")),
     "tianshou": Kit(("tianshou==2.0.1", "gymnasium[mujoco]", _ENVPOOL)),
     "torchrl": Kit(("torchrl==0.14.1", _MUJOCO)),
-    "sbx": Kit(("sbx-rl==0.28.0", "gymnasium[mujoco]", "gymnax")),
+    "sbx": Kit(("sbx-rl==0.28.0", "gymnasium[mujoco]", "gymnax", _ENVPOOL)),
     "rlox": Kit(("rlox==1.2.0", "gymnasium[mujoco]")),
     "sample_factory": Kit(("sample-factory==2.1.1", "gymnasium[mujoco]")),
     "rllib": Kit(("ray[rllib]==2.60.0", "gymnasium[mujoco]")),

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from quintain.envs.gymnasium import gym_env
-from quintain.envs.hosting import Hosting
+from quintain.core.rng import Rng
+from quintain.envs.gym.make import gym_env
+from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import GymSettings
-from quintain.rng import Rng
 from quintain.settings.run import EnvWorkerSettings
 
 LANES, WORKERS = 8, 4

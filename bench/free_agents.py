@@ -37,9 +37,22 @@ behaviors:
 """The settings of ML-Agents' example of balancing balls, without its summaries and checkpoints."""
 
 
+MEMORY = "_memory"
+"""How the name of a trainer ends whose policy remembers: by an LSTM of 64, in sequences of 64 steps."""
+
+
 def trainer_file(trainer_type: str) -> str:
-    """Returns the file for `ppo` or `poca`."""
-    return FILE.replace("TRAINER", trainer_type).replace("BUFFER", str(BUFFER_SIZE))
+    """Returns the file for `ppo`, `ppo_memory` or `poca`."""
+    file = FILE.replace("TRAINER", trainer_type.removesuffix(MEMORY)).replace("BUFFER", str(BUFFER_SIZE))
+    if not trainer_type.endswith(MEMORY):
+        return file
+    # ML-Agents counts both halves of an LSTM's state.
+    return file.replace("num_layers: 2}", "num_layers: 2, memory: {memory_size: 128, sequence_length: 64}}")
+
+
+def arguments(num_agents: int, trainer_type: str) -> dict[str, Any]:
+    """Returns what an environment for that trainer is made of."""
+    return {"num_agents": num_agents}
 
 
 class Free:
@@ -47,13 +60,11 @@ class Free:
 
     def __init__(self, num_agents: int, specs: ModuleType, steps: ModuleType) -> None:
         """Makes the agents of one library, by its modules of specs and of steps."""
-        seen = specs.ObservationSpec(
-            (NUM_SEEN,), (specs.DimensionProperty.NONE,), specs.ObservationType.DEFAULT, "numbers"
-        )
         self.steps = steps
-        self.spec = specs.BehaviorSpec([seen], specs.ActionSpec.create_continuous(NUM_NUMBERS))
+        self.spec = self.make_spec(specs)
         self.behavior_specs = {NAME: self.spec}
-        self.obs = np.random.default_rng(0).normal(size=(num_agents, NUM_SEEN)).astype(np.float32)
+        random = np.random.default_rng(0)
+        self.obs = [self.draw(random, (num_agents, *each.shape)) for each in self.spec.observation_specs]
         self.reward = np.ones(num_agents, np.float32)
         self.nothing = np.zeros(num_agents, np.float32)
         self.ids = np.arange(num_agents, dtype=np.int32)
@@ -62,6 +73,17 @@ class Free:
         self.num_decisions = 0
         self.group = (1 + np.arange(num_agents) // GROUP_SIZE).astype(np.int32)
         self.ended = self._ends(np.zeros(0, np.int64))
+
+    def make_spec(self, specs: ModuleType) -> Any:
+        """Returns what agents see and do, made of one library's classes."""
+        seen = specs.ObservationSpec(
+            (NUM_SEEN,), (specs.DimensionProperty.NONE,), specs.ObservationType.DEFAULT, "numbers"
+        )
+        return specs.BehaviorSpec([seen], specs.ActionSpec.create_continuous(NUM_NUMBERS))
+
+    def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        """Returns what all agents see for ever."""
+        return random.normal(size=shape).astype(np.float32)
 
     def reset(self) -> None: ...
     def close(self) -> None: ...
@@ -81,10 +103,10 @@ class Free:
     def _ends(self, who: Any) -> Any:
         was_cut = np.zeros(len(who), np.bool_)
         columns = (self.reward[who], was_cut, self.ids[who], self.group[who], self.nothing[who])
-        return self.steps.TerminalSteps([self.obs[who]], *columns)
+        return self.steps.TerminalSteps([each[who] for each in self.obs], *columns)
 
     def get_steps(self, behavior_name: str) -> tuple[Any, Any]:
-        decided = self.steps.DecisionSteps([self.obs], self.reward, self.ids, None, self.group, self.nothing)
+        decided = self.steps.DecisionSteps(self.obs, self.reward, self.ids, None, self.group, self.nothing)
         return decided, self.ended
 
 

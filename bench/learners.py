@@ -71,7 +71,7 @@ def sb3(task: LearningTask, seed: int) -> Act:
 
     lanes: Any = make_vec_env(task.env_id, n_envs=task.num_envs, seed=seed)
     if task.normalize_obs:
-        lanes = VecNormalize(lanes, norm_reward=False)
+        lanes = VecNormalize(lanes, norm_obs=True, norm_reward=False)
     model: Any
     if task.ppo is not None:
         model = PPO("MlpPolicy", lanes, device="cpu", seed=seed, **ppo_settings(task.ppo, task.num_envs))

@@ -1,7 +1,9 @@
-"""Trains quintain and Stable-Baselines3 on the same tasks, steps and settings; writes docs/results/learning_beside.md.
+"""Trains quintain and Stable-Baselines3 on the same tasks, steps and seeds; writes docs/results/learning_beside.md.
 
-Every run is one line of docs/results/learning_beside.jsonl; a run that is there is not repeated. Scores do not depend
-on what else the machine does, so --jobs may be as large as there are cores.
+Every run is one line of docs/results/learning_beside.jsonl, which is only ever appended to. A run is repeated only
+where no line has the same task, side, seed and `numbers`: a name of the code that its score depends on, which is the
+task's for quintain and the version for Stable-Baselines3. So it can be stopped and started again. Scores do not depend
+on other load of the machine, so --jobs may be as large as there are cores.
 """
 
 from __future__ import annotations
@@ -9,59 +11,105 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+import commits
 import report
-from environments import interpreter, process_environment
+from environments import KITS, interpreter, process_environment
+from intervals import LEVEL, SIGNIFICANT, bootstrap_interval, chance_of_difference, interquartile_mean
 from learning_tasks import TASKS, LearningTask
 
 HERE = Path(__file__).resolve().parent
 RECORD = report.RESULTS / "learning_beside.jsonl"
 PAGE = report.RESULTS / "learning_beside.md"
-PEERS = ("sb3", "quintain")
+OURS, THEIRS = PEERS = ("quintain", "sb3")
 RESULT = "RESULT "
-SIGNIFICANT = 0.05
+CODE = ("quintain", "constraints.txt", "bench/learners.py", "bench/peers/quintain.py")
+"""Paths whose newest commit is that of a run."""
 
 Row = dict[str, Any]
+
+
+class CannotTrain(Exception):
+    """A run ended without a result; the message says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of the record that is wanted."""
+
+    task: LearningTask
+    peer: str
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return (self.task.name, self.peer, self.seed, numbers_of(self.task, self.peer))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="tasks whose name contains this")
     parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS, help="default: both")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, of one thread each")
     parser.add_argument("--report", action="store_true", help="train nothing, write the page again")
     options = parser.parse_args()
+    failures: list[str] = []
     if not options.report:
         tasks = [task for task in TASKS.values() if any(text in task.name for text in options.only)]
-        pythons = {peer: interpreter(peer) for peer in options.peers}
-        done = {(row["task"], row["peer"], row["seed"]) for row in rows_of(RECORD)}
-        wanted = [(task, peer, seed) for task in tasks for seed in range(options.seeds) for peer in options.peers]
+        missing = missing_runs(rows_of(RECORD), tasks, options.peers)
+        pythons = {peer: interpreter(peer) for peer in {run.peer for run in missing}}
+        print(f"{len(missing)} runs are missing", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
-            missing = [run for run in wanted if (run[0].name, run[1], run[2]) not in done]
-            for row in pool.map(lambda run: train(pythons[run[1]], *run), missing):
-                print(f"{row['task']} {row['peer']} seed {row['seed']}: {fmean(row['returns']):.1f}", flush=True)
+            failures = [line for line in pool.map(lambda run: attempt(pythons[run.peer], run), missing) if line]
     PAGE.write_text(markdown(rows_of(RECORD)))
     print(f"wrote {PAGE}")
+    sys.exit(1 if failures else 0)
 
 
-def train(python: Path, task: LearningTask, peer: str, seed: int) -> Row:
+def numbers_of(task: LearningTask, peer: str) -> str:
+    """Returns the name of the code that a score depends on."""
+    return task.numbers if peer == OURS else KITS[peer].requirements[0]
+
+
+def missing_runs(rows: list[Row], tasks: list[LearningTask], peers: list[str]) -> list[Run]:
+    """Returns the runs that the tasks ask for and the record does not have, task by task and seed by seed."""
+    done = {(row["task"], row["peer"], row["seed"], row["numbers"]) for row in rows}
+    wanted = [Run(task, peer, seed) for task in tasks for seed in range(task.num_seeds) for peer in peers]
+    return [run for run in wanted if run.key not in done]
+
+
+def attempt(python: Path, run: Run) -> str:
+    """Trains once, says how it went, and returns the reason where it failed; the other runs go on."""
+    head = f"{run.task.name} {run.peer} seed {run.seed}"
+    try:
+        row = train(python, run)
+    except CannotTrain as reason:
+        print(f"{head}: failed: {reason}", file=sys.stderr, flush=True)
+        return f"{head}: {reason}"
+    print(f"{head}: {fmean(row['returns']):.1f}", flush=True)
+    return ""
+
+
+def train(python: Path, run: Run) -> Row:
     """Trains once in a process of the peer's own and appends the outcome to the record."""
-    command = [str(python), str(HERE / "learners.py"), peer, task.name, str(seed)]
+    command = [str(python), str(HERE / "learners.py"), run.peer, run.task.name, str(run.seed)]
+    about = {"task": run.task.name, "peer": run.peer, "seed": run.seed}
+    about |= {"numbers": numbers_of(run.task, run.peer), "commit": commits.measured(*CODE)}
     with tempfile.TemporaryDirectory() as folder:  # where libraries may leave what they like
         done = subprocess.run(
             command, env=process_environment(1), cwd=folder, capture_output=True, text=True, check=False
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]
     if not lines:
-        raise SystemExit(f"{peer} on {task.name} failed: {done.stderr.strip().splitlines()[-1]}")
-    row = {"task": task.name, "peer": peer, "seed": seed, **json.loads(lines[-1].removeprefix(RESULT))}
+        raise CannotTrain((done.stderr.strip().splitlines() or [f"exited with code {done.returncode}"])[-1])
+    row = {**about, **json.loads(lines[-1].removeprefix(RESULT))}
     with RECORD.open("a") as file:
         file.write(json.dumps(row) + "\n")
     return row
@@ -71,18 +119,15 @@ def rows_of(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def chance_of_being_below(ours: list[float], theirs: list[float]) -> float:
-    """Returns how often scores dealt at random to the two sides would leave us at least as far below as we are.
+def counted(rows: list[Row], task: LearningTask, peer: str) -> list[Row]:
+    """Returns the rows that the comparison is made of: the chosen seeds of the current numbers, in their order."""
+    wanted = {Run(task, peer, seed).key: seed for seed in range(task.num_seeds)}
+    found = [row for row in rows if (row["task"], row["peer"], row["seed"], row["numbers"]) in wanted]
+    return sorted(found, key=lambda row: int(row["seed"]))
 
-    An exact permutation test: with three seeds each there are 20 deals, so nothing below 0.05 can come out.
-    """
-    scores, difference = [*ours, *theirs], fmean(ours) - fmean(theirs)
-    deals = []
-    for hand in combinations(range(len(scores)), len(ours)):
-        mine = [scores[index] for index in hand]
-        others = [score for index, score in enumerate(scores) if index not in hand]
-        deals.append(fmean(mine) - fmean(others))
-    return sum(deal <= difference + 1e-9 for deal in deals) / len(deals)
+
+def scores_of(rows: list[Row]) -> list[float]:
+    return [fmean(row["returns"]) for row in rows]
 
 
 def markdown(rows: list[Row]) -> str:
@@ -90,39 +135,94 @@ def markdown(rows: list[Row]) -> str:
     parts = [
         "# Learning beside Stable-Baselines3",
         "",
-        "The same task, the same settings under each library's names, equally many environment steps, some seeds. The "
-        "policy at the end of training (not the best on the way) plays without exploring, in episodes that begin alike "
-        "for both. *Below by chance* is an exact permutation test on the seeds' means: how often the scores, dealt at "
-        "random to the two sides, would leave quintain at least as far below as it is; 0.05 is the smallest value that "
-        "three seeds can give. CPU seconds are those of training, in one thread. `make bench-learning` repeats it.",
+        "The same task, the same settings under each library's names, equally many environment steps and the same "
+        "seeds. Their number stands in `bench/learning_tasks.py` since commit 0f644df, when the first seeds of some "
+        "tasks had been run already; those with the current numbers count. The policy at the end of "
+        "training (not the best on the way) plays without exploring, in episodes that begin alike for both; a seed's "
+        f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
+        "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
+        "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
+        f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. No correction is "
+        f"made for {len(TASKS)} tasks being compared. CPU seconds are those of training, in one thread. `make "
+        "bench-learning` runs what is missing and writes this page.",
         "",
-        "| task | steps | quintain (each seed) | sb3 (each seed) | below by chance | CPU s, quintain | sb3 |",
-        "|---|---|---|---|---|---|---|",
+        "| task | steps | seeds | quintain | sb3 | p | | CPU s, quintain | sb3 |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(_line(task, rows) for task in TASKS.values()),
+        "",
+        "## Every seed",
+        "",
+        "| task | side | commit | score of each seed |",
+        "|---|---|---|---|",
+        *(
+            line
+            for task in TASKS.values()
+            for peer in PEERS
+            if (line := _seeds(task.title, peer, counted(rows, task, peer)))
+        ),
     ]
-    for task in TASKS.values():
-        by_peer = {peer: [row for row in rows if (row["task"], row["peer"]) == (task.name, peer)] for peer in PEERS}
-        if not all(by_peer.values()):
-            continue
-        scores = {peer: [fmean(row["returns"]) for row in found] for peer, found in by_peer.items()}
-        chance = chance_of_being_below(scores["quintain"], scores["sb3"])
-        verdict = f"**{chance:.2f}: below**" if chance <= SIGNIFICANT else f"{chance:.2f}"
-        cpu = {peer: fmean(row["cpu_seconds"] for row in found) for peer, found in by_peer.items()}
-        cells = [
-            task.title,
-            f"{task.total_steps:,}",
-            _scores(scores["quintain"]),
-            _scores(scores["sb3"]),
-            verdict,
-            f"{cpu['quintain']:,.0f}",
-            f"{cpu['sb3']:,.0f}",
-        ]
-        parts.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*parts, ""])
+    return "\n".join([*parts, *_earlier(rows), ""])
 
 
-def _scores(scores: list[float]) -> str:
-    spread = f" ± {stdev(scores):,.1f}" if len(scores) > 1 else ""
-    return f"{fmean(scores):,.1f}{spread} ({', '.join(f'{score:,.1f}' for score in scores)})"
+def _line(task: LearningTask, rows: list[Row]) -> str:
+    mine, other = (counted(rows, task, peer) for peer in PEERS)
+    cells = [task.title, f"{task.total_steps:,}", str(task.num_seeds), _summary(mine, task), _summary(other, task)]
+    if len(mine) == len(other) == task.num_seeds:
+        chance = chance_of_difference(scores_of(mine), scores_of(other))
+        is_below = interquartile_mean(scores_of(mine)) < interquartile_mean(scores_of(other))
+        verdict = "**below**" if is_below else "above"
+        cells += [f"{chance:.2f}", verdict if chance <= SIGNIFICANT else "not shown to differ"]
+    else:
+        cells += ["", "not compared: runs are missing"]
+    cells += [f"{fmean(row['cpu_seconds'] for row in found):,.0f}" if found else "" for found in (mine, other)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _summary(rows: list[Row], task: LearningTask) -> str:
+    if len(rows) < task.num_seeds:
+        return f"{len(rows)} of {task.num_seeds} seeds were run"
+    scores = scores_of(rows)
+    low, high = bootstrap_interval(scores)
+    return f"{interquartile_mean(scores):,.1f} ({low:,.1f} to {high:,.1f})"
+
+
+def _seeds(title: str, peer: str, rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    # The other side's scores do not depend on this project's commit.
+    where = ", ".join(dict.fromkeys(row["commit"] for row in rows)) if peer == OURS else ""
+    return f"| {title} | {peer} | {where} | {', '.join(f'{score:,.1f}' for score in scores_of(rows))} |"
+
+
+def _earlier(rows: list[Row]) -> list[str]:
+    """Returns the rows of other numbers than the current ones, which no comparison above is made of."""
+    by_set: dict[tuple[str, str, str], list[Row]] = {}
+    current = [row for task in TASKS.values() for peer in PEERS for row in counted(rows, task, peer)]
+    for row in rows:
+        if row not in current:
+            by_set.setdefault((row["task"], row["peer"], row["numbers"]), []).append(row)
+    lines = [
+        f"| {TASKS[task].title if task in TASKS else task} | {peer} | {numbers} | "
+        f"{', '.join(dict.fromkeys(row['commit'] for row in found))} | {_each(found)} |"
+        for (task, peer, numbers), found in by_set.items()
+    ]
+    head = [
+        "",
+        "## Earlier versions",
+        "",
+        "Runs of code whose numbers are no longer those of this checkout. They are kept, and not pooled with the runs "
+        "above. The commit is the one that was run; of runs from before it was written down, the one that recorded "
+        "them.",
+        "",
+        "| task | side | numbers | commit | score of each seed |",
+        "|---|---|---|---|---|",
+    ]
+    return [*head, *lines] if lines else []
+
+
+def _each(rows: list[Row]) -> str:
+    ordered = sorted(rows, key=lambda row: int(row["seed"]))
+    return ", ".join(f"{score:,.1f}" for score in scores_of(ordered))
 
 
 if __name__ == "__main__":

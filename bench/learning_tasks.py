@@ -1,6 +1,7 @@
-"""What is learned beside Stable-Baselines3: the same task, settings and number of steps on both sides.
+"""Tasks that are learned beside Stable-Baselines3: the same settings, number of steps and seeds on both sides.
 
-Needs nothing but Python, because it is read inside every peer's interpreter.
+The number of seeds is chosen here and committed before the first run of a task. Needs nothing but Python, because it is
+read inside every peer's interpreter.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ class LearningTask:
     normalize_obs: bool = False
     num_episodes: int = 100
     """How many episodes the policy plays after training, without exploring."""
+    num_seeds: int = 10
+    """Seeds 0, 1, ... of each side: 10, or 5 where a run takes more than five CPU minutes."""
+    numbers: str = "whole-kernels"
+    """Names the code of quintain that a score depends on. It gets a new name when a change makes new numbers for the
+    task; rows with another name are kept as earlier versions, and the task is run again."""
 
 
 _SWING_UP = PPO(
@@ -52,14 +58,25 @@ TASKS = {
         LearningTask("ppo-acrobot", "PPO, Acrobot-v1", "Acrobot-v1", 150_000, num_envs=8, ppo=_HIGHER),
         LearningTask("ppo-pendulum", "PPO, Pendulum-v1", "Pendulum-v1", 200_000, num_envs=8, ppo=_SWING_UP),
         LearningTask(
+            "ppo-pendulum-normalized",
+            "PPO, Pendulum-v1, observations normalised",
+            "Pendulum-v1",
+            200_000,
+            num_envs=8,
+            ppo=_SWING_UP,
+            normalize_obs=True,
+            numbers="folded-normalizer",
+        ),
+        LearningTask(
             "ppo-halfcheetah",
-            "PPO, HalfCheetah-v5",
+            "PPO, HalfCheetah-v5, observations normalised",
             "HalfCheetah-v5",
             1_000_000,
             num_envs=8,
             ppo=_RUN,
             normalize_obs=True,
             num_episodes=20,
+            numbers="folded-normalizer",
         ),
         LearningTask(
             "sac-pendulum",
@@ -67,7 +84,17 @@ TASKS = {
             "Pendulum-v1",
             20_000,
             sac=SAC(learning_rate=1e-3, hidden_sizes=(64, 64)),
+            numbers="small-uniform-weights",
         ),
-        LearningTask("sac-halfcheetah", "SAC, HalfCheetah-v5", "HalfCheetah-v5", 50_000, sac=SAC(), num_episodes=20),
+        LearningTask(
+            "sac-halfcheetah",
+            "SAC, HalfCheetah-v5",
+            "HalfCheetah-v5",
+            50_000,
+            sac=SAC(),
+            num_episodes=20,
+            num_seeds=5,
+            numbers="small-uniform-weights",
+        ),
     )
 }

@@ -97,7 +97,7 @@ class GoalMeter:
         if self.first is None:
             self.first = self.read(env_steps)
         if recent_return is not None:
-            self.best = max(self.best, recent_return)
+            self.best = max(self.best, float(recent_return))  # a library's own kind of number cannot become JSON
             if self.reached["goal_seconds"] is None and recent_return >= self.goal:
                 self.reached = {"goal_seconds": self.since_start(), "goal_steps": env_steps}
         if env_steps < self.total_steps:

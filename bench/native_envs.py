@@ -18,8 +18,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from quintain.assemble import env_maker
-from quintain.rng import Rng
+from quintain.core.rng import Rng
+from quintain.runs.assemble import env_maker
 from quintain.settings.tree import RunFile
 
 NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")

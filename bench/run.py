@@ -1,8 +1,9 @@
 """Measures quintain and its peers side by side and writes docs/results/bench.md, with a chart.
 
 Repetitions are the outer loop, so that a slow minute of the machine meets every peer alike. Every run is one line of
-docs/results/bench.jsonl; a run that is there is not repeated, so that the benchmark can be stopped and started again
-(--fresh puts the file aside first). A run beside which others used the machine is measured again at the end.
+docs/results/bench.jsonl with the commit of the code that was measured; a run of the same commit is not repeated, so
+that the benchmark can be stopped and started again. A run beside which others used the machine is measured again at the
+end. --quoted measures the rows that the README quotes, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import commits
 import peers
 import processes
+import quotes
 import report
 from contestants import Contestant, contestants_of, module_of
 from environments import CannotInstall, interpreter, process_environment
@@ -27,24 +29,36 @@ from workloads import WORKLOADS, Workload
 
 HERE = Path(__file__).resolve().parent
 RESULT = "RESULT "
+MEASURED_CODE = ("quintain", "constraints.txt", "bench/peers", "bench/measure.py", "bench/meter.py")
+"""Paths whose newest commit is that of a row."""
 
 
 def main() -> None:
     options = _options()
-    names = [name for name in peers.NAMES if name in {peers.OURS, *options.peers}]
-    works = [work for work in WORKLOADS.values() if any(text in work.name for text in options.only)]
-    if options.fresh and options.out.is_file():
-        options.out.rename(options.out.with_suffix(f".{int(time.time())}.jsonl"))
+    names, works = _chosen(options.peers, options.only, is_quoted=options.quoted)
     results = Results(options.out)
     if not options.report:
-        pythons = _prepare(names, works)
-        for work, contestant, repetition in _schedule(works, list(pythons), results, options.reps):
+        measured, pythons = commit(), _prepare(names, works)
+        for work, contestant, repetition in _schedule(works, list(pythons), results, options.reps, measured):
             seconds = options.seconds * work.effort
             processes.wait_until_quiet(QUIET_CORES, options.patience)
-            row = measure(pythons[contestant.peer], work, contestant, repetition, seconds)
+            row = {"commit": measured, **measure(pythons[contestant.peer], work, contestant, repetition, seconds)}
             results.add(row)
             _show(row, contestant)
     print(f"wrote {report.write(results, options.results_dir)}")
+    if options.results_dir == report.RESULTS:
+        quotes.write(results)
+        print(f"wrote {quotes.README}")
+
+
+def _chosen(wanted: Sequence[str], only: Sequence[str], *, is_quoted: bool) -> tuple[list[str], list[Workload]]:
+    """Returns the peers and the workloads that were asked for; quintain is always among the peers."""
+    names = [name for name in peers.NAMES if name in {peers.OURS, *wanted}]
+    works = [work for work in WORKLOADS.values() if any(text in work.name for text in only)]
+    if is_quoted:
+        names = [name for name in names if name in {peers.OURS, *(quote.against for quote in quotes.QUOTES)}]
+        works = [work for work in works if work.name in {quote.workload for quote in quotes.QUOTES}]
+    return names, works
 
 
 def _options() -> argparse.Namespace:
@@ -56,7 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--out", type=Path, default=report.RESULTS / "bench.jsonl", help="file of all runs")
     parser.add_argument("--results-dir", type=Path, default=report.RESULTS, help="where the page and the chart go")
-    parser.add_argument("--fresh", action="store_true", help="put earlier runs aside and begin again")
+    parser.add_argument("--quoted", action="store_true", help="only what the README quotes, and those it is beside")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the page again")
     return parser.parse_args()
 
@@ -75,21 +89,22 @@ def _prepare(names: list[str], works: list[Workload]) -> dict[str, Path]:
 
 
 def _schedule(
-    works: list[Workload], names: list[str], results: Results, reps: int
+    works: list[Workload], names: list[str], results: Results, reps: int, commit: str
 ) -> Iterator[tuple[Workload, Contestant, int]]:
     """Says what to measure next: first what is missing, then what was disturbed, at most as often again."""
     for repetition in range(2 * max((work.repetitions(reps) for work in works), default=0)):
         for work in works:
             wanted = work.repetitions(reps)
-            able = [each for each in contestants_of(work, names) if not results.has_failed(work.name, each)]
+            able = [each for each in contestants_of(work, names) if not results.has_failed(work.name, each, commit)]
             is_extra = repetition >= wanted
             if repetition >= 2 * wanted or (
-                is_extra and all(results.num_quiet(work.name, each) >= wanted for each in able)
+                is_extra and all(results.num_quiet(work.name, each, commit) >= wanted for each in able)
             ):
                 continue
             for contestant in able:
                 # Asked again: a contestant may have failed for good within this repetition.
-                if not results.has(work.name, contestant, repetition) and not results.has_failed(work.name, contestant):
+                is_done = results.has(work.name, contestant, commit, repetition)
+                if not is_done and not results.has_failed(work.name, contestant, commit):
                     yield work, contestant, repetition
 
 
@@ -101,7 +116,6 @@ def measure(python: Path, work: Workload, contestant: Contestant, repetition: in
         "entry": contestant.entry,
         "threads": contestant.threads,
         "repetition": repetition,
-        "commit": commit(),
     }
     words = [contestant.peer, contestant.entry, work.name, repetition, seconds, contestant.threads]
     command = [str(python), str(HERE / "measure.py"), *map(str, words)]
@@ -150,10 +164,7 @@ def _end_session(child: subprocess.Popen[str]) -> None:
 
 def commit() -> str:
     """Returns which version of this project is measured."""
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    return commits.measured(*MEASURED_CODE)
 
 
 def _show(row: dict[str, object], contestant: Contestant) -> None:

@@ -114,6 +114,9 @@ class Agent(nn.Module):
             return obs
         return ((obs - self.shift) * self.scale).clamp(-self.args.obs_clip, self.args.obs_clip)
 
+    def published_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.shift.double().numpy(), self.scale.double().numpy()
+
     def value(self, obs: torch.Tensor) -> torch.Tensor:
         return self.critic(self.features(obs)).squeeze(-1)
 
@@ -169,6 +172,41 @@ class RunningScale:
         self.squares = self.squares + np.square(obs - mean).sum(axis=0) + gap**2 * (self.count * len(obs) / total)
         self.mean, self.count = self.mean + gap * (len(obs) / total), total
         return self.mean, 1.0 / np.sqrt(self.squares / total + 1e-8)
+
+
+Scale = tuple[np.ndarray, np.ndarray]  # what is subtracted from observations, and what they are then multiplied by
+
+
+def relation(old: Scale, new: Scale, clip: float, count: int, variance: np.ndarray, obs: np.ndarray) -> Scale:
+    """Returns factor and offset: inputs on the old scale, which `count` observations of that variance made, are those
+    on the new one, to which `obs` [B, size] were added, times factor plus offset."""
+    (shift, scale), (new_shift, new_scale) = old, new
+    factor, offset = scale / new_scale, (new_shift - shift) * scale
+    # Where inputs are clipped there is no such line. The one that fits all observations best stands in for it; earlier
+    # ones count by their mean and variance. Each single input asks for a factor between 1 and that without clipping.
+    free, new_free = (obs - shift) * scale, (obs - new_shift) * new_scale
+    seen, new_seen = free.clip(-clip, clip), new_free.clip(-clip, clip)
+    total, center = count + len(obs), (shift - new_shift) * new_scale
+    mean, new_mean = seen.sum(axis=0) / total, (new_seen.sum(axis=0) + count * center) / total
+    shared = ((seen * new_seen).sum(axis=0) + count * variance * scale * new_scale) / total - mean * new_mean
+    spread = ((new_seen**2).sum(axis=0) + count * (variance * new_scale**2 + center**2)) / total - new_mean**2
+    slope = np.divide(shared, spread, out=np.ones_like(spread), where=spread > 0.0)
+    fitted = slope.clip(np.minimum(factor, 1.0), np.maximum(factor, 1.0))
+    is_clipped = ((np.abs(free) > clip) | (np.abs(new_free) > clip)).any(axis=0)
+    factor, offset = np.where(is_clipped, (fitted, mean - fitted * new_mean), (factor, offset))
+    # What never varied had no scale: its weights stay, and so does the output where it stood.
+    is_still = variance <= 1e-8
+    return np.where(is_still, 1.0, factor), np.where(is_still, (new_shift - shift) * new_scale, offset)
+
+
+@torch.no_grad()
+def fold(factor: torch.Tensor, offset: torch.Tensor, layer: nn.Linear, moments: list[tuple[torch.Tensor, ...]]) -> None:
+    """Lets a layer compute from new inputs what it did from old ones; Adam's moments (weight, bias) follow."""
+    (first, bias_first), (second, _) = moments
+    layer.bias += layer.weight.double() @ offset
+    layer.weight.copy_(layer.weight.double() * factor)
+    first.copy_((first.double() - bias_first.double()[:, None] * offset) / factor)
+    second.copy_(second.double() / factor.square())  # all that is known of its change
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -273,7 +311,19 @@ def train(args: Args, show=print) -> Agent:
 
         # --- publish: only now may the scale of observations change, after the rollout it was used for ----------------
         if args.normalize_obs:
-            agent.shift[:], agent.scale[:] = map(torch.from_numpy, running_scale.add(rows[0].double().numpy()))
+            seen, count = rows[0].double().numpy(), running_scale.count
+            old, variance = agent.published_scale(), running_scale.squares / max(count, 1)
+            agent.shift[:], agent.scale[:] = map(torch.from_numpy, running_scale.add(seen))
+            # Actor and critic stay the functions that they were, once the scale is more than a guess.
+            if count >= 10_000:
+                line = relation(old, agent.published_scale(), args.obs_clip, count, variance, seen)
+                sizes, state = [weight.numel() for weight in weights], optimizer.state[vector]
+                moments = [torch.split(state[name], sizes) for name in ("exp_avg", "exp_avg_sq")]
+                for layer in (agent.actor[0], agent.critic[0]):
+                    at = next(i for i, weight in enumerate(weights) if weight is layer.weight)  # its bias comes next
+                    own = [(moment[at].view_as(layer.weight), moment[at + 1]) for moment in moments]
+                    fold(*map(torch.from_numpy, line), layer, own)
+                vector.data.copy_(nn.utils.parameters_to_vector(weights))
         steps += T * N
         updates += 1
         shown = f"{np.mean(last_returns):8.2f}" if last_returns else "       -"

@@ -5,7 +5,7 @@ Names are imported when they are first used, so that `import quintain` costs not
 
 from __future__ import annotations
 
-from quintain.lazy import lazy_names
+from quintain.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -25,15 +25,16 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Policy": "quintain.policies.base",
         "QuintainError": "quintain.errors",
         "RewardSignal": "quintain.rewards.base",
-        "Rng": "quintain.rng",
+        "Rng": "quintain.core.rng",
         "Rollout": "quintain.data.rollout",
         "RunFile": "quintain.settings.tree",
         "StepResult": "quintain.envs.base",
         "SyncCollector": "quintain.rollouts.sync_collector",
-        "Trainer": "quintain.trainers.base",
+        "Trainer": "quintain.runs.slots",
         "box": "quintain.data.spec",
         "discrete": "quintain.data.spec",
-        "register": "quintain.registry",
+        "launch": "quintain.runs",
+        "register": "quintain.core.registry",
         "transition_view": "quintain.data.views",
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quintain.lazy import registrar
+from quintain.core.lazy import registrar
 from quintain.services.events import After, EventManager, Every, On
 
 register = registrar("event")

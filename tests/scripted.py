@@ -17,15 +17,15 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import nn
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.base import Env
-from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.policies.base import Policy
 from quintain.policies.heads import NoiseSpec
-from quintain.rng import Rng
 
 OBSERVATIONS = Box(-np.inf, np.inf, (3,), np.float32)
 MODES = ("lanes", "NextStep", "SameStep", "Disabled")

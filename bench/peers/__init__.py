@@ -16,6 +16,7 @@ OURS = "quintain"
 NAMES = (
     OURS,
     "sb3",
+    "sb3_contrib",
     "sbx",
     "skrl",
     "rsl_rl",
@@ -33,10 +34,17 @@ YARDSTICKS = frozenset({"purejax"})
 DIFFERENCES = {
     "pufferlib": "samples minibatches by priority; steps HalfCheetah-v4, as its older Gymnasium has no v5",
     "purejax": "steps gymnax's CartPole inside the compiled program",
+    "quintain": "takes one Adam step for all of SAC's losses, judged by the weights before it; scales advantages once "
+    "for a rollout, where sb3 does it in every minibatch; steps a compiled CartPole of its own (Gymnasium's numbers) "
+    "in rows called native; learns from steps that the weights before the last update took in rows called one version "
+    "behind",
     "rlox": "steps a CartPole of its own",
     "rsl_rl": "has no choices, so the sign of a Gaussian action drives the cart",
     "sample_factory": "goes by its own batching; only its sizes are made equal",
-    "sbx": "keeps the clip range constant where others let it fall",
+    "sb3": "is given EnvPool by an adapter of ours",
+    "sb3_contrib": "its LSTM, shared by actor and critic as ours, learns from the actor only, and ours from both; its "
+    "minibatches are successive rows, padded where episodes end, and ours are whole lanes",
+    "sbx": "keeps the clip range constant where others let it fall; is given EnvPool by the adapter that sb3 has",
     "torchrl": "takes one Adam step for all of SAC's losses",
 }
 """What a peer does otherwise than the rest, as the page says."""

@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import free_agents
+import image_agents
 
 from peers import Tick
 
@@ -49,8 +50,30 @@ def ppo(num_agents: int, tick: Tick) -> None:
     _learn(num_agents, "ppo", tick)
 
 
+def ppo_memory(num_agents: int, tick: Tick) -> None:
+    _learn(num_agents, "ppo_memory", tick)
+
+
 def poca(num_agents: int, tick: Tick) -> None:
     _learn(num_agents, "poca", tick)
+
+
+def ppo_image(num_agents: int, tick: Tick) -> None:
+    _, manager, controller = _begin(num_agents, "ppo", image_agents)
+    _advance(manager, controller, tick)
+
+
+def sac_images(num_agents: int, tick: Tick) -> None:
+    """Learns from replay, whose buffer never empties; an iteration is so many steps."""
+    _, manager, controller = _begin(num_agents, "sac", image_agents)
+    [trainer] = controller.trainers.values()
+    next_tick, is_over = 0, False
+    while not is_over:
+        for _ in range(controller.advance(manager)):
+            controller.reset_env_if_ready(manager)
+        if trainer.get_step >= next_tick:
+            next_tick = trainer.get_step + image_agents.NUM_TICK_STEPS
+            is_over = tick(trainer.get_step)
 
 
 def _learn(num_agents: int, trainer_type: str, tick: Tick) -> None:
@@ -70,7 +93,7 @@ def _advance(manager: Any, controller: Any, tick: Tick) -> None:
             is_over = tick(trainer.get_step)
 
 
-def _begin(num_agents: int, trainer_type: str) -> tuple[free_agents.Free, Any, Any]:
+def _begin(num_agents: int, trainer_type: str, task: Any = free_agents) -> tuple[free_agents.Free, Any, Any]:
     """Returns the environment, its manager and the controller, after the first reset."""
     _let_old_cattrs_meet_new_python()
     import torch
@@ -84,8 +107,12 @@ def _begin(num_agents: int, trainer_type: str) -> tuple[free_agents.Free, Any, A
 
     # It chose a number of threads when it was imported.
     torch.set_num_threads(1)
-    options = RunOptions.from_dict(yaml.safe_load(free_agents.trainer_file(trainer_type)))
-    env, folder, parameters = free_agents.theirs(num_agents), mkdtemp(dir="."), EnvironmentParameterManager()
+    options = RunOptions.from_dict(yaml.safe_load(task.trainer_file(trainer_type)))
+    env, folder, parameters = (
+        task.theirs(**task.arguments(num_agents, trainer_type)),
+        mkdtemp(dir="."),
+        EnvironmentParameterManager(),
+    )
     factory = TrainerFactory(
         trainer_config=options.behaviors,
         output_path=folder,

@@ -39,6 +39,7 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
 
 
 def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
+    memory = {"memory": {"cell": "lstm", "size": hyper.memory_size}} if hyper.memory_size else {}
     falling = {"end": 0.0} if hyper.is_annealed else {}
     return {
         "num_lanes": num_envs,
@@ -53,6 +54,7 @@ def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
         "max_grad_norm": hyper.max_grad_norm,
         "gamma": hyper.gamma,
         "gae_lambda": hyper.gae_lambda,
+        **memory,
     }
 
 
@@ -72,7 +74,8 @@ def sac_settings(hyper: SAC) -> dict[str, Any]:
 
 
 def _train(algorithm: str, work: Workload, entry: str, tick: Tick, **settings: Any) -> None:
-    from quintain import Every, Trainer, registry
+    from quintain import Every, Trainer
+    from quintain.core import registry
 
     vector, _, place = entry.partition("+")
     env: Any = work.env_id
@@ -129,6 +132,6 @@ def step_io(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> 
 
 
 def _has(kind: str, name: str) -> bool:
-    from quintain import registry
+    from quintain.core import registry
 
     return name in registry.names(kind)

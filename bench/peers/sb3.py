@@ -13,9 +13,12 @@ PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy", "envpool")
 
 
 def entries(work: Workload) -> tuple[str, ...]:
-    if work.kind == "step_io" or work.vectors == "gymnasium" or work.meter != "rate" or work.is_image:
-        return ("gymnasium",)
-    return ("gymnasium",) if work.name.startswith("growth") else ("gymnasium", "envpool")
+    return ("gymnasium", "envpool") if takes_envpool(work) else ("gymnasium",)
+
+
+def takes_envpool(work: Workload) -> bool:
+    """Says whether a workload may be done with EnvPool, which has its environments."""
+    return work.kind == "ppo" and work.vectors == "any" and not work.is_image
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
@@ -25,7 +28,7 @@ def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None
     if work.is_image:
         del settings["policy_kwargs"]
     policy = "CnnPolicy" if work.is_image else "MlpPolicy"
-    learn(Model(policy, _environments(work, entry, seed), device="cpu", seed=seed, **settings), work, tick)
+    learn(Model(policy, environments(work, entry, seed), device="cpu", seed=seed, **settings), work, tick)
 
 
 def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
@@ -114,7 +117,8 @@ def _schedule(start: float, is_falling: bool) -> Any:
     return (lambda remaining: remaining * start) if is_falling else start
 
 
-def _environments(work: Workload, entry: str, seed: int) -> Any:
+def environments(work: Workload, entry: str, seed: int) -> Any:
+    """Returns the vector environment of an entry."""
     from image_env import factory
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecMonitor

@@ -5,26 +5,27 @@ from __future__ import annotations
 from workloads import Workload
 
 from peers import Tick
-from peers.sb3 import learn, sac_settings
+from peers.sb3 import environments, learn, sac_settings, takes_envpool
 
 KIT = "sbx"
-PACKAGES = ("sbx-rl", "jax", "gymnasium", "numpy")
+PACKAGES = ("sbx-rl", "jax", "gymnasium", "numpy", "envpool")
 
 
 def entries(work: Workload) -> tuple[str, ...]:
-    return () if work.is_image or work.kind == "step_io" else ("gymnasium",)
+    if work.is_image or work.kind == "step_io" or work.ppo.memory_size:
+        return ()
+    return ("gymnasium", "envpool") if takes_envpool(work) else ("gymnasium",)
 
 
 def ppo(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> None:
     import flax.linen
     from sbx import PPO
-    from stable_baselines3.common.env_util import make_vec_env
 
     hyper = work.ppo
     falling = (lambda remaining: remaining * hyper.learning_rate) if hyper.is_annealed else hyper.learning_rate
     model = PPO(
         "MlpPolicy",
-        make_vec_env(work.env_id, n_envs=work.num_envs, seed=seed),
+        environments(work, entry, seed),
         learning_rate=falling,
         n_steps=hyper.num_steps,
         batch_size=work.minibatch_size,

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from quintain.run_output import CommandHints, env_name
-from quintain.services.console_layout import render_snapshot
-from quintain.services.metrics_file import read_rows
-from quintain.services.run_directory import RunDirectory
-from quintain.services.writers import RunHeader, RunSummary
+from quintain.core.versions import quintain_version
+from quintain.runs.output import CommandHints, env_name
+from quintain.services.files.run_directory import RunDirectory
+from quintain.services.reporting.console_layout import render_snapshot
+from quintain.services.reporting.metrics_file import read_rows
+from quintain.services.reporting.writers import RunHeader, RunSummary
 from quintain.settings.tree import RunFile
-from quintain.versions import quintain_version
 
 PICTURE = Path(__file__).with_name("terminal.svg")
 COLUMNS = 100

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import A2CSettings
+from quintain.core.progress import Progress
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
-from quintain.progress import Progress
 
 if TYPE_CHECKING:
     from quintain.typing import Metrics

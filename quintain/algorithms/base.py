@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,22 +11,23 @@ import torch
 from torch import nn
 
 from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
+from quintain.algorithms.optimizer import Optimizer
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.algorithms.streams import num_streams, refuse_what_one_critic_cannot, weighted_reward
 from quintain.algorithms.symmetry import Mirror, with_mirrors
+from quintain.core.process_group import Alone, World, joint_moments
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.errors import NonFiniteError
-from quintain.optimizer import Optimizer
 from quintain.policies.base import Policy
-from quintain.progress import Progress
+from quintain.policies.normalizer import Fold
 from quintain.rewards.base import RewardSignal
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
-from quintain.state import KeepsState
-from quintain.world import Alone, World, joint_moments
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics
@@ -54,9 +55,6 @@ class Algorithm(KeepsState, ABC):
     needs_groups: ClassVar[bool] = False
     """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
 
-    why_plain: str = "this algorithm has no kernels"
-    """Why it learns by torch's own operations; empty where it learns by compiled kernels."""
-
     def __init__(
         self,
         settings: AlgorithmSettings,
@@ -80,6 +78,8 @@ class Algorithm(KeepsState, ABC):
         )
         self.sampler = MinibatchSampler(self.rng)
         self.world: World = Alone()
+        self.generalized_advantages: Callable[..., Array] = generalized_advantages
+        """The recursion over time; acceleration puts a kernel here that gives the same bits."""
         self.learning_rate_scale = 1.0
         """Smaller after the run went back because of numbers that were not finite."""
         self.stream_rewards: dict[str, float] = {}
@@ -91,12 +91,24 @@ class Algorithm(KeepsState, ABC):
         self.sampler.join(world)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yields what the optimizer moves, by name; called once, when the algorithm is made."""
+        """Yields what the optimizer moves, by name; called when the algorithm is made and again in every cycle."""
         yield from self.policy.named_parameters()
+
+    def adopt_weights(self) -> None:
+        """Lets weights that were replaced, or moved to other memory, be those that act and learn; once per cycle."""
+        self.optimizer.adopt(self.trained_parameters())
 
     def observe(self, obs: Mapping[str, Array]) -> None:
         """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
-        self.policy.observe(obs)
+        self.carry_over(self.policy.observe(obs) or ())
+
+    def carry_over(self, folds: Iterable[Fold]) -> None:
+        """Keeps Adam's moments true of layers that a move of the scale was folded into."""
+        for fold in folds:
+            weight, bias = (self.optimizer.moments_of(part) for part in (fold.layer.weight, fold.layer.bias))
+            # Targets are folded too and have no moments.
+            if weight is not None and bias is not None:
+                fold.carry_over(weight, bias)
 
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""
@@ -188,9 +200,10 @@ class Algorithm(KeepsState, ABC):
         gae_lambda: float,
     ) -> Array:
         """Returns advantages [T, N] of rewards and values; `ends` are the steps after which nothing is expected."""
-        estimate = generalized_advantages if self.why_plain else compiled_advantages()
         done, valid = rollout.array(f.DONE)[:-1], rollout.array(f.VALID)[:-1]
-        return estimate(reward, value, final_value[:-1], ends, done, valid, gamma=gamma, gae_lambda=gae_lambda)
+        return self.generalized_advantages(
+            reward, value, final_value[:-1], ends, done, valid, gamma=gamma, gae_lambda=gae_lambda
+        )
 
     def nothing_follows(self, rollout: Rollout) -> Array:
         """Says of each step [T, N] whether it was a true end, after which nothing is to be expected."""
@@ -263,10 +276,3 @@ class Algorithm(KeepsState, ABC):
     def judge(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the steps that count, and what the policy now says of their actions."""
         return only_valid(minibatch, self.policy.evaluate_actions(minibatch))
-
-
-def compiled_advantages() -> Callable[..., Array]:
-    """Returns `generalized_advantages` as a kernel, which gives the same bits; here, so that it is loaded late."""
-    from quintain.compiled import recursions
-
-    return recursions.generalized_advantages

@@ -16,12 +16,12 @@ import torch
 from quintain.algorithms.base import Algorithm, Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import GRPOSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.policies.base import Policy
-from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from quintain.core.process_group import Alone, World
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
-from quintain.rng import Rng
-from quintain.world import Alone, World
 
 Minibatch = Mapping[str, torch.Tensor]
 """Fields by name, [B, ...]; with memory B = T * n in time-major order, and `policy_state [n, S]` before step 0."""
+
+
+GATHER_BYTES = 1 << 20
+"""How much is gathered at once: for small minibatches a call for each field of each costs more than the copy."""
 
 
 class MinibatchSampler:
@@ -30,8 +34,15 @@ class MinibatchSampler:
     def rows(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields all valid steps in a new random order; the last minibatch keeps the remainder."""
         fields = {name: batch.rollout.flat(name) for name in _with_leaves(batch, names)}
-        for chosen in self.row_numbers(batch, batch_size, *counters):
-            yield {name: self._gather(name, field, 0, chosen) for name, field in fields.items()}
+        mask = fields.get(f.ACTION_MASK)
+        if mask is not None and mask.device.type == "cpu" and bool(mask.all()):
+            # Nothing is left out, so that nobody has to look. A device would have to be waited for.
+            del fields[f.ACTION_MASK]
+        row_bytes = sum(_size(field.shape[1:]) * field.element_size() for field in fields.values())
+        for sizes, chosen in _together(self.row_numbers(batch, batch_size, *counters), GATHER_BYTES // row_bytes):
+            gathered = [torch.split(self._gather(name, field, 0, chosen), sizes) for name, field in fields.items()]
+            for parts in zip(*gathered, strict=True):
+                yield dict(zip(fields, parts, strict=True))
 
     def row_numbers(self, batch: Batch, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
         """Returns which rows of the flat fields each minibatch of `rows` has."""
@@ -41,13 +52,18 @@ class MinibatchSampler:
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
         rollout = batch.rollout
+        fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
+        for chosen in self.lane_numbers(batch, batch_size, *counters):
+            minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
+            yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
+
+    def lane_numbers(self, batch: Batch, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
+        """Returns which lanes each minibatch of `lanes` has."""
+        rollout = batch.rollout
         # A lane in which nothing counts would make a minibatch of nothing.
         lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
-        fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
-        for chosen in self._split(order, max(self.world.size, batch_size // rollout.num_steps)):
-            minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
-            yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
+        return self._split(order, max(self.world.size, batch_size // rollout.num_steps))
 
     def join(self, world: World) -> None:
         """Draws this rank's share of every minibatch from now on, in an order of its own."""
@@ -115,6 +131,18 @@ def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
     structured |= {name: list(leaves(spec.action, name)) for name in (f.ACTION, f.MATE_ACTION)}
     expanded = [leaf for name in names for leaf in structured.get(name, [name])]
     return expanded + ([f.ACTION_MASK] if spec.mask_size else [])
+
+
+def _together(minibatches: Sequence[torch.Tensor], max_rows: int) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """Yields the sizes and the joint row numbers of as many minibatches as have so many rows, at least one."""
+    waiting: list[torch.Tensor] = []
+    for rows in minibatches:
+        if waiting and sum(map(len, waiting)) + len(rows) > max_rows:
+            yield [len(each) for each in waiting], torch.cat(waiting)
+            waiting = []
+        waiting.append(rows)
+    if waiting:
+        yield [len(each) for each in waiting], torch.cat(waiting)
 
 
 def _size(shape: tuple[int, ...]) -> int:

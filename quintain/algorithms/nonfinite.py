@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
 from quintain.algorithms.base import Algorithm
+from quintain.core.progress import Progress
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
-from quintain.progress import Progress
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+
+@runtime_checkable
+class MinibatchSettings(Protocol):
+    """Settings of an algorithm that learns from minibatches, not from each batch as a whole."""
+
+    batch_size: int
 
 
 def first_bad_tensor(algorithm: Algorithm, batch: Batch, progress: Progress) -> str:
@@ -68,6 +75,7 @@ def _bad_gradient_again(algorithm: Algorithm, batch: Batch, progress: Progress) 
 
 
 def _minibatches(algorithm: Algorithm, batch: Batch, progress: Progress) -> Iterator[dict[str, torch.Tensor]]:
-    size = getattr(algorithm.settings, "batch_size", batch.rollout.num_steps * batch.rollout.num_lanes)
+    settings, everything = algorithm.settings, batch.rollout.num_steps * batch.rollout.num_lanes
+    size = settings.batch_size if isinstance(settings, MinibatchSettings) else everything
     for minibatch in algorithm.minibatches(batch, size, progress.updates, 0):
         yield dict(minibatch)

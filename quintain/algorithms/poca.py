@@ -19,6 +19,7 @@ from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import POCASettings
 from quintain.algorithms.streams import num_streams
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import leaves
@@ -27,7 +28,6 @@ from quintain.policies.actor_only import ActorOnly
 from quintain.policies.base import Policy
 from quintain.policies.group_critic import GroupCritic
 from quintain.rewards.base import RewardSignal
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -72,7 +72,7 @@ class POCA(PPO):
 
     def observe(self, obs: Mapping[str, Array]) -> None:
         super().observe(obs)
-        self.critic.observe(obs)
+        self.carry_over(self.critic.observe(obs))
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:

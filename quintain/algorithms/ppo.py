@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from quintain.algorithms.base import Algorithm, Loss
-from quintain.algorithms.kernel_rule import make_kernels, why_plain
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.settings import PPOSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.policies.base import Policy
-from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Metrics
 
 
+EpochSteps = Callable[[int], Iterator[Mapping[str, Any]]]
+"""Takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+
+
+class StepAccelerator(Protocol):
+    """Takes the steps of an update in place of autograd: equal to rounding, in less time."""
+
+    def prepare(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
+        """Lays out a batch and returns what takes the steps of its epochs."""
+
+
 class PPO(Algorithm):
     """Improves the policy where it did better than the critic expected, without moving far at once."""
 
-    not_state = Algorithm.not_state | {"kernels", "why_plain", "minibatch_fields"}
+    not_state = Algorithm.not_state | {"accelerator", "minibatch_fields"}
 
     def __init__(
         self,
@@ -40,8 +50,8 @@ class PPO(Algorithm):
         if settings.clip_per_component:
             policy.keep_components()
             self.minibatch_fields = (*type(self).minibatch_fields, f.COMPONENTS)  # type: ignore[misc]  # as settings say
-        self.why_plain = why_plain(self, is_changed=type(self) is not PPO)
-        self.kernels = None if self.why_plain else make_kernels(self)
+        self.accelerator: StepAccelerator | None = None
+        """Takes the steps of updates where it is set; `quintain.compiled.accelerate` sets it."""
 
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
@@ -76,13 +86,11 @@ class PPO(Algorithm):
             "train/num_epochs": epoch + 1,
         }
 
-    def _steps(
-        self, batch: Batch, progress: Progress, learning_rate: float
-    ) -> Callable[[int], Iterator[Mapping[str, Any]]]:
+    def _steps(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
         """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
         settings, fraction = self.settings, progress.fraction
-        if self.kernels is not None:
-            return self.kernels.prepare(batch, progress, learning_rate * self.learning_rate_scale)
+        if self.accelerator is not None:
+            return self.accelerator.prepare(batch, progress, learning_rate * self.learning_rate_scale)
 
         def take_steps(epoch: int) -> Iterator[Mapping[str, Any]]:
             for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
@@ -113,14 +121,15 @@ class PPO(Algorithm):
         """Returns the loss of the policy alone: the clipped surrogate, less a bonus for entropy."""
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
         advantage, log_ratio = then[f.ADVANTAGE], now[f.LOG_PROB] - then[f.LOG_PROB]
-        ratio = whole = log_ratio.exp()
         if self.settings.clip_per_component:
             advantage, ratio = advantage.unsqueeze(1), (now[f.COMPONENTS] - then[f.COMPONENTS]).exp()
+        else:
+            ratio = log_ratio.exp()
         policy_loss = -torch.min(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip)).mean()
         entropy = now[f.ENTROPY].mean()
         with torch.no_grad():
             # Unbiased and always positive: (ratio - 1) - log ratio (http://joschu.net/blog/kl-approx.html).
-            approx_kl = (whole - 1.0 - log_ratio).mean()
+            approx_kl = (log_ratio.exp() - 1.0 - log_ratio).mean()
             clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
         return Loss(
             policy_loss - entropy_coef * entropy,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quintain.rng import Rng
+from quintain.core.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array

@@ -19,6 +19,7 @@ from quintain.algorithms.replay_draws import ReplayDraws
 from quintain.algorithms.sac import NEXT_NOISE, SAC
 from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.twin_critics import TwinCritics
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.replay_batch import ReplayBatch
 from quintain.data.rollout import Batch
@@ -29,7 +30,6 @@ from quintain.policies.encoders import Encoder
 from quintain.policies.memory import Memory
 from quintain.policies.soft_actor import SoftActor
 from quintain.rewards.base import RewardSignal
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -68,7 +68,6 @@ class SequenceSAC(SAC):
         # Before the optimizer gives the policy flat memory, which a copy must not share.
         self.slow = SlowMemory(policy.encoder, policy.memory)
         super().__init__(settings, policy, signals, rng)
-        self.why_plain = "gradients are not written out for policy.memory"
 
     def _make_critics(self, policy: SoftActor, rng: Rng) -> TwinCritics:
         assert policy.memory is not None
@@ -83,7 +82,7 @@ class SequenceSAC(SAC):
 
     def observe(self, obs: Mapping[str, Array]) -> None:
         """Lets the policy learn the observations' scale; critics see what it remembers."""
-        self.policy.observe(obs)
+        self.carry_over(self.policy.observe(obs, [self.slow.memory.first_layer]))
 
     def _follow(self) -> None:
         super()._follow()
@@ -91,17 +90,24 @@ class SequenceSAC(SAC):
         self.slow.follow(self.policy.encoder, self.policy.memory, self.settings.tau)
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
-        """Yields one minibatch of whole sequences: as many as `batch_size` has room for, at least one."""
+        """Yields one minibatch of whole sequences, drawn evenly until they have `batch_size` steps."""
         assert isinstance(batch, ReplayBatch)
-        layout = batch.memory.layout
+        memory = batch.memory
+        layout = memory.layout
         assert isinstance(layout, SequenceLayout)
         update, step = counters
-        size = max(1, batch_size // layout.horizon)
-        if self.draws.size != size or self.draws.num_numbers != self.num_numbers * layout.horizon:
-            self.draws = ReplayDraws(self.rng, size, self.num_numbers * layout.horizon)
-        places, drawn = self.draws.draw(update, step, len(batch.memory))
-        now, after = torch.from_numpy(drawn).view(2, size, layout.horizon, self.num_numbers)
-        yield {**batch.memory.draw(places), f.NOISE: now, NEXT_NOISE: after}
+        # The last sequence may go beyond by all its steps but one.
+        size = batch_size + layout.horizon - 1
+        if self.draws.size != size:
+            self.draws = ReplayDraws(self.rng, size, self.num_numbers)
+        places, drawn = self.draws.draw(update, step, len(memory))
+        num_steps = layout.lengths(memory.rows, places[:batch_size]).cumsum()
+        # By steps that are there and not by room for them: episodes may be much shorter than the horizon.
+        fields = memory.draw(places[: 1 + int(num_steps.searchsorted(batch_size))])
+        there = fields[f.VALID]
+        noise = torch.zeros(2, *there.shape, self.num_numbers)
+        noise[:, there] = torch.from_numpy(drawn)[:, : int(there.sum())]
+        yield {**fields, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         policy = self.policy

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from quintain.registry import Registration
+from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Schedule, constant
 
 Positive = Annotated[float, Field(gt=0)]

@@ -6,7 +6,7 @@ The policy follows the mean of the streams' advantages, and the critic's loss is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,12 +15,21 @@ from quintain.errors import SettingsError, SpecMismatch
 if TYPE_CHECKING:
     from quintain.data.rollout import Rollout
     from quintain.rewards.base import RewardSignal
+    from quintain.settings.base import PartSettings
     from quintain.typing import Array
 
 
-def num_streams(settings: object, signals: Sized) -> int:
+@runtime_checkable
+class StreamSettings(Protocol):
+    """Settings of an algorithm that can learn a value for each reward signal."""
+
+    reward_streams: Literal["summed", "averaged"]
+
+
+def num_streams(settings: PartSettings, signals: Sized) -> int:
     """Returns how many values are learned: one for each reward signal where an algorithm averages them, else one."""
-    return max(1, len(signals)) if getattr(settings, "reward_streams", "summed") == "averaged" else 1
+    is_averaged = isinstance(settings, StreamSettings) and settings.reward_streams == "averaged"
+    return max(1, len(signals)) if is_averaged else 1
 
 
 def weighted_reward(name: str, signal: RewardSignal, rollout: Rollout) -> Array:

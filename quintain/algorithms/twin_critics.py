@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from quintain.data.spec import LeafSpec
-from quintain.optimizer import flat_memory
 from quintain.policies.encoders import Encoder
+from quintain.policies.flat_parameters import flat_memory, require_like, take_in
 from quintain.policies.networks import FUNCTIONS, uniform_linear
+from quintain.policies.normalizer import FirstLayer, Fold
 from quintain.policies.settings import SoftActorSettings
 
 if TYPE_CHECKING:
@@ -45,11 +46,16 @@ class TwinCritics(nn.Module):
             twins = [uniform_linear(before, after, generator) for _ in range(2)]
             self.weights.append(nn.Parameter(torch.stack([twin.weight.detach().T for twin in twins]).contiguous()))
             self.biases.append(nn.Parameter(torch.stack([twin.bias.detach()[None] for twin in twins])))
-        # A ParameterList is slow to go through; loading and the optimizer change the data of these same objects.
-        self.layers = list(zip(self.weights, self.biases, strict=True))
         self.activate = FUNCTIONS[settings.activation]
         self.everything = list(self.parameters())
-        self.address, self.flat = 0, torch.zeros(0)
+        self.addresses, self.flat = [0], torch.zeros(0)
+
+    @property
+    def layers(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """Returns weights and biases of every layer as they are now."""
+        # A ParameterList is slow to go through; these are where it keeps its parameters, so that new ones are seen.
+        weights, biases = self.weights._parameters, self.biases._parameters
+        return list(zip(weights.values(), biases.values(), strict=True))  # type: ignore[arg-type]  # they are never None
 
     def encode(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the features [B, F] of observations."""
@@ -70,9 +76,14 @@ class TwinCritics(nn.Module):
             return value
         return torch.baddbmm(bias, hidden, weight)
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        """Learns the observations' scale from a batch."""
-        self.encoder.observe(obs)
+    @property
+    def first_layer(self) -> FirstLayer:
+        """The layer of both that reads features and, behind them, continuous actions."""
+        return FirstLayer(self.weights[0], self.biases[0], is_transposed=True)
+
+    def observe(self, obs: Mapping[str, Array], target: TwinCritics) -> list[Fold]:
+        """Learns the observations' scale from a batch; its move is folded into these critics and into their target."""
+        return self.encoder.observe(obs, [self.first_layer, target.first_layer])
 
     def target(self) -> TwinCritics:
         """Returns a copy that takes no gradients and sees observations on the same scale, now and later."""
@@ -85,10 +96,20 @@ class TwinCritics(nn.Module):
     def in_one_piece(self) -> torch.Tensor:
         """Returns all weights as one vector that shares their memory."""
         # Whoever moved the parameters to other memory moved the first one too.
-        if self.everything[0].data_ptr() != self.address:
+        if self.everything[0].data_ptr() != self.addresses[0]:
             self.flat = flat_memory(self.everything)
-            self.address = self.everything[0].data_ptr()
+            self.addresses = [parameter.data_ptr() for parameter in self.everything]
         return self.flat
+
+    def adopt(self) -> None:
+        """Takes weights that were replaced, or moved to other memory, into the memory where they have been."""
+        now = list(self.parameters())
+        if [parameter.data_ptr() for parameter in now] == self.addresses:
+            return
+        for (name, parameter), before in zip(self.named_parameters(), self.everything, strict=True):
+            require_like(name, parameter, before.shape, self.flat)
+        take_in(now, self.flat)
+        self.everything = now
 
     @torch.no_grad()
     def follow(self, others: TwinCritics, tau: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quintain.lazy import lazy_names
+from quintain.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from quintain import registry
 from quintain.behaviors.policy import Policy
 from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings
+from quintain.core import registry
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
-from quintain.rng import Rng
 from quintain.rollouts.agent_collector import close_block
 from quintain.rollouts.trajectory_store import TrajectoryBuffer
 
@@ -123,6 +123,12 @@ class AlgorithmTrainer(RLTrainer):
             close_block(block, self.published_policy)
             self.experience.commit(block)
 
+    def _stage_collect(self) -> bool:
+        # A learner of its own does so itself: agents act with a copy.
+        if not self.learners_beside:
+            self.optimizer.adopt_weights()
+        return super()._stage_collect()
+
     def _utilization(self) -> float:
         return self.experience.utilisation
 
@@ -131,6 +137,7 @@ class AlgorithmTrainer(RLTrainer):
         self._complete_batch()
         experience, algorithm = self.experience, self.optimizer
         batch = experience.take()
+        algorithm.adopt_weights()
         algorithm.estimate(batch)
         losses = algorithm.update(batch, self.progress)
         algorithm.observe(batch.valid_obs())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from quintain.core.state import restore_generator, save_generator
+
 if TYPE_CHECKING:
     from quintain.typing import Array, State
 
@@ -208,8 +210,6 @@ class AgentBuffer(MutableMapping[Key, AgentBufferField]):
         return chosen
 
     def state_dict(self) -> State:
-        from quintain.state import save_generator
-
         return {
             "columns": {_text(key): field.rows.copy() for key, field in self.fields.items()},
             "num_dropped": self.num_dropped,
@@ -217,8 +217,6 @@ class AgentBuffer(MutableMapping[Key, AgentBufferField]):
         }
 
     def load_state_dict(self, state: State) -> None:
-        from quintain.state import restore_generator
-
         self.fields = {}
         for text, rows in state["columns"].items():
             self[_key(text)].set(rows)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quintain.algorithms.base import Algorithm
 from quintain.behaviors.algorithm_trainer import POCATrainer, PPOTrainer, SACTrainer
 from quintain.behaviors.held_stats import HeldStats
 from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
@@ -16,22 +17,23 @@ from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import POCASettings, PPOSettings, SACSettings, TrainerSettings
 from quintain.behaviors.translate import behavior_settings, run_settings
 from quintain.behaviors.updating import UpdatingBeside
+from quintain.compiled.plug import accelerate
+from quintain.core.rng import Rng
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.errors import SettingsError
 from quintain.placements.learner_thread import LearnerThread
 from quintain.placements.snapshots import copy_of
-from quintain.rng import Rng
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
-from quintain.services.stats import StatsReporter
+from quintain.services.reporting.stats import StatsReporter
 from quintain.settings.tree import RunFile
 from quintain.trainers.behavior_session import BehaviorSession, prefix_of
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.joint import JointTrainer
 
 if TYPE_CHECKING:
-    from quintain.services.writers import RunSummary
+    from quintain.services.reporting.writers import RunSummary
 
 TRAINER_CLASSES: Mapping[str, type[RLTrainer]] = {"ppo": PPOTrainer, "poca": POCATrainer, "sac": SACTrainer}
 
@@ -162,7 +164,7 @@ class TrainerController:
 
     def prepare(self, env_manager: EnvManager) -> JointTrainer:
         """Makes the trainers of all behaviours and joins them; a run that is to be loaded is put where it stood."""
-        from quintain.run import Run
+        from quintain.runs.run import Run
 
         rng = Rng(max(self.training_seed, 0))
         GlobalStreams().seed(rng.child("global"))
@@ -198,6 +200,8 @@ class TrainerController:
     def _trainer(self, name: str, spec: Any) -> RLTrainer:
         trainer = self.trainer_factory.generate(name)
         trainer.add_policy(name, trainer.create_policy(name, spec))
+        algorithm = trainer.optimizer if isinstance(trainer.optimizer, Algorithm) else None
+        trainer.accelerated = accelerate(trainer.policy, algorithm)
         trainer.publish_policy_queue(AgentManagerQueue(name, maxlen=1))
         return trainer
 

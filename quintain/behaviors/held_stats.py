@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from quintain.services.stats import StatsReporter
+from quintain.services.reporting.stats import StatsReporter
 from quintain.trainers.behavior_session import SharedStats
 
 if TYPE_CHECKING:

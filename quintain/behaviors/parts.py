@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from quintain.core.state import as_tensor
 from quintain.errors import RunDirectoryError
-from quintain.services.writers import RunSummary
+from quintain.services.reporting.writers import RunSummary
 from quintain.typing import Stateful
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class UnconnectedSession:
     def running(self, trainer: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def after_stage(self, trainer: Any) -> None: ...
     def after_cycle(self, trainer: Any) -> None: ...
 
     def save(self, trainer: Any) -> Path:
@@ -90,6 +94,8 @@ class UnconnectedSession:
         return False
 
     def warn(self, trainer: Any, code: str, text: str) -> None: ...
+
+    def tell(self, text: str) -> None: ...
 
     def summary(self, trainer: Any) -> RunSummary:
         return RunSummary("finished", trainer.stats.total_seconds, trainer.progress.env_steps)
@@ -162,10 +168,17 @@ def _with_text_keys(tree: Any) -> Any:
     return [_with_text_keys(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _with_number_keys(tree: Any) -> Any:
+def _with_number_keys(tree: Any, *, is_torch: bool = False) -> Any:
+    """Returns what `_with_text_keys` was given, with tensors for the arrays of torch's optimizers: they take no others.
+
+    Such an optimizer is known by its two entries, wherever a class of the user's put it.
+    """
     if isinstance(tree, Mapping):
-        return {_number(key): _with_number_keys(value) for key, value in tree.items()}
-    return [_with_number_keys(value) for value in tree] if isinstance(tree, list) else tree
+        is_torch = is_torch or set(tree) == {"state", "param_groups"}
+        return {_number(key): _with_number_keys(value, is_torch=is_torch) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_with_number_keys(value, is_torch=is_torch) for value in tree]
+    return as_tensor(tree) if is_torch and isinstance(tree, np.ndarray) else tree
 
 
 def _number(key: str) -> str | int:

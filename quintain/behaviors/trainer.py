@@ -12,16 +12,17 @@ from quintain.behaviors.queues import AgentManagerQueue
 from quintain.behaviors.stats import StatsReporter
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.trajectory import Trajectory
-from quintain.envs.hosting import Hosting
-from quintain.progress import Progress
+from quintain.compiled.plug import Accelerated
+from quintain.core.process_group import Alone
+from quintain.core.progress import Progress
+from quintain.envs.hosts.hosting import Hosting
 from quintain.services.events import EventManager
-from quintain.services.stats import EpisodeWindow
-from quintain.services.stats import StatsReporter as CoreStats
-from quintain.services.writers import WriterGroup
+from quintain.services.reporting.stats import EpisodeWindow
+from quintain.services.reporting.stats import StatsReporter as CoreStats
+from quintain.services.reporting.writers import WriterGroup
 from quintain.trainers.base import Trainer as CoreTrainer
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.records import Records
-from quintain.world import Alone
 
 if TYPE_CHECKING:
     from quintain.policies.base import Policy as CorePolicy
@@ -71,6 +72,7 @@ class Trainer(CoreTrainer, ABC):
         self.firings = self.events.firings
         self.episodes = EpisodeWindow(MAX_REWARDS)
         self.hosting = Hosting()
+        self.accelerated = Accelerated()
         self.faults = self.hosting.faults
         self.world = Alone()
         self.writer = WriterGroup([])
@@ -91,7 +93,7 @@ class Trainer(CoreTrainer, ABC):
 
     @property
     def get_max_steps(self) -> int:
-        return self.progress.budget_env_steps
+        return self.progress.budget_env_steps or 0
 
     @property
     def get_step(self) -> int:
@@ -112,7 +114,8 @@ class Trainer(CoreTrainer, ABC):
 
     @property
     def paths(self) -> dict[str, str]:
-        return {"acting": self.policy.why_plain or "compiled", "learning": f"by the hooks of {type(self).__name__}"}
+        acting = self.accelerated.acting.fallback_reason or "compiled"
+        return {"acting": acting, "learning": f"by the hooks of {type(self).__name__}"}
 
     def get_policy(self, name_behavior_id: str) -> Policy:
         return self.policies[name_behavior_id]

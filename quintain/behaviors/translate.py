@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from quintain import registry
 from quintain.behaviors.run_options import CurriculumSettings, RunOptions, SamplerSettings
 from quintain.behaviors.trainer_settings import (
     HyperparameterSettings,
@@ -23,6 +22,7 @@ from quintain.behaviors.trainer_settings import (
 )
 from quintain.behaviors.unbuilt import notes_of, unbuilt
 from quintain.behaviors.yaml_import import Configuration, is_code
+from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
 
@@ -217,7 +217,7 @@ def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, A
     budget = None if settings.max_steps == run_budget else settings.max_steps
     return {
         **blocks,
-        "rollout": {**blocks["rollout"], "time_horizon": settings.time_horizon, "budget_env_steps": budget},
+        "rollout": {"time_horizon": settings.time_horizon, **blocks["rollout"], "budget_env_steps": budget},
         "reward_signals": _signals(settings),
         "events": [],
     }
@@ -282,6 +282,11 @@ def _poca_blocks(settings: TrainerSettings) -> dict[str, Any]:
 def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
     numbers = settings.hyperparameters
     assert isinstance(numbers, SACSettings)
+    memory = settings.network_settings.memory
+    # A row of replay has room for the longest trajectory: cut where theirs are, as many fit in. And as there, each is
+    # learned from before the next (decision 0029).
+    horizon = settings.time_horizon
+    cut = {} if memory is None else {"time_horizon": min(horizon, memory.sequence_length), "num_steps": 1}
     return {
         "algorithm": {
             "type": "sac",
@@ -294,7 +299,7 @@ def _sac_blocks(settings: TrainerSettings) -> dict[str, Any]:
             "target_entropy_fraction": 0.2,
         },
         "policy": {"type": "soft_actor", **_network(settings), "memory": _memory(settings)},
-        "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size},
+        "rollout": {"type": "trajectory_replay", "buffer_size": numbers.buffer_size, **cut},
     }
 
 
@@ -311,7 +316,7 @@ def _network(settings: TrainerSettings) -> dict[str, Any]:
         "activation": "silu",
         "normalize_obs": network.normalize,
         "obs_clip": 5.0,
-        "image_encoder": "flatten" if network.vis_encode_type == "fully_connected" else "convolution",
+        "image_encoder": "flatten" if network.vis_encode_type == "fully_connected" else "simple",
         "image_features": network.hidden_units,
     }
 

@@ -60,7 +60,10 @@ def notes_of(configuration: Configuration) -> Iterator[str]:
     ]
     for name, settings in configuration.options.behaviors.items():
         memory = settings.network_settings.memory
-        if memory is not None and memory.sequence_length != settings.time_horizon:
+        if memory is None or settings.trainer_type == "sac":
+            # SAC cuts trajectories at either.
+            continue
+        if memory.sequence_length != settings.time_horizon:
             yield (
                 f"note: memory of {name} is learned over whole trajectories, time_horizon {settings.time_horizon}, and "
                 f"not over sequence_length {memory.sequence_length}"

@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from quintain.behaviors.policy import Policy
+from quintain.core.state import as_tensor
 from quintain.data import fields as f
-from quintain.state import as_tensor
 from quintain.trainers.threaded import LOOK_SECONDS, Learner
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from quintain import registry
 from quintain.behaviors.part_settings import RewardSignals, foreign_names
 from quintain.behaviors.run_options import RunOptions
 from quintain.behaviors.trainer_settings import TRAINERS
+from quintain.core import registry
 from quintain.settings.base import Settings
 from quintain.settings.errors import Problem, settings_error, value_problem
 from quintain.settings.layers import merged

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from quintain.cli.errors import EXIT_CODES, report
-from quintain.versions import quintain_version
+from quintain.core.versions import quintain_version
 
 COMMANDS = {
     "train": ("quintain.cli.train:train", "Trains a policy, from a file or from two names."),

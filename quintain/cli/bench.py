@@ -10,12 +10,13 @@ import typer
 
 from quintain.cli.words import split_words
 from quintain.envs.settings import GymSettings
-from quintain.run_output import env_name
-from quintain.services.printable import escape_control_characters
+from quintain.runs.output import env_name
+from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
-    from quintain.env_limits import Limits, Pace, RawRate
+    from quintain.runs.env_limits import Limits, Pace, RawRate
+    from quintain.typing import JsonObject
 
 _WIDTH = 40
 
@@ -36,14 +37,14 @@ def bench(
     say = _silent if json else _say
     settings: Any = run_file.experiment.env
     if isinstance(settings, GymSettings) and ":" not in settings.id:
-        from quintain.envs.factories import require_registered
+        from quintain.envs.gym.factories import require_registered
 
         require_registered(settings.id)
     say(
         f"{env_name(run_file)} · {algorithm} · {settings.num_lanes} lanes · {run_file.run.threads} thread"
         f"{'s' if run_file.run.threads > 1 else ''} · about {1.6 * seconds + 3:.0f} s"
     )
-    from quintain.env_limits import advice, limits_of, raw_rates, real_pace
+    from quintain.runs.env_limits import advice, limits_of, raw_rates, real_pace
 
     raw = []
     for rate in raw_rates(run_file, seconds / 5):
@@ -81,7 +82,7 @@ def _result_lines(pace: Pace, limits: Limits, hints: list[str]) -> list[str]:
     ]
 
 
-def _document(env: str, raw: list[RawRate], pace: Pace, limits: Limits, hints: list[str]) -> dict[str, Any]:
+def _document(env: str, raw: list[RawRate], pace: Pace, limits: Limits, hints: list[str]) -> JsonObject:
     return {
         "env": env,
         "raw": [asdict(rate) for rate in raw],

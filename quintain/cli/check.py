@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quintain.cli.words import split_words
+from quintain.envs.settings import GymSettings
 from quintain.errors import EnvError
-from quintain.services.printable import escape_control_characters
+from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
-    from quintain.envs.checks import Finding
+    from quintain.envs.check.checks import Finding
 
 _ANY_ALGORITHM = "ppo"
 _COLORS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
@@ -62,9 +63,8 @@ def check(
 
 
 def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
-    from quintain.acting import env_maker
-    from quintain.envs.checks import check_env, check_lanes
-    from quintain.envs.settings import GymSettings
+    from quintain.envs.check.checks import check_env, check_lanes
+    from quintain.runs.acting import env_maker
 
     settings = run_file.experiment.env
     if isinstance(settings, GymSettings) and settings.vectorization == "lanes":

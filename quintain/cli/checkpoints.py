@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from quintain.errors import CheckpointError, CheckpointNotFound
-from quintain.services import checkpoint_catalog
-from quintain.services.checkpoint_catalog import CheckpointCatalog, Entry
-from quintain.services.run_names import resolve_run, split_checkpoint_suffix
+from quintain.services.checkpoints import catalog as checkpoint_catalog
+from quintain.services.checkpoints.catalog import CatalogEntry, CheckpointCatalog
+from quintain.services.files.run_names import resolve_run, split_checkpoint_suffix
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -71,14 +71,14 @@ def _locate(runs_dir: Path, target: str) -> Path:
     return CheckpointCatalog(directory / checkpoint_catalog.FOLDER).find(which, notify=_say).path
 
 
-def _entries_at(path: Path) -> list[Entry]:
-    for folder in (path / checkpoint_catalog.FOLDER, path):
+def _entries_at(path: Path) -> list[CatalogEntry]:
+    for folder in (path / checkpoint_catalog.FOLDER, path.resolve()):
         if entries := CheckpointCatalog(folder).entries():
             return entries
     return [checkpoint_catalog.describe(checkpoint_catalog.resolve(path))]
 
 
-def _print_entries(entries: list[Entry], *, as_json: bool) -> None:
+def _print_entries(entries: list[CatalogEntry], *, as_json: bool) -> None:
     if as_json:
         rows = [
             {

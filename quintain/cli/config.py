@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from quintain.cli.words import FileSource, source_of, split_words
-from quintain.services.printable import escape_control_characters
+from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.outline import RunTree
 from quintain.settings.tree import RunFile
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quintain.cli.train import Allow, Json, RunsDir
-from quintain.errors import SettingsError
+from quintain.cli.requests import Allow, Json, RunsDir
 
 if TYPE_CHECKING:
     from quintain.rollouts.evaluate import EpisodeResults
@@ -29,6 +28,7 @@ class EvalRequest:
     allow: tuple[str, ...]
     is_json: bool
     has_video: bool = False
+    max_episode_steps: int | None = None
 
 
 def eval_run(
@@ -43,6 +43,14 @@ def eval_run(
     video: Annotated[
         bool, typer.Option("--video", help="Write the first episode as an animation to the run's videos folder.")
     ] = False,
+    max_episode_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-episode-steps",
+            min=0,
+            help="Steps after which an episode that does not end is cut; 0 for never. As in the run by default.",
+        ),
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     allow: Allow = None,
     json: Json = False,
@@ -58,28 +66,18 @@ def eval_run(
             allow=tuple(allow or ()),
             is_json=json,
             has_video=video,
+            max_episode_steps=max_episode_steps,
         )
     )
 
 
 def run_evaluation(request: EvalRequest) -> None:
     """Plays the episodes and prints what came of them."""
-    from quintain import launch
+    from quintain.runs import results as stored
 
     if not request.is_json:
         typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
-    found = launch.evaluate_behaviors(
-        request.runs_dir,
-        request.run,
-        num_episodes=request.num_episodes,
-        deterministic=request.is_deterministic,
-        seed=request.seed,
-        allow=request.allow,
-    )
-    if found is not None:
-        _print_behaviors(*found, request)
-        return
-    results, checkpoint, video = launch.evaluate(
+    found = stored.evaluate_behaviors(
         request.runs_dir,
         request.run,
         num_episodes=request.num_episodes,
@@ -87,12 +85,31 @@ def run_evaluation(request: EvalRequest) -> None:
         seed=request.seed,
         allow=request.allow,
         has_video=request.has_video,
+        max_episode_steps=request.max_episode_steps,
+        tell=_tell,
     )
+    if found is not None:
+        _print_behaviors(*found, request)
+        return
+    results, checkpoint, video = stored.evaluate(
+        request.runs_dir,
+        request.run,
+        num_episodes=request.num_episodes,
+        deterministic=request.is_deterministic,
+        seed=request.seed,
+        allow=request.allow,
+        has_video=request.has_video,
+        max_episode_steps=request.max_episode_steps,
+        tell=_tell,
+    )
+    if results.num_cut:
+        _tell(f"note: {results.cut_note}; --max-episode-steps sets this, 0 for no limit")
     if request.is_json:
         about = {
             "run": checkpoint.parents[1].name,
             "checkpoint": checkpoint.name,
-            "episodes": request.num_episodes,
+            "episodes": len(results.returns),
+            "cut_episodes": results.num_cut,
             "deterministic": request.is_deterministic,
             "mean_return": results.mean_return,
             "std_return": results.std_return,
@@ -104,16 +121,24 @@ def run_evaluation(request: EvalRequest) -> None:
         return
     typer.echo(
         f"return {results.mean_return:.1f} ± {results.std_return:.1f} · length {results.mean_length:.1f} · "
-        f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
+        f"{len(results.returns)} episodes{f', {results.num_cut} of them cut' if results.num_cut else ''} · "
+        f"checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
     )
     if video:
         typer.echo(f"video {video}")
 
 
-def _print_behaviors(results: Mapping[str, EpisodeResults], checkpoint: Path, request: EvalRequest) -> None:
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _print_behaviors(
+    results: Mapping[str, EpisodeResults], checkpoint: Path, video: str | None, request: EvalRequest
+) -> None:
     """Prints what came of the episodes of each behaviour."""
-    if request.has_video:
-        raise SettingsError("an environment of agents cannot be filmed yet; leave --video out", code="E0226")
+    for name, each in results.items():
+        if each.num_cut:
+            _tell(f"note: {name}: {each.cut_note}; --max-episode-steps sets this, 0 for no limit")
     if request.is_json:
         played = {
             name: {
@@ -125,6 +150,7 @@ def _print_behaviors(results: Mapping[str, EpisodeResults], checkpoint: Path, re
             for name, each in results.items()
         }
         about = {"run": checkpoint.parents[1].name, "checkpoint": checkpoint.name, "episodes": request.num_episodes}
+        about |= {"video": video} if video else {}
         typer.echo(json_module.dumps({**about, "deterministic": request.is_deterministic, "behaviors": played}))
         return
     for name, each in results.items():
@@ -132,3 +158,5 @@ def _print_behaviors(results: Mapping[str, EpisodeResults], checkpoint: Path, re
             f"{name}: return {each.mean_return:.1f} ± {each.std_return:.1f} · length {each.mean_length:.1f} · "
             f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
         )
+    if video:
+        typer.echo(f"video {video}")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from quintain.cli.train import Allow, Json, RunsDir
+from quintain.cli.requests import Allow, Json, RunsDir
 
 
 def export_run(
@@ -24,11 +24,11 @@ def export_run(
     json: Json = False,
 ) -> None:
     """Writes a trained policy as ONNX, with its normaliser and action transform, and compares both."""
-    from quintain import launch
+    from quintain.runs import results as stored
 
-    found = launch.export_behaviors(runs_dir, run, out=out, allow=tuple(allow or ()))
+    found = stored.export_behaviors(runs_dir, run, out=out, allow=tuple(allow or ()))
     if found is None:
-        exported, checkpoint = launch.export(runs_dir, run, out=out, allow=tuple(allow or ()))
+        exported, checkpoint = stored.export(runs_dir, run, out=out, allow=tuple(allow or ()))
         written = {"": exported}
     else:
         written, checkpoint = found

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quintain import registry
-from quintain.services.printable import escape_control_characters
+from quintain.core import registry
+from quintain.services.reporting.printable import escape_control_characters
 
 
 def list_registered(

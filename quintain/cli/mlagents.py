@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from quintain.behaviors.translate import CommandLine, Request, translate
 from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
-from quintain.cli.train import output, train_launched, usage_error
-from quintain.services.run_names import resolve_run
+from quintain.cli.requests import TrainRequest, usage_error
+from quintain.cli.training import output, train_launched
+from quintain.runs import launch
+from quintain.services.files.run_names import resolve_run
 from quintain.settings.yaml_text import read_file
-
-if TYPE_CHECKING:
-    from quintain.cli.train import TrainRequest
 
 DEFAULT_RUNS_DIR = Path("runs")
 SEED = "experiment.seed="
@@ -60,8 +58,6 @@ def run_configuration(request: TrainRequest, path: Path) -> None:
 
 
 def _train(asked: Request, runs_dir: Path, request: TrainRequest) -> None:
-    from quintain import launch
-
     if asked.is_resume:
         if asked.run_id is None:
             raise usage_error("--resume needs --run-id")
@@ -89,15 +85,14 @@ def _train(asked: Request, runs_dir: Path, request: TrainRequest) -> None:
 
 
 def _infer(asked: Request, runs_dir: Path, request: TrainRequest) -> None:
-    from quintain.infer import infer
-    from quintain.launch import checkpoint_of
+    from quintain.runs.infer import infer
 
     chosen = asked.run_id or asked.initialize_from
     if chosen is None:
         raise usage_error("--inference needs the policies of a run: name it with --run-id")
     exit_code = infer(
         asked.run_file,
-        checkpoint_of(runs_dir, chosen),
+        launch.checkpoint_of(runs_dir, chosen),
         is_deterministic=asked.is_deterministic,
         **output(request.is_json, request.is_quiet),
     )
@@ -134,6 +129,6 @@ def _stored_seed(runs_dir: Path, run_id: str) -> int | None:
     config = resolve_run(runs_dir, run_id) / "config.yaml"
     if not config.is_file():
         return None
-    stored: Any = read_file(config).value
+    stored = read_file(config).value
     seed = stored.get("experiment", {}).get("seed")
     return seed if isinstance(seed, int) else None

@@ -2,81 +2,29 @@
 
 from __future__ import annotations
 
-import json as json_module
-import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from quintain.cli.errors import crash_reports
-from quintain.cli.words import USAGE_CODE, FileSource, NamesSource, source_of, split_words
-from quintain.errors import SettingsError
-from quintain.follow import follow_in_torchrun, is_follower
+from quintain.cli.requests import (
+    AgentOptions,
+    Allow,
+    Json,
+    Overrides,
+    Quiet,
+    ResumeRequest,
+    RunsDir,
+    TrainRequest,
+    usage_error,
+)
+from quintain.cli.training import output, train_launched
+from quintain.cli.words import FileSource, NamesSource, source_of, split_words
+from quintain.placements.torchrun import is_follower
+from quintain.runs import launch
+from quintain.runs.restore import stored_settings
+from quintain.services.files.run_directory import RunDirectory
 from quintain.settings.tree import RunFile
-
-if TYPE_CHECKING:
-    from quintain.launch import Launched
-
-RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option("--allow", metavar="MODULE:NAME", help="Code that the stored run file may load. Repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
-
-
-@dataclass(frozen=True)
-class AgentOptions:
-    """Holds what only a configuration of ML-Agents takes."""
-
-    env: str | None = None
-    num_envs: int | None = None
-    is_inference: bool = False
-    is_deterministic: bool = False
-
-    def names(self) -> list[str]:
-        """Returns the options that were typed and need such a configuration."""
-        given = {
-            "--env": self.env,
-            "--num-envs": self.num_envs,
-            "--inference": self.is_inference,
-            "--deterministic": self.is_deterministic,
-        }
-        return [name for name, value in given.items() if value]
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """Holds what `quintain train` was asked for."""
-
-    source: FileSource | NamesSource | None
-    """None only where an earlier run supplies the settings (`--resume`, `--initialize-from`)."""
-    overrides: tuple[str, ...]
-    runs_dir: Path
-    run_id: str | None
-    is_resume: bool
-    is_forced: bool
-    initialize_from: str | None
-    allow: tuple[str, ...]
-    is_json: bool
-    is_quiet: bool
-    agents: AgentOptions = AgentOptions()
-
-
-@dataclass(frozen=True)
-class ResumeRequest:
-    """Holds what `quintain resume` was asked for."""
-
-    run: str
-    overrides: tuple[str, ...]
-    runs_dir: Path
-    allow: tuple[str, ...]
-    is_json: bool
-    is_quiet: bool
 
 
 def train(
@@ -163,22 +111,20 @@ def _with_seed(overrides: list[str], seed: int) -> list[str]:
     return [*overrides, f"experiment.seed={seed}"]
 
 
-def usage_error(message: str) -> SettingsError:
-    """Makes the error for words that cannot be understood."""
-    return SettingsError(message, code=USAGE_CODE)
-
-
 def run_training(request: TrainRequest) -> None:
     """Starts a run, or continues the one that --run-id names, and trains."""
     if is_follower():
+        from quintain.runs.ranks.follow import follow_in_torchrun
+
         follow_in_torchrun()
         return
-    from quintain import launch
-    from quintain.cli.mlagents import is_mlagents_source, run_configuration
+    if isinstance(request.source, FileSource):
+        # Only for files: ML-Agents' settings are as many as all others together, and take as long to import.
+        from quintain.cli.mlagents import is_mlagents_source, run_configuration
 
-    if isinstance(request.source, FileSource) and is_mlagents_source(request.source.path):
-        run_configuration(request, request.source.path)
-        return
+        if is_mlagents_source(request.source.path):
+            run_configuration(request, request.source.path)
+            return
     if idle := request.agents.names():
         raise usage_error(f"{idle[0]} goes with a configuration of ML-Agents, and this is none. Leave it out")
     if request.is_resume:
@@ -209,10 +155,10 @@ def run_training(request: TrainRequest) -> None:
 def run_resume(request: ResumeRequest) -> None:
     """Continues a run and trains."""
     if is_follower():
+        from quintain.runs.ranks.follow import follow_in_torchrun
+
         follow_in_torchrun()
         return
-    from quintain import launch
-
     launched = launch.resume(
         request.runs_dir,
         request.run,
@@ -234,30 +180,5 @@ def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
     if request.source is not None:
         return _load(request.source, request.overrides)
     assert weights is not None
-    stored = RunFile.load(weights.parents[1] / "config.yaml", *request.overrides, trusted=False, allow=request.allow)
-    return stored.replace("run.id", None)
-
-
-def output(is_json: bool, is_quiet: bool) -> dict[str, Any]:
-    """Returns where progress goes."""
-    # With --json, standard output belongs to the result; progress goes beside it.
-    return {"stream": sys.stderr if is_json else None, "quiet": is_quiet}
-
-
-def train_launched(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
-    """Trains what was prepared, and reports how it ended."""
-    from quintain.rank_losses import train_through_losses
-
-    directory, trainer = launched.directory, launched.trainer
-    with crash_reports(directory.write_crash):
-        if trainer.is_finished:
-            done = f"{trainer.progress.env_steps} of {trainer.progress.budget_env_steps} steps are done"
-            longer = f"quintain resume {directory.run_id} total_timesteps=N"
-            launched.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
-        launched, summary = train_through_losses(launched, **output(request.is_json, request.is_quiet))
-    run = launched.run
-    if request.is_json:
-        about = {"run": directory.run_id, "directory": str(directory.shown), **asdict(summary)}
-        typer.echo(json_module.dumps({**about, "digest": None if run.last is None else run.last.digest}))
-    if run.exit_code:
-        raise typer.Exit(run.exit_code)
+    directory = RunDirectory.open_existing(weights.parents[1])
+    return stored_settings(directory, *request.overrides, allow=request.allow).replace("run.id", None)

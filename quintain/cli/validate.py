@@ -5,15 +5,18 @@ from __future__ import annotations
 import json as json_text
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
 from quintain.errors import QuintainError, SettingsError
-from quintain.services.printable import escape_control_characters
+from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import read_file
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
 
 
 def validate(
@@ -47,7 +50,7 @@ def validate(
         raise typer.Exit(SettingsError.exit_code)
 
 
-def _rows(paths: list[Path], allow: Collection[str]) -> Iterator[dict[str, Any]]:
+def _rows(paths: list[Path], allow: Collection[str]) -> Iterator[JsonObject]:
     for path in paths:
         if path.is_dir():
             # Nobody named the files in a folder one by one, so they may not name code to import.
@@ -57,7 +60,7 @@ def _rows(paths: list[Path], allow: Collection[str]) -> Iterator[dict[str, Any]]
             yield _row(path, trusted=True, allow=allow)
 
 
-def _row(path: Path, *, trusted: bool, allow: Collection[str]) -> dict[str, Any]:
+def _row(path: Path, *, trusted: bool, allow: Collection[str]) -> JsonObject:
     try:
         document = read_file(path)
         if is_mlagents_file(document):

@@ -1,1 +1,13 @@
-"""Functions compiled to machine code with numba. Nothing here is imported before a compiled part is used."""
+"""Compiled acting and learning for small networks, behind one door: `quintain.compiled.accelerate`.
+
+The composition root plugs kernels into the policies and algorithms that it makes. `runtime` compiles and calls kernels,
+`kernels` are the functions that it compiles, and the modules here connect kernels with policies and algorithms.
+"""
+
+from __future__ import annotations
+
+from quintain.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__, {"Accelerated": "quintain.compiled.plug", "accelerate": "quintain.compiled.plug"}
+)

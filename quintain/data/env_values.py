@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from quintain.typing import Array
 
 
@@ -19,7 +21,7 @@ def env_shape(leaf: LeafSpec) -> tuple[int, ...]:
     return () if leaf.characters else leaf.env_shape or leaf.shape
 
 
-def from_env(leaf: LeafSpec, value: Any) -> Any:
+def from_env(leaf: LeafSpec, value: ArrayLike) -> ArrayLike:
     """Turns one value of the environment, or a batch of them, into what the leaf stores."""
     if isinstance(leaf, BoxSpec):
         return value
@@ -43,7 +45,7 @@ def to_env(leaf: LeafSpec, rows: Array) -> Array:
     return numbered.reshape(len(rows), *env_shape(leaf))
 
 
-def is_in_range(leaf: LeafSpec, stored: Any) -> bool:
+def is_in_range(leaf: LeafSpec, stored: ArrayLike) -> bool:
     """Whether stored choices are among those that the leaf has; numbers may be anything."""
     if isinstance(leaf, BoxSpec):
         return True
@@ -52,7 +54,7 @@ def is_in_range(leaf: LeafSpec, stored: Any) -> bool:
     return bool(((chosen >= 0) & (chosen < limit)).all())
 
 
-def _codes(leaf: MultiDiscreteSpec, value: Any) -> Array:
+def _codes(leaf: MultiDiscreteSpec, value: ArrayLike) -> Array:
     texts = np.asarray(value)
     known = {character: i + 1 for i, character in enumerate(leaf.characters)}
     # A text that is too long stays too long: whoever stores it sees that its shape is not the declared one.

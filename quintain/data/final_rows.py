@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from quintain.state import as_tensor
+from quintain.core.state import as_tensor, require_shapes
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, State
+    from quintain.typing import Array, State, Values
 
 
 class FinalRows:
@@ -31,7 +31,7 @@ class FinalRows:
     def clear(self) -> None:
         self.count = 0
 
-    def add(self, rows: Mapping[str, Any], state: torch.Tensor) -> torch.Tensor:
+    def add(self, rows: Mapping[str, Values], state: torch.Tensor) -> torch.Tensor:
         """Copies rows in and returns their places."""
         values = {name: torch.as_tensor(value) for name, value in rows.items()}
         start, end = self.count, self.count + len(next(iter(values.values())))
@@ -65,8 +65,11 @@ class FinalRows:
         return {name: rows[: self.count].clone() for name, rows in self.rows.items()}
 
     def load_state_dict(self, state: State) -> None:
-        self.count = 0
-        self._make_room(len(state["policy_state"]))
+        count = len(state["policy_state"])
         for name, rows in self.rows.items():
-            rows[: len(state[name])] = as_tensor(state[name])
-        self.count = len(state["policy_state"])
+            require_shapes(f"final.{name}", state[name], rows[:1].expand(count, *rows.shape[1:]))
+        self.count = 0
+        self._make_room(count)
+        for name, rows in self.rows.items():
+            rows[:count] = as_tensor(state[name])
+        self.count = count

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quintain.data.spec import DictSpec, Spec, TupleSpec, choice_sizes
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, Tree
 
 
-def mask_rows(action: Spec, value: Any, wanted: Array) -> Array:
+def mask_rows(action: Spec, value: Tree, wanted: Array) -> Array:
     """Turns the masks of some lanes into bool rows with one column for each choice, in the order of the leaves.
 
     `wanted [N]` says which rows are returned; only those have to allow something. ValueError says what is wrong.
@@ -32,9 +32,9 @@ def mask_rows(action: Spec, value: Any, wanted: Array) -> Array:
     return rows
 
 
-def _columns(action: Spec, value: Any, num_rows: int) -> list[Array]:
+def _columns(action: Spec, value: Tree, num_rows: int) -> list[Array]:
     if isinstance(action, DictSpec) and isinstance(value, Mapping):
-        entries: list[tuple[Any, Spec]] = [(key, below) for key, below in action.entries if choice_sizes(below)]
+        entries: list[tuple[str | int, Spec]] = [(key, below) for key, below in action.entries if choice_sizes(below)]
         for key, _ in entries:
             if key not in value:
                 raise ValueError(f"an action mask without {key!r}")

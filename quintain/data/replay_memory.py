@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from quintain.core.state import BulkArray, require_count, require_shapes
 from quintain.data.row_layout import RowLayout, Rows
-from quintain.state import BulkArray
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -60,15 +60,18 @@ class ReplayMemory:
 
     def draw(self, places: Array) -> dict[str, torch.Tensor]:
         """Returns the transitions at these places by field name, in memory that the next draw reuses."""
-        if not self.drawn or len(next(iter(self.drawn.values()))) != len(places):
+        size = len(places)
+        room = len(next(iter(self.drawn.values()))) if self.drawn else 0
+        if room < size:
             self.drawn = {
-                dtype: torch.from_numpy(np.zeros((len(places), packed.shape[1]), dtype))
-                for dtype, packed in self.rows.items()
+                dtype: torch.from_numpy(np.zeros((size, packed.shape[1]), dtype)) for dtype, packed in self.rows.items()
             }
             self.drawn_fields = self.layout.tensors(self.drawn)
         for dtype, packed in self.rows.items():
             # Without mode="clip" numpy would go through a buffer of its own; the places are in range.
-            np.take(packed, places, axis=0, out=self.drawn[dtype].numpy(), mode="clip")
+            np.take(packed, places, axis=0, out=self.drawn[dtype].numpy()[:size], mode="clip")
+        if room > size:
+            return {name: field[:size] for name, field in self.drawn_fields.items()}
         return self.drawn_fields
 
     def state_dict(self) -> State:
@@ -87,13 +90,17 @@ class ReplayMemory:
         }
 
     def load_state_dict(self, state: State) -> None:
-        self.num_added = int(state["num_added"])
+        self.num_added = require_count("num_added", state["num_added"])
         self.hashes.clear()
+        filled = [segment for segment in self.segments if segment.start < len(self)]
         for dtype, packed in self.rows.items():
-            saved = state["rows"][dtype]
-            filled = [segment for segment in self.segments if segment.start < len(self)]
-            for segment, rows in zip(filled, saved, strict=True):
-                np.copyto(packed[segment.start : min(segment.stop, len(self))], np.asarray(rows), casting="no")
+            for segment, rows in zip(filled, state["rows"][dtype], strict=True):
+                into = packed[segment.start : min(segment.stop, len(self))]
+                require_shapes(f"memory.{dtype}", rows, into)
+                np.copyto(into, np.asarray(rows), casting="no")
+        for segment in filled:
+            places = slice(segment.start, min(segment.stop, len(self)))
+            self.layout.require_choices("memory", {dtype: packed[places] for dtype, packed in self.rows.items()})
 
     def _segment(self, dtype: str, number: int, segment: range) -> BulkArray:
         rows = self.rows[dtype][segment.start : min(segment.stop, len(self))]

@@ -10,23 +10,26 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
+from quintain.core.state import as_tensor, require_count, require_shapes, require_within
 from quintain.data import fields as f
 from quintain.data.final_rows import FinalRows
-from quintain.data.spec import BehaviorSpec, build, flatten, leaves
-from quintain.state import as_tensor
+from quintain.data.spec import BehaviorSpec, build, flatten, leaves, require_choices
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from quintain.typing import Array, State
+    from quintain.typing import Action, Array, Observation, State, Values
 
 Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Makes memory of this shape and type, filled with zeros."""
+
+Prepared: TypeAlias = Any
+"""What a policy laid out to act at one step again and again; only that policy looks at it."""
 
 TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
 
@@ -35,9 +38,9 @@ TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.i
 class Slot:
     """One step of all lanes: views that were made with the block, so that acting builds no objects."""
 
-    obs: Any
+    obs: Observation
     """In the spec's own shape: a tensor, or dicts and tuples of tensors."""
-    action: Any
+    action: Action
     log_prob: torch.Tensor
     value: torch.Tensor
     noise: torch.Tensor
@@ -45,8 +48,13 @@ class Slot:
     """The leaves of obs and action, `first`, and the mask and components if there are any, by field name."""
     arrays: dict[str, Array] = field(default_factory=dict)
     """The same memory and that of all other fields as numpy arrays; none off the CPU."""
-    prepared: Any = None
+    prepared: Prepared = None
     """What a policy laid out to act here again and again."""
+
+    def mask(self) -> torch.Tensor | None:
+        """Returns which choices are allowed; None where all are known to be, so that none has to be left out."""
+        mask = self.leaves.get(f.ACTION_MASK)
+        return None if mask is None or (self.arrays and self.arrays[f.ACTION_MASK].all()) else mask
 
 
 class Rollout:
@@ -133,14 +141,14 @@ class Rollout:
         """Returns the field on the CPU as a numpy array [T+1, N, ...]; a view where memory allows."""
         return self.arrays[name] if self.arrays else self.storage[name].cpu().numpy()
 
-    def write(self, name: str, t: int, value: Any) -> None:
+    def write(self, name: str, t: int, value: Values) -> None:
         """Copies one step of a field from what an environment returned, tensor or array."""
         if isinstance(value, np.ndarray) and self.arrays:
             np.copyto(self.arrays[name][t], value, casting="same_kind")
         else:
             self.storage[name][t].copy_(torch.as_tensor(value))
 
-    def write_obs(self, t: int, obs: Any) -> None:
+    def write_obs(self, t: int, obs: Observation) -> None:
         """Copies the observation of one step, given in the spec's own shape."""
         if len(self.obs_names) == 1 and not isinstance(obs, Mapping | tuple):
             self.write(self.obs_names[0], t, obs)
@@ -148,7 +156,7 @@ class Rollout:
         for name, value in flatten(self.spec.obs, obs, f.OBS).items():
             self.write(name, t, value)
 
-    def add_final_obs(self, t: int, lanes: Array, rows: Mapping[str, Any], state: torch.Tensor) -> None:
+    def add_final_obs(self, t: int, lanes: Array, rows: Mapping[str, Values], state: torch.Tensor) -> None:
         """Keeps the true last observations of the episodes that ended at step t: rows of `lanes`, by field name."""
         where = torch.as_tensor(lanes, device=self.device)
         self.storage[f.FINAL_INDEX][t, where] = self.final.add(rows, state[where])
@@ -159,7 +167,7 @@ class Rollout:
         self.final.clear()
         written = (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN)
         cleared = dict.fromkeys(written, 0)
-        fields: Mapping[str, Any] = self.arrays or self.storage
+        fields: Mapping[str, Values] = self.arrays or self.storage
         # Both faces of a field take a whole assignment; for a block of few steps numpy's costs a tenth.
         for name, value in {**cleared, f.FINAL_INDEX: -1, f.VALID: True, f.POLICY_VERSION: version}.items():
             fields[name][...] = value
@@ -180,11 +188,25 @@ class Rollout:
         }
 
     def load_state_dict(self, state: State) -> None:
+        require_shapes("fields", state["fields"], self.storage)
+        require_shapes("policy_state", state["policy_state"], self.policy_state)
+        require_found(self.spec, state)
         for name, tensor in self.storage.items():
             tensor.copy_(as_tensor(state["fields"][name]))
         self.policy_state.copy_(as_tensor(state["policy_state"]))
         self.final.load_state_dict(state["final"])
-        self.sequence = state["sequence"]
+        self.sequence = require_count("sequence", state["sequence"])
+
+
+def require_found(spec: BehaviorSpec, state: State) -> None:
+    """Refuses a saved block with choices that there are not, and with places of last observations that are not kept."""
+    fields, final = state["fields"], state["final"]
+    for name, leaf in {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}.items():
+        require_choices(leaf, name, fields[name])
+        if name in final:
+            require_choices(leaf, f"final.{name}", final[name])
+    # Where there are none, what an earlier use of the memory left there is not looked up.
+    require_within(f.FINAL_INDEX, fields[f.FINAL_INDEX], -1, max(len(final["policy_state"]) - 1, 0))
 
 
 class Batch:

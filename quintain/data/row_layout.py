@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, leaves
+from quintain.data.spec import BehaviorSpec, leaves, require_choices
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -40,6 +40,8 @@ class RowLayout:
         """Fields that are known when a transition begins."""
         self.after = tuple(f"{f.NEXT}{name}" for name in seen)
         """Fields of what it led to."""
+        self.kinds = {**obs, **action, **{f"{f.NEXT}{name}": leaf for name, leaf in obs.items()}}
+        """What each field with choices may be."""
         done = {name: (leaf.dtype, leaf.shape) for name, leaf in action.items()}
         led_to = {f"{f.NEXT}{name}": kind for name, kind in seen.items()}
         worth: dict[str, tuple[str, tuple[int, ...]]] = {f.REWARD: ("float32", ()), f.DISCOUNT: ("float32", ())}
@@ -64,6 +66,12 @@ class RowLayout:
             named[name] = packed[..., column.places].reshape(*packed.shape[:-1], *column.shape)
             assert np.shares_memory(named[name], packed) or not named[name].size
         return named
+
+    def require_choices(self, where: str, rows: Rows) -> None:
+        """Refuses packed rows of a saved state with choices that there are not."""
+        for name, values in self.views(rows).items():
+            if name in self.kinds:
+                require_choices(self.kinds[name], f"{where}.{name}", values)
 
     def tensors(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the fields of packed tensors [B, width] by name, sharing their memory."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from quintain.core.state import as_tensor, require_count
 from quintain.data import fields as f
 from quintain.data.mates import add_mates, copy_mates, set_width
-from quintain.data.rollout import Rollout
+from quintain.data.rollout import Rollout, require_found
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import ADDED_REWARDS, Closed
-from quintain.state import as_tensor
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -156,6 +156,7 @@ class SequenceBlock(Rollout):
 
     def load_state_dict(self, state: State) -> None:
         num_columns = len(state["policy_state"])
+        require_found(self.spec, state)
         self._make_room(num_columns)
         if f.MATES in self.memory:
             self._set_width(state["fields"][f.MATES].shape[2])
@@ -163,6 +164,7 @@ class SequenceBlock(Rollout):
             field[:, :num_columns] = as_tensor(state["fields"][name])
         self.states[:num_columns] = as_tensor(state["policy_state"])
         self.final.load_state_dict(state["final"])
-        self.sequence, self.num_columns = state["sequence"], num_columns
-        self.num_held, self.num_episodes = state["num_held"], state["num_episodes"]
+        self.sequence, self.num_columns = require_count("sequence", state["sequence"]), num_columns
+        self.num_held = require_count("num_held", state["num_held"], num_columns * self.num_steps)
+        self.num_episodes = require_count("num_episodes", state["num_episodes"])
         self.seal()

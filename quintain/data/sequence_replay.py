@@ -13,7 +13,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.data.replay_memory import ReplayMemory
 from quintain.data.rollout import Rollout
-from quintain.data.row_layout import RowLayout
+from quintain.data.row_layout import RowLayout, Rows
 from quintain.data.spec import BehaviorSpec, leaves
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class SequenceLayout(RowLayout):
 
     def __init__(self, spec: BehaviorSpec, horizon: int, state_size: int) -> None:
         self.horizon = horizon
+        self.kinds = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
         seen = {name: (leaf.dtype, leaf.shape) for name, leaf in leaves(spec.obs, f.OBS).items()}
         if spec.mask_size:
             seen[f.ACTION_MASK] = ("bool", (spec.mask_size,))
@@ -38,6 +39,12 @@ class SequenceLayout(RowLayout):
             f.POLICY_STATE: self._place("float32", (state_size,)),
         }
         self.row_bytes = sum(width * np.dtype(dtype).itemsize for dtype, width in self.widths.items())
+
+    def lengths(self, rows: Rows, places: Array) -> Array:
+        """Returns how many steps the sequences at these places have."""
+        valid = self.columns[f.VALID]
+        lengths: Array = rows[valid.dtype][places, valid.places].sum(axis=1)
+        return lengths
 
 
 class SequenceWriter:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from quintain.core.state import require_within
+
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from numpy.typing import ArrayLike
+
+    from quintain.typing import Array, JsonObject, Tree
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class BehaviorSpec:
     def __str__(self) -> str:
         return f"obs {self.obs}, action {self.action}" + (" with masks" if self.mask_size else "")
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         """Describes the spec as JSON, for manifests and for comparing a checkpoint with an environment."""
         return {"obs": _to_dict(self.obs), "action": _to_dict(self.action), "mask_size": self.mask_size}
 
@@ -137,7 +141,7 @@ def leaves(spec: Spec, name: str) -> dict[str, LeafSpec]:
     return {name: spec}
 
 
-def flatten(spec: Spec, value: Any, name: str) -> dict[str, Any]:
+def flatten(spec: Spec, value: Tree, name: str) -> dict[str, Tree]:
     """Returns the values at the spec's leaves by field name; `value` has the spec's own shape."""
     if isinstance(spec, DictSpec):
         parts = [flatten(below, value[key], f"{name}.{key}") for key, below in spec.entries]
@@ -148,7 +152,7 @@ def flatten(spec: Spec, value: Any, name: str) -> dict[str, Any]:
     return {path: leaf for part in parts for path, leaf in part.items()}
 
 
-def build(spec: Spec, values: Mapping[str, Any], name: str) -> Any:
+def build(spec: Spec, values: Mapping[str, Tree], name: str) -> Tree:
     """Returns values given by field name in the spec's own shape."""
     if isinstance(spec, DictSpec):
         return {key: build(below, values, f"{name}.{key}") for key, below in spec.entries}
@@ -173,11 +177,20 @@ def choice_sizes(spec: Spec) -> tuple[int, ...]:
     return sizes
 
 
+def require_choices(leaf: LeafSpec, where: str, values: ArrayLike) -> None:
+    """Refuses numbers of a saved state that are none of a leaf's choices: kernels and tables are entered with them."""
+    if isinstance(leaf, DiscreteSpec):
+        require_within(where, values, 0, leaf.n - 1)
+    elif isinstance(leaf, MultiDiscreteSpec):
+        for column, size in enumerate(leaf.nvec):
+            require_within(f"{where}[{column}]", np.asarray(values)[..., column], 0, size - 1)
+
+
 def _entries(spec: DictSpec | TupleSpec) -> list[tuple[str, Spec]]:
     return list(spec.entries) if isinstance(spec, DictSpec) else [(str(i), s) for i, s in enumerate(spec.entries)]
 
 
-def _to_dict(spec: Spec) -> dict[str, object]:
+def _to_dict(spec: Spec) -> JsonObject:
     if isinstance(spec, DiscreteSpec):
         return {"type": "discrete", "n": spec.n, "start": spec.start}
     if isinstance(spec, MultiDiscreteSpec):
@@ -216,7 +229,7 @@ def multi_discrete(*nvec: int) -> MultiDiscreteSpec:
     return MultiDiscreteSpec(nvec=nvec)
 
 
-def spec_from_dict(words: Mapping[str, Any]) -> BehaviorSpec:
+def spec_from_dict(words: JsonObject) -> BehaviorSpec:
     """Reads back what `BehaviorSpec.to_dict` wrote.
 
     Example:
@@ -230,7 +243,7 @@ def spec_from_dict(words: Mapping[str, Any]) -> BehaviorSpec:
     return BehaviorSpec(_from_dict(words["obs"]), action, mask_size)
 
 
-def _from_dict(words: Any) -> Spec:
+def _from_dict(words: JsonObject) -> Spec:
     kind = words["type"]
     if kind == "discrete":
         return DiscreteSpec(n=int(words["n"]), start=int(words["start"]))

@@ -8,11 +8,12 @@ and what was seen next is kept for the critic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from quintain.core.state import require_count
 from quintain.data import fields as f
 from quintain.data.mates import add_mates, copy_mates, padded, set_width
 from quintain.data.rollout import Batch, Rollout
@@ -20,7 +21,7 @@ from quintain.data.spec import BehaviorSpec
 
 if TYPE_CHECKING:
     from quintain.data.sequence_block import SequenceBlock
-    from quintain.typing import Array, State
+    from quintain.typing import Array, State, Values
 
 GROUP_REWARD = "group_reward"
 """[slots, horizon] what a step brought to the agent's whole group."""
@@ -76,9 +77,9 @@ class Closed(NamedTuple):
             return 0
         return int(max(steps[f.MATES].shape[2], self.next_mates[f.MATES].shape[1]))
 
-    def followed_by(self, rows: Array, like: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def followed_by(self, rows: Array, like: Mapping[str, torch.Tensor]) -> dict[str, Values]:
         """Returns what was seen after the last step of some, by field name, [len(rows), ...]."""
-        seen: dict[str, Any] = {name: obs[rows] for name, obs in self.next_obs.items()}
+        seen: dict[str, Values] = {name: obs[rows] for name, obs in self.next_obs.items()}
         mates = {name: each[rows] for name, each in (self.next_mates or {}).items()}
         return {**seen, **padded(mates, like)}
 
@@ -225,7 +226,7 @@ class TrajectoryBlock(Rollout):
             self._set_width(state["fields"][f.MATES].shape[2])
         self.seal()
         super().load_state_dict(state)
-        self.num_episodes = state["num_episodes"]
+        self.num_episodes = require_count("num_episodes", state["num_episodes"])
 
 
 class TrajectoryBatch(Batch):

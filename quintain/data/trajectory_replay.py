@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.replay_batch import ReplayBatch
+from quintain.data.replay_batch import ReplayBatch, WritesTransitions
 from quintain.data.replay_memory import ReplayMemory
 from quintain.data.rollout import Rollout
 from quintain.data.sequence_block import SequenceBlock
@@ -61,6 +61,6 @@ class TrajectoryTransitions:
 class TrajectoryReplayBatch(ReplayBatch):
     """The newest trajectories, and everything that is remembered."""
 
-    def __init__(self, block: TrajectoryBlock | SequenceBlock, memory: ReplayMemory, writer: Any) -> None:
+    def __init__(self, block: TrajectoryBlock | SequenceBlock, memory: ReplayMemory, writer: WritesTransitions) -> None:
         super().__init__(block, memory, writer)
         self.num_episodes = block.num_episodes

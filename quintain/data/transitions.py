@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from quintain.core.state import KeepsState, require_within
 from quintain.data import fields as f
 from quintain.data.replay_memory import ReplayMemory
 from quintain.data.rollout import Rollout
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, State
 
 
 class TransitionWriter(KeepsState):
@@ -28,6 +28,9 @@ class TransitionWriter(KeepsState):
 
     not_state: ClassVar[frozenset[str]] = frozenset({"memory", "layout", "fields", "num_return_steps"})
 
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
+    saved_shapes: ClassVar[frozenset[str]] = frozenset({"window", "num_open"})
+
     def __init__(self, memory: ReplayMemory, num_lanes: int, num_return_steps: int) -> None:
         self.memory = memory
         self.layout = memory.layout
@@ -36,6 +39,11 @@ class TransitionWriter(KeepsState):
         self.fields = self.layout.views(self.window)
         self.num_open: Array = np.zeros(num_lanes, np.int64)
         self.num_steps = 0
+
+    def load_state_dict(self, state: State) -> None:
+        require_within("num_open", state["num_open"], 0, self.num_return_steps)
+        super().load_state_dict(state)
+        self.layout.require_choices("window", self.window)
 
     def write(self, rollout: Rollout, reward: Array, gamma: float) -> None:
         """Adds the steps of a filled block, given the reward of each [T, N]."""

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from quintain.core.state import KeepsState
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.parameters import Parameters, require_attributes, set_lane_values
-from quintain.state import KeepsState
+from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from quintain.typing import Array, State, Values
+    from quintain.typing import Action, Array, Info, LaneIds, LaneMask, Mirror, Observation, State, Values
 
 
 class StepResult(NamedTuple):
     """What one step of all lanes gave; arrays may be reused by the environment at its next step."""
 
-    obs: Any
+    obs: Observation
     """What to act on next, in the spec's own shape with [N, ...] leaves: after an episode's end, the first observation
     of the next one."""
     reward: Values
@@ -32,16 +33,21 @@ class StepResult(NamedTuple):
     """[N] bool"""
     truncated: Values
     """[N] bool"""
-    final_obs: Any
+    final_obs: Observation
     """The true last observation, like `obs`; meaningful in rows where the episode ended."""
     valid: Values | None = None
     """[N] bool, False where this step only reset the lane; None when all count."""
-    info: dict[str, Any] | None = None
+    info: Info | None = None
     action_mask: Values | None = None
     """[N, choices] bool, what may be chosen in `obs`; None where the environment has no masks."""
     aborted: Values | None = None
     """[N] bool, True where the environment broke: the step counts for nothing, the episode before it was cut there,
     and `obs` is the first of another; None when all went well."""
+
+
+def no_env(settings: object, num_lanes: int, rng: object) -> Env:
+    """Refuses to make an environment of type none."""
+    raise SettingsError("experiment.env none is only for a run with experiment.loop; name an environment")
 
 
 class Env(KeepsState, ABC):
@@ -57,14 +63,14 @@ class Env(KeepsState, ABC):
     """What the user should know of how the environment was understood; shown when a run starts."""
 
     @abstractmethod
-    def reset(self, lanes: Any = None) -> Any:
+    def reset(self, lanes: LaneMask | None = None) -> Observation:
         """Starts a new episode in the masked lanes, or in all, and returns the observations of all lanes."""
 
     @abstractmethod
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Action) -> StepResult:
         """Takes one step in all lanes; the action is a tensor, or dicts and tuples of tensors."""
 
-    def begin_anew(self, played: Sequence[State]) -> Any:
+    def begin_anew(self, played: Sequence[State]) -> Observation:
         """Starts episodes that none of these saved environments has played, and returns the observations.
 
         For lanes that are dealt to another number of ranks. An environment that does not count its episodes begins as
@@ -85,11 +91,11 @@ class Env(KeepsState, ABC):
         return None
 
     @property
-    def mirror(self) -> Any:
+    def mirror(self) -> Mirror | None:
         """A function `mirror(obs, action)` that returns symmetric batches, or None."""
         return None
 
-    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+    def set_parameters(self, values: Parameters, lanes: LaneIds | None = None) -> None:
         """Changes named numbers of the task, in the lanes of these ids or in all; a number for all, or one for each."""
         set_lane_values(self, type(self).__name__, values, lanes, self.num_lanes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
@@ -21,6 +21,8 @@ from quintain.errors import SpecMismatch
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from quintain.typing import Action, Info, LaneMask, Observation, Tree
 
 _ENDS = (f.TERMINATED, f.TRUNCATED, f.DONE)
 
@@ -61,19 +63,19 @@ class EmbodiedEnv(Env):
         self.final_obs = self._allocate_obs()
         self.own = {**self._allocate_obs(), **{name: self._flags() for name in _ENDS}, f.REWARD: self._numbers()}
         self.rows: list[dict[str, torch.Tensor]] = []
-        self.lent: Any = None
+        self.lent: TensorDict | None = None
         self.current_rollout_step = 0
 
     @abstractmethod
-    def advance(self, action: Any) -> None:
+    def advance(self, action: Action) -> None:
         """Applies the action and moves the simulation by one step in all lanes."""
 
     @abstractmethod
-    def write_obs(self, out: Any, lanes: torch.Tensor | None) -> None:
+    def write_obs(self, out: Tree, lanes: torch.Tensor | None) -> None:
         """Writes the observations of the lanes of these ids, or of all, into their rows of `out` [N, ...]."""
 
     @abstractmethod
-    def write_reward(self, out: torch.Tensor, action: Any) -> None:
+    def write_reward(self, out: torch.Tensor, action: Action) -> None:
         """Writes the reward of the step into `out` [N]; `last_action` still holds the action of the step before."""
 
     @abstractmethod
@@ -98,7 +100,7 @@ class EmbodiedEnv(Env):
             self.lent = rollout
         self.current_rollout_step = 0
 
-    def reset(self, lanes: Any = None) -> Any:
+    def reset(self, lanes: LaneMask | None = None) -> Observation:
         mask = torch.ones(self.num_lanes, dtype=torch.bool) if lanes is None else torch.as_tensor(lanes)
         out = build(self.spec.obs, self.own, f.OBS)
         # Rows of lanes that go on must be right too: this may be memory that no step has written.
@@ -106,7 +108,7 @@ class EmbodiedEnv(Env):
         self._start(mask.nonzero().squeeze(1).to(self.device), out)
         return out
 
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Action) -> StepResult:
         now, following = self._memory_of_step()
         obs = build(self.spec.obs, following, f.OBS)
         self.advance(action)
@@ -134,7 +136,7 @@ class EmbodiedEnv(Env):
     def close(self) -> None:
         self.events.close()
 
-    def _start(self, lanes: torch.Tensor, out: Any) -> None:
+    def _start(self, lanes: torch.Tensor, out: Tree) -> None:
         self.start_episodes(lanes)
         self.elapsed_steps[lanes] = 0
         for rows in self.last_action.values():
@@ -146,7 +148,7 @@ class EmbodiedEnv(Env):
         limit = self.max_episode_steps
         return torch.zeros_like(self.elapsed_steps, dtype=torch.bool) if limit is None else self.elapsed_steps >= limit
 
-    def _info(self, task: TaskState) -> dict[str, Any]:
+    def _info(self, task: TaskState) -> Info:
         return {
             "success": task.success.clone(),
             "fail": task.fail.clone(),

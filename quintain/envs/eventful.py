@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain import registry
+from quintain.core import registry
+from quintain.core.rng import Rng
 from quintain.envs.base import Env, StepResult
 from quintain.envs.embodied import EmbodiedEnv
 from quintain.envs.events import INTERVAL, RESET, EnvEventManager, EventCfg
 from quintain.envs.parameters import Parameters
 from quintain.envs.settings import EnvEventSettings
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, State, Values
+    from quintain.settings.base import PartSettings
+    from quintain.typing import Action, Array, Keywords, LaneIds, LaneMask, Mirror, Observation, State, Values
 
 
 class EventfulEnv(Env):
     """Passes everything on and calls the events after each step and reset."""
 
-    def __init__(self, env: Env, cfg: Mapping[str, Any], rng: Rng) -> None:
+    def __init__(self, env: Env, cfg: Mapping[str, EventCfg | Keywords], rng: Rng) -> None:
         self.env = env
         self.spec = env.spec
         self.num_lanes = env.num_lanes
@@ -31,12 +32,12 @@ class EventfulEnv(Env):
         self.notes = env.notes
         self.events = EnvEventManager(cfg, env, rng)
 
-    def reset(self, lanes: Any = None) -> Any:
+    def reset(self, lanes: LaneMask | None = None) -> Observation:
         obs = self.env.reset(lanes)
         self.events.apply(RESET, None if lanes is None else np.flatnonzero(np.asarray(lanes)))
         return obs
 
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Action) -> StepResult:
         result = self.env.step(action)
         self.events.apply(INTERVAL)
         begun = _begun(result)
@@ -44,7 +45,7 @@ class EventfulEnv(Env):
             self.events.apply(RESET, np.flatnonzero(begun))
         return result
 
-    def begin_anew(self, played: Sequence[State]) -> Any:
+    def begin_anew(self, played: Sequence[State]) -> Observation:
         obs = self.env.begin_anew([state["env"] for state in played])
         self.events.apply(RESET)
         return obs
@@ -60,10 +61,10 @@ class EventfulEnv(Env):
         return self.env.action_mask()
 
     @property
-    def mirror(self) -> Any:
+    def mirror(self) -> Mirror | None:
         return self.env.mirror
 
-    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+    def set_parameters(self, values: Parameters, lanes: LaneIds | None = None) -> None:
         self.env.set_parameters(values, lanes)
 
     def require_parameters(self, names: Sequence[str]) -> None:
@@ -96,7 +97,7 @@ class EventfulEnv(Env):
         self.events.load_state_dict(state["events"])
 
 
-def with_events(env: Env, cfg: Mapping[str, Any], rng: Rng) -> Env:
+def with_events(env: Env, cfg: Mapping[str, EventCfg | Keywords], rng: Rng) -> Env:
     """Gives an environment events; with none it stays what it was."""
     if not cfg:
         return env
@@ -111,7 +112,7 @@ def events_of(env: Env) -> EnvEventManager | None:
     return env.events if isinstance(env, EventfulEnv | EmbodiedEnv) else None
 
 
-def cfg_of(settings: Sequence[Any]) -> dict[str, EventCfg]:
+def cfg_of(settings: Sequence[PartSettings]) -> dict[str, EventCfg]:
     """Turns the events of a run file into what the manager takes, by their types."""
     cfg: dict[str, EventCfg] = {}
     for each in settings:
@@ -134,5 +135,5 @@ def _begun(result: StepResult) -> Array:
     return begun if result.aborted is None else begun | _array(result.aborted)
 
 
-def _array(values: Any) -> Array:
+def _array(values: Values) -> Array:
     return values if isinstance(values, np.ndarray) else values.cpu().numpy()

@@ -15,29 +15,40 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
+from quintain.core.registry import import_part
+from quintain.core.rng import Rng
+from quintain.core.state import require_count
 from quintain.errors import EnvError, SettingsError
-from quintain.registry import import_part
-from quintain.rng import Rng
 from quintain.services.user_code import named_failure
-from quintain.typing import State, Stateful
+from quintain.typing import Keyword, Keywords, State, Stateful
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, LaneIds
 
 STARTUP, INTERVAL, STEP, RESET = BUILT_IN_MODES = "startup", "interval", "step", "reset"
 _MISSPELT = 0.85
 """How alike a mode must be to a built-in one to be taken for a typing error: `rest` is, `restart` is not."""
+
+Functor: TypeAlias = Callable[..., Any]
+"""`f(env, lanes, **params)`, or a class that is called with `(cfg, env)` to make one."""
+
+
+class HasLanes(Protocol):
+    """What the manager asks of an environment; functors may ask for more."""
+
+    @property
+    def num_lanes(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class EventCfg:
     """Says what an environment event does and when; any `mode` that is not built in is fired by hand."""
 
-    func: Any
+    func: Functor | str
     """`f(env, lanes, **params)`, a class of such functors that is made with `(cfg, env)`, or module:Name of either."""
     mode: str = RESET
     interval_step: int = 10
@@ -46,7 +57,7 @@ class EventCfg:
     """Whether the steps of an interval are counted over the run, or start again with each lane's episode."""
     is_global: bool = False
     """Whether it is called once for all lanes, with None for the lanes."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Keyword] = field(default_factory=dict)
 
     @property
     def interval(self) -> int:
@@ -56,7 +67,7 @@ class EventCfg:
 class EnvEventManager:
     """Calls the events of one environment. Its counters and its functors' memories are state."""
 
-    def __init__(self, cfg: Mapping[str, EventCfg | Mapping[str, Any]], env: Any, rng: Rng | None = None) -> None:
+    def __init__(self, cfg: Mapping[str, EventCfg | Keywords], env: HasLanes, rng: Rng | None = None) -> None:
         self.env = env
         self.rng = rng or Rng(0)
         self.cfg = _checked(cfg)
@@ -80,7 +91,7 @@ class EnvEventManager:
         modes = dict.fromkeys(each.mode for each in self.cfg.values())
         return {mode: [name for name, each in self.cfg.items() if each.mode == mode] for mode in modes}
 
-    def get_functor(self, name: str) -> Any:
+    def get_functor(self, name: str) -> Functor:
         return self.functors[name]
 
     def get_functor_cfg(self, name: str) -> EventCfg:
@@ -90,7 +101,7 @@ class EnvEventManager:
         """Names the events whose whole name matches a regular expression."""
         return [name for name in self.cfg if re.fullmatch(pattern, name)]
 
-    def apply(self, mode: str, env_ids: Any = None) -> None:
+    def apply(self, mode: str, env_ids: LaneIds | None = None) -> None:
         """Calls the events of a mode; `interval` counts one step and calls what is due in it."""
         if mode not in self.available_modes:
             raise SettingsError(
@@ -108,7 +119,7 @@ class EnvEventManager:
             if each.mode == mode:
                 self._call(name, lanes)
 
-    def reset(self, env_ids: Any = None) -> None:
+    def reset(self, env_ids: LaneIds | None = None) -> None:
         """Tells functors with a `reset` which lanes begin anew, and lets intervals counted by episode begin anew."""
         lanes = np.arange(self.env.num_lanes) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
         for name, counter in self.counters.items():
@@ -165,13 +176,13 @@ class EnvEventManager:
             raise KeyError(f"saved environment events are {sorted(state['firings'])}, not {sorted(self.firings)}")
         for name, counter in self.counters.items():
             np.copyto(counter, state["counters"][name])
-        self.firings = dict(state["firings"])
+        self.firings = {name: require_count(f"firings.{name}", count) for name, count in state["firings"].items()}
         for name, functor in self.functors.items():
             if _has_memory(functor):
                 functor.load_state_dict(state["memories"][name])
 
 
-def _has_memory(functor: Any) -> bool:
+def _has_memory(functor: Functor) -> TypeGuard[Stateful]:
     return isinstance(functor, Stateful)
 
 
@@ -179,7 +190,7 @@ def _named(name: str, doing: str) -> AbstractContextManager[None]:
     return named_failure(f"environment event {name!r} failed {doing}", EnvError, "E0523")
 
 
-def _checked(cfg: Mapping[str, EventCfg | Mapping[str, Any]]) -> dict[str, EventCfg]:
+def _checked(cfg: Mapping[str, EventCfg | Keywords]) -> dict[str, EventCfg]:
     """Returns what each event is to do; refuses what could not be done, with the event's name."""
     made = {name: each if isinstance(each, EventCfg) else _cfg(name, each) for name, each in cfg.items()}
     for name, each in made.items():
@@ -201,7 +212,7 @@ def _require_sense(name: str, cfg: EventCfg) -> None:
         )
 
 
-def _cfg(name: str, given: Any) -> EventCfg:
+def _cfg(name: str, given: Keywords) -> EventCfg:
     if not isinstance(given, Mapping):
         raise SettingsError(
             f"event {name!r} is a {type(given).__name__}; give a mapping such as {{'func': f, 'mode': 'reset'}}, or an "
@@ -216,7 +227,7 @@ def _cfg(name: str, given: Any) -> EventCfg:
     return EventCfg(**given)
 
 
-def _make(name: str, cfg: EventCfg, env: Any) -> Any:
+def _make(name: str, cfg: EventCfg, env: HasLanes) -> Functor:
     part = import_part(f"event {name}", cfg.func) if isinstance(cfg.func, str) else cfg.func
     if not callable(part):
         raise SettingsError(f"event {name!r}: func is {part!r}, which cannot be called", code="E0233")
@@ -224,10 +235,11 @@ def _make(name: str, cfg: EventCfg, env: Any) -> Any:
         return part
     _require_call(name, part.__name__, part, (cfg, env), {})
     with _named(name, "when it was made"):
-        return part(cfg, env)
+        made: Functor = part(cfg, env)
+        return made
 
 
-def _check(name: str, functor: Any, cfg: EventCfg) -> bool:
+def _check(name: str, functor: Functor, cfg: EventCfg) -> bool:
     """Refuses a functor that could not be called as it will be; says whether it wants a random generator."""
     _require_call(name, "__call__", functor, (None, None), cfg.params, optional="rng")
     for method, arguments in (("reset", (None,)), ("flush", (None,)), ("close", ())):
@@ -237,7 +249,7 @@ def _check(name: str, functor: Any, cfg: EventCfg) -> bool:
 
 
 def _require_call(
-    name: str, method: str, function: Callable[..., Any], arguments: tuple[Any, ...], params: Mapping[str, Any], *,
+    name: str, method: str, function: Functor, arguments: tuple[Keyword, ...], params: Mapping[str, Keyword], *,
     optional: str = "",
 ) -> None:  # fmt: skip
     signature = inspect.signature(function)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
-    from quintain.typing import State
+    import torch
+    from numpy.typing import ArrayLike
 
-Parameters = Mapping[str, Any]
+    from quintain.typing import LaneIds, State, Values
+
+Parameters: TypeAlias = Mapping[str, Any]
 """Numbers by name: one for all lanes that are meant, or one for each."""
 LaneParameters = Mapping[int, Mapping[str, float]]
 """The numbers of each lane."""
+Tunable: TypeAlias = Any
+"""An environment whose numbers are its attributes, or one with `set_parameters`; nothing else is asked of it."""
 
 
-def set_attributes(owner: Any, name: str, values: Parameters) -> None:
+def set_attributes(owner: Tunable, name: str, values: Parameters) -> None:
     """Changes numbers of one environment object: by its own `set_parameters(values)`, or as attributes."""
     if callable(getattr(owner, "set_parameters", None)):
         owner.set_parameters(dict(values))
@@ -27,18 +32,18 @@ def set_attributes(owner: Any, name: str, values: Parameters) -> None:
         setattr(owner, key, type(_number(owner, name, key))(value))
 
 
-def require_attributes(owner: Any, name: str, keys: Iterable[str], num_lanes: int = 0) -> None:
+def require_attributes(owner: Tunable, name: str, keys: Iterable[str], num_lanes: int = 0) -> None:
     """Refuses names of attributes that are neither a number nor, of an object that holds all lanes, one for each."""
     for key in keys:
-        if not num_lanes or getattr(getattr(owner, key, None), "shape", ())[:1] != (num_lanes,):
+        if not num_lanes or not _has_rows(getattr(owner, key, None), num_lanes):
             _number(owner, name, key)
 
 
-def set_lane_values(owner: Any, name: str, values: Parameters, lanes: Any, num_lanes: int) -> None:
+def set_lane_values(owner: Tunable, name: str, values: Parameters, lanes: LaneIds | None, num_lanes: int) -> None:
     """Changes attributes of an object that holds all lanes: rows of an array or tensor, or one number for all."""
     for key, value in values.items():
-        now: Any = getattr(owner, key, None)
-        if getattr(now, "shape", ())[:1] == (num_lanes,):
+        now = getattr(owner, key, None)
+        if _has_rows(now, num_lanes):
             rows = slice(None) if lanes is None else _indices(now, lanes)
             now[rows] = value if isinstance(now, np.ndarray) else _tensor_like(now, value)
         elif lanes is not None and _is_number(now):
@@ -62,10 +67,10 @@ def lane_rows(values: Parameters, lanes: Sequence[int]) -> list[dict[str, float]
 class ParameterSetter:
     """Changes numbers of one environment, and knows what it was made with."""
 
-    def __init__(self, name: str, env: Any) -> None:
+    def __init__(self, name: str, env: Tunable) -> None:
         self.name = name
         self.owner = getattr(env, "unwrapped", env)
-        self.as_made: dict[str, Any] = {}
+        self.as_made: dict[str, float] = {}
 
     def set(self, values: Parameters) -> None:
         now = {key: getattr(self.owner, key, None) for key in values if key not in self.as_made}
@@ -118,7 +123,7 @@ class ParameterLog:
         self.changes = [[(int(step), dict(values)) for step, values in lane] for lane in state["changes"]]
 
 
-def _number(owner: Any, name: str, key: str) -> Any:
+def _number(owner: Tunable, name: str, key: str) -> float:
     now = getattr(owner, key, None)
     if _is_number(now):
         return now
@@ -127,7 +132,7 @@ def _number(owner: Any, name: str, key: str) -> Any:
     raise EnvError(f"env {name!r} has no parameter {key!r}; {has}", code="E0521")
 
 
-def _indices(now: Any, lanes: Any) -> Any:
+def _indices(now: Values, lanes: LaneIds) -> Values:
     if isinstance(now, np.ndarray):
         return np.asarray(lanes)
     import torch
@@ -135,11 +140,15 @@ def _indices(now: Any, lanes: Any) -> Any:
     return torch.as_tensor(lanes, device=now.device)
 
 
-def _tensor_like(now: Any, value: Any) -> Any:
+def _tensor_like(now: torch.Tensor, value: ArrayLike) -> torch.Tensor:
     import torch
 
     return torch.as_tensor(value, dtype=now.dtype, device=now.device)
 
 
-def _is_number(value: object) -> bool:
+def _has_rows(value: object, num_lanes: int) -> TypeGuard[Values]:
+    return bool(getattr(value, "shape", ())[:1] == (num_lanes,))
+
+
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from quintain.registry import Registration
+from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Range, Settings
 from quintain.settings.choice import Choice
+from quintain.typing import JsonObject, Keywords
 
 
 class EnvEventSettings(PartSettings):
@@ -28,7 +29,7 @@ class EnvEventSettings(PartSettings):
     is_global: bool = False
     """Call it once for all lanes instead of with the lanes that are due."""
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> Keywords:
         """Returns the keyword arguments of the function: every field of its own."""
         own = type(self).model_fields.keys() - EnvEventSettings.model_fields.keys()
         return {name: getattr(self, name) for name in type(self).model_fields if name in own}
@@ -57,13 +58,19 @@ class EnvSettings(PartSettings):
     """What happens inside the training lanes' steps and resets."""
 
 
+class NoEnvSettings(PartSettings):
+    """Stands where a run has no environment: beside `experiment.loop`."""
+
+    num_lanes: ClassVar[int] = 0
+
+
 class GymSettings(EnvSettings):
     """Runs any Gymnasium environment by its id, or one of yours by module:Name."""
 
     id: str = Field(min_length=1)
     """Gymnasium id such as CartPole-v1, or module:Name of a class or factory."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Keywords = Field(default_factory=dict)
     """Arguments passed on to the environment."""
 
     vectorization: Literal["lanes", "native"] = "lanes"
@@ -89,7 +96,7 @@ class NativeSettings(EnvSettings):
     ]
     """Gymnasium's name of the task."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Keywords = Field(default_factory=dict)
     """Parameters of the task by Gymnasium's names, such as gravity."""
 
     max_episode_steps: Count | None = None
@@ -102,7 +109,7 @@ class EnvPoolSettings(EnvSettings):
     id: str = Field(min_length=1)
     """EnvPool's name of the task, such as Pong-v5."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Keywords = Field(default_factory=dict)
     """Arguments passed on to envpool.make."""
 
     num_threads: Count | None = None
@@ -185,17 +192,22 @@ class AgentsSettings(PartSettings):
 
     has_agents: ClassVar[bool] = True
     """Whether agents come and go, so that there are trajectories in place of lanes."""
-    behavior_defaults: ClassVar[Mapping[str, object]] = {"rollout": {"type": "trajectories"}, "events": []}
-    """What behaviours have where nobody says otherwise: there is nothing to evaluate them in yet."""
+    artifacts: ClassVar[str] = "quintain.behaviors.files:BehaviorFiles"
+    """module:Name of the files that a run of such an environment leaves beside its checkpoints."""
+    behavior_defaults: ClassVar[JsonObject] = {"rollout": {"type": "trajectories"}, "events": []}
+    """What behaviours have by default: copies of an environment to evaluate them in may be dear."""
 
     id: str = Field(min_length=1)
     """module:Name of a class or factory that makes something like ML-Agents' BaseEnv."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Keywords = Field(default_factory=dict)
     """Arguments passed on to it, beside `seed` and `worker_id` where it takes them."""
 
     num_lanes: Count = 1
     """Copies of the environment that are stepped together."""
+
+    on_nonfinite: Literal["error", "drop_episode", "clamp"] = "error"
+    """What to do with NaN and infinity: stop, leave the agent's episode out, or put finite numbers there."""
 
     parameters: dict[str, float] = Field(default_factory=dict)
     """Numbers of the task by name, for an environment with `set_parameters` or `set_float_parameter`."""
@@ -228,9 +240,10 @@ class AgentsSettings(PartSettings):
 
 REGISTERED = (
     Registration("env", "agents", AgentsSettings, "quintain.envs.agents.factory:agent_env"),
-    Registration("env", "gym", GymSettings, "quintain.envs.gymnasium:gym_env"),
+    Registration("env", "gym", GymSettings, "quintain.envs.gym.make:gym_env"),
+    Registration("env", "none", NoEnvSettings, "quintain.envs.base:no_env"),
     Registration("env", "native", NativeSettings, "quintain.envs.native.env:NativeEnv"),
-    Registration("env", "envpool", EnvPoolSettings, "quintain.envs.envpool:envpool_env"),
+    Registration("env", "envpool", EnvPoolSettings, "quintain.envs.gym.envpool:envpool_env"),
     Registration(
         "env_event",
         "randomize_parameters",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from quintain.envs.base import Env
+    from quintain.typing import Array
+
 
 def randomize_parameters(
-    env: Any, lanes: Any, rng: np.random.Generator, ranges: dict[str, tuple[float, float]]
+    env: Env, lanes: Array | None, rng: np.random.Generator, ranges: dict[str, tuple[float, float]]
 ) -> None:
     """Draws each named parameter of the environment anew between its low and its high, for each lane by itself."""
     size = () if lanes is None else len(lanes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quintain.data.rollout import Rollout
-from quintain.envs.faults import FaultKeeper, FaultNews, LaneFault
+from quintain.envs.hosts.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, IN_ORDER, Answer, Command, Report
 from quintain.placements.snapshots import Snapshot, load_snapshot

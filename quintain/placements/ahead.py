@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quintain.core.state import as_tensor
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
-from quintain.envs.faults import FaultKeeper
+from quintain.envs.hosts.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, Answer, Command, Report
 from quintain.placements.outpost import WatchedOutpost
@@ -26,9 +27,8 @@ from quintain.placements.snapshots import Snapshot, take_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.source import both
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.sync_collector import EpisodeListener, StepListener
-from quintain.services.supervisor import Supervisor
-from quintain.state import as_tensor
+from quintain.rollouts.sync_collector import EpisodeListener, StepListener, never
+from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.typing import Metrics, State
@@ -80,7 +80,7 @@ class AheadSource:
             if should_stop():
                 break
             self._order(store)
-            if not self._hear():
+            if not self._hear(should_stop):
                 break
         if not store.ready():
             self._interrupt()
@@ -132,7 +132,7 @@ class AheadSource:
     def pause(self, should_stop: Callable[[], bool]) -> None:
         """Waits until all that was ordered is done, or stops after the current step if there is no time for that."""
         while self.sent and not should_stop():
-            self._hear()
+            self._hear(should_stop)
         self._interrupt()
 
     def close(self) -> None:
@@ -232,9 +232,9 @@ class AheadSource:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def _hear(self) -> bool:
+    def _hear(self, should_stop: Callable[[], bool] = never) -> bool:
         """Waits a little for an answer; returns False if it is that the collector stopped before it was done."""
-        answer = self.outpost.receive(LOOK_SECONDS)
+        answer = self.outpost.receive(LOOK_SECONDS, should_stop)
         if answer is None:
             return True
         report = self.reports[-self._num_open] if answer.report is not None else None

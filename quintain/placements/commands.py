@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from quintain.envs.faults import FaultNews
+from quintain.envs.hosts.faults import FaultNews
 
 FILL = "fill"
 IN_ORDER = frozenset({FILL, "set_env_parameters", "end_episode", "trigger"})

@@ -14,10 +14,11 @@ from typing import Any
 
 from quintain.errors import CollectorDied, NonFiniteError, QuintainError
 from quintain.placements.remote_errors import RemoteTraceback, error_from
-from quintain.services.packed_state import unpack_value
-from quintain.services.supervisor import Supervisor
+from quintain.services.checkpoints.packed_state import unpack_value
+from quintain.services.processes.child_environment import withheld_note
+from quintain.services.processes.supervisor import Supervisor
 
-CHILD_MODULE = "quintain.collector_process"
+CHILD_MODULE = "quintain.runs.collector_process"
 START_SECONDS = 300.0
 """How long the other process may take to import everything and to make the environment."""
 _LAST_WORDS_SECONDS = 2.0
@@ -27,6 +28,7 @@ class Conversation:
     """Starts the process, talks to it, and turns its end into an error that is raised at every further word."""
 
     def __init__(self, plan: Mapping[str, Any], pass_environment: Sequence[str]) -> None:
+        self.withheld = withheld_note(pass_environment)
         self.supervisor = Supervisor([CHILD_MODULE], pass_environment)
         self.child = self.supervisor.start("collector", f"{CHILD_MODULE}:serve")
         self.failure: QuintainError | None = None
@@ -64,8 +66,10 @@ class Conversation:
             words = self.hear(START_SECONDS)
             if words is None:
                 raise CollectorDied(f"the collector's process was not ready after {START_SECONDS:g} s", code="E0541")
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, QuintainError):
+                error.notes = (*error.notes, *self.withheld)
             raise
         return words
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quintain.envs.base import Env
 from quintain.errors import QuintainError
 from quintain.placements.commands import Answer, Command
-from quintain.services.supervisor import Supervisor
+from quintain.rollouts.sync_collector import never
+from quintain.services.processes.supervisor import Supervisor
 
 
 class Outpost(Protocol):
@@ -21,8 +22,11 @@ class Outpost(Protocol):
     @property
     def supervisors(self) -> Sequence[Supervisor]: ...
     def send(self, command: Command) -> None: ...
-    def receive(self, seconds: float) -> Answer | None:
-        """Returns the next answer, or None if there is none in time; raises what ended the collector."""
+    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer | None:
+        """Returns the next answer, or None if there is none in time; raises what ended the collector.
+
+        An actor that works only while it is waited for asks `should_stop` after every step.
+        """
 
     def interrupt(self, is_wanted: bool) -> None:
         """Lets the collector stop after its current step and do nothing further in the order of commands."""
@@ -54,9 +58,9 @@ class WatchedOutpost:
         self.silent_seconds = 0.0
         self.outpost.send(command)
 
-    def receive(self, seconds: float) -> Answer | None:
+    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer | None:
         """Returns the next answer, or None; raises what ended the collector, or that it does nothing."""
-        answer = self.outpost.receive(seconds)
+        answer = self.outpost.receive(seconds, should_stop)
         pulse = self.outpost.pulse
         if answer is not None or pulse != self.pulse:
             self.pulse, self.silent_seconds = pulse, 0.0

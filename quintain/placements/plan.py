@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from quintain.data.rollout import Allocator, Rollout
 from quintain.envs.base import Env
-from quintain.envs.hosting import Hosting
+from quintain.envs.hosts.hosting import Hosting
 from quintain.policies.base import Policy
 from quintain.rollouts.source import Collector, RolloutSource
 from quintain.rollouts.sync_collector import EpisodeListener

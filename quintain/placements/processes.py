@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quintain.data.rollout import Rollout
@@ -25,8 +25,8 @@ from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out
 from quintain.placements.snapshots import alignment_of
 from quintain.placements.wire import answer_from, contents, parcel
 from quintain.policies.base import Policy
-from quintain.rollouts.sync_collector import EpisodeListener
-from quintain.services import unnamed_memory
+from quintain.rollouts.sync_collector import EpisodeListener, never
+from quintain.services.processes import unnamed_memory
 
 
 class ProcessesPlacement:
@@ -76,7 +76,7 @@ class CollectorProcess:
         self._unanswered.append((command, descriptor))
         self.conversation.say({"do": command.do}, [descriptor])
 
-    def receive(self, seconds: float) -> Answer | None:
+    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer | None:
         words = self.conversation.hear(seconds)
         if words is None:
             return None

@@ -21,7 +21,7 @@ from quintain.errors import QuintainError, RankError
 from quintain.placements.remote_errors import error_from, words_of
 
 if TYPE_CHECKING:
-    from quintain.world import Gloo
+    from quintain.core.process_group import Gloo
 
 END_SECONDS = 5.0
 """How long a rank may take to end by itself once the run is over."""
@@ -117,7 +117,7 @@ def meet_on_this_machine(rank: int, size: int, place: str) -> Gloo:
     """Meets the ranks that were started on this machine, over the loopback interface only."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]  # public, and not in torch's own list
 
-    from quintain.world import Gloo
+    from quintain.core.process_group import Gloo
 
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"

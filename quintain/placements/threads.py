@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,8 +29,8 @@ from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import ThreadsSettings
 from quintain.placements.snapshots import align, alignment_of, make_snapshot
 from quintain.policies.base import Policy
-from quintain.rollouts.sync_collector import EpisodeListener
-from quintain.services.supervisor import Supervisor
+from quintain.rollouts.sync_collector import EpisodeListener, never
+from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     Inbox = queue.Queue[Command | None]
@@ -89,7 +89,7 @@ class CollectorThread:
     def send(self, command: Command) -> None:
         self._inbox.put(command, timeout=_END_SECONDS)
 
-    def receive(self, seconds: float) -> Answer | None:
+    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer | None:
         if self._failure is None:
             try:
                 answer = self._outbox.get(timeout=seconds)

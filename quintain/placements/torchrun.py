@@ -13,3 +13,9 @@ def place_in_torchrun() -> tuple[int, int] | None:
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     return (rank, size) if size > 1 else None
+
+
+def is_follower() -> bool:
+    """Says whether torchrun started this process as another rank than the first."""
+    place = place_in_torchrun()
+    return place is not None and place[0] > 0

@@ -9,11 +9,11 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from quintain.envs.faults import FaultNews, LaneFault
+from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import EnvError
 from quintain.placements.commands import Answer, Report
-from quintain.services import unnamed_memory
-from quintain.services.packed_state import pack_value, unpack_value
+from quintain.services.checkpoints.packed_state import pack_value, unpack_value
+from quintain.services.processes import unnamed_memory
 
 
 def answer_in_words(answer: Answer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quintain.lazy import lazy_names, registrar
+from quintain.core.lazy import lazy_names, registrar
 
 register = registrar("policy")
 __getattr__, __dir__, __all__ = lazy_names(

@@ -7,27 +7,25 @@ they share the trunk; with observation groups of their own each has its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
-from quintain.policies.kernel_rule import why_plain
 from quintain.policies.memory import Memory
-from quintain.policies.networks import Mlp, mlp
+from quintain.policies.networks import Mlp, first_layers, mlp
+from quintain.policies.normalizer import Fold
 from quintain.policies.settings import ActorCriticSettings
 from quintain.policies.spec_rules import observed, refuse_misfits
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
-    from quintain.policies.compiled_acting import CompiledActing
     from quintain.typing import Array
 
 
@@ -62,6 +60,10 @@ class Trunk(nn.Module):
         assert state is not None
         return self.memory.replay(features, state, batch[f.FIRST])
 
+    def observe(self, obs: Mapping[str, Array], *networks: nn.Module) -> list[Fold]:
+        """Learns the scale of observations; its move is folded into the memory, or else into the networks behind."""
+        return self.encoder.observe(obs, first_layers(*networks) if self.memory is None else [self.memory.first_layer])
+
 
 class ActorCritic(Policy):
     """Actor and critic for any mixture of observations and actions, with or without memory."""
@@ -77,6 +79,7 @@ class ActorCritic(Policy):
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
         self.rng = rng or Rng(0)
+        self.predict_rng = self.rng.child("predict")
         generator = self.rng.torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
@@ -108,22 +111,15 @@ class ActorCritic(Policy):
         """What actor and critic see through; often the same."""
         return self.trunk.encoder, (self.critic_trunk or self.trunk).encoder
 
-    @cached_property
-    def why_plain(self) -> str:
-        return why_plain(self)
-
-    @cached_property
-    def kernels(self) -> CompiledActing | None:
-        """What acts in place of the modules, if anything does."""
-        if self.why_plain:
-            return None
-        from quintain.policies.compiled_acting import CompiledActing
-
-        return CompiledActing(self)
+    @property
+    def memories(self) -> list[Memory]:
+        """What it remembers with: nothing, one memory that actor and critic share, or one for each."""
+        trunks = [self.trunk] if self.critic_trunk is None else [self.trunk, self.critic_trunk]
+        return [trunk.memory for trunk in trunks if trunk.memory is not None]
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        if slot.arrays and self.kernels is not None:
-            self.kernels.act(slot, deterministic=deterministic)
+        if slot.arrays and self.accelerator is not None:
+            self.accelerator.act(slot, state, deterministic=deterministic)
             return
         slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))
 
@@ -131,13 +127,17 @@ class ActorCritic(Policy):
         """Writes the action and its log-probability and returns the features that the critic sees."""
         features, value_features = self._step(slot.leaves, state, keep=True)
         output = self.actor(features)
-        mask = slot.leaves.get(f.ACTION_MASK)
+        mask = slot.mask()
         if deterministic:
             slot.log_prob.copy_(self.head.mode(output, slot.leaves, mask))
         else:
             slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, mask))
         if f.COMPONENTS in slot.leaves:
-            slot.leaves[f.COMPONENTS].copy_(self.head.evaluate_components(output, slot.leaves, mask)[0])
+            components = slot.leaves[f.COMPONENTS]
+            if self.head.is_one_choice:
+                components.copy_(slot.log_prob.unsqueeze(1))
+            else:
+                components.copy_(self.head.evaluate_components(output, slot.leaves, mask)[0])
         return value_features
 
     def keep_components(self) -> None:
@@ -154,17 +154,16 @@ class ActorCritic(Policy):
                 return
             self.critic = critic.with_outputs(num_values, 1.0, self.rng.torch_generator("values")).to(self.device)
         self.num_values = num_values
-        # Both may have been asked for while there was one value.
-        for name in ("why_plain", "kernels"):
-            self.__dict__.pop(name, None)
+        # One that was set before knows the old critic.
+        self.accelerator = None
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)
         if self.state_size:
             rows = self.obs_rows(obs)
             named[f.FIRST] = torch.zeros(len(rows), dtype=torch.bool, device=rows.device) if first is None else first
-        if self.kernels is not None:
-            return self.kernels.values(named)
+        if self.accelerator is not None:
+            return self.accelerator.values(named, state)
         _, value_features = self._step(named, state, keep=False)
         value: torch.Tensor = self.critic(value_features).squeeze(-1)
         return value
@@ -175,7 +174,8 @@ class ActorCritic(Policy):
 
     def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Returns log-probability and entropy of given actions by name, and the features that the critic sees."""
-        states = self._states(batch.get(f.POLICY_STATE))
+        saved = batch.get(f.POLICY_STATE)
+        states = (None, None) if saved is None else self._states(saved)
         features = self.trunk.replay(batch, states[0])
         value_features = features if self.critic_trunk is None else self.critic_trunk.replay(batch, states[1])
         output, mask = self.actor(features), batch.get(f.ACTION_MASK)
@@ -196,10 +196,11 @@ class ActorCritic(Policy):
     def env_action(self, slot: Slot) -> Any:
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        for trunk in (self.trunk, self.critic_trunk):
-            if trunk is not None:
-                trunk.encoder.observe(obs)
+    def observe(self, obs: Mapping[str, Array]) -> list[Fold]:
+        critics = [self.critic] if self.has_values else []
+        if self.critic_trunk is None:
+            return self.trunk.observe(obs, self.actor, *critics)
+        return [*self.trunk.observe(obs, self.actor), *self.critic_trunk.observe(obs, *critics)]
 
     def _step(
         self, step: Mapping[str, torch.Tensor], state: torch.Tensor | None, *, keep: bool
@@ -220,7 +221,5 @@ class ActorCritic(Policy):
             state.copy_(torch.cat((after, value_after), dim=1))
         return features, value_features
 
-    def _states(self, state: torch.Tensor | None) -> tuple[Any, Any]:
-        if state is None:
-            return None, None
+    def _states(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return state[:, : self.trunk.state_size], state[:, self.trunk.state_size :]

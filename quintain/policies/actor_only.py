@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Slot, values_shape
 from quintain.data.spec import BehaviorSpec
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorOnlySettings
-from quintain.rng import Rng
 
 
 class ActorOnly(ActorCritic):
@@ -32,8 +32,8 @@ class ActorOnly(ActorCritic):
         del self.critic
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        if slot.arrays and self.kernels is not None:
-            self.kernels.act(slot, deterministic=deterministic)
+        if slot.arrays and self.accelerator is not None:
+            self.accelerator.act(slot, state, deterministic=deterministic)
             return
         self.choose(slot, state, deterministic=deterministic)
         slot.value.zero_()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from quintain.core.process_group import World
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.env_values import env_shape, from_env, to_env
 from quintain.data.masks import mask_rows
@@ -17,14 +19,25 @@ from quintain.data.rollout import Rollout, Slot
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.heads import NoiseSpec
-from quintain.policies.normalizer import ObsNormalizer
-from quintain.rng import Rng
-from quintain.world import World
+from quintain.policies.normalizer import Fold, ObsNormalizer
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from quintain.typing import Array
+
+
+class ActingAccelerator(Protocol):
+    """Acts and values in place of a policy's modules: equal to rounding, in less time."""
+
+    def act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> None:
+        """Does what `Policy.act` does, in a slot that has arrays."""
+
+    def values(self, obs: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
+        """Returns the critic's value [B] of observations, by field name; no hidden state moves."""
+
+    def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
+        """Returns the leaves of a step's action with continuous ones squashed into their bounds."""
 
 
 class Policy(nn.Module, ABC):
@@ -40,11 +53,12 @@ class Policy(nn.Module, ABC):
     """Values of each observation: one, or one for each of several reward streams."""
     has_values: ClassVar[bool] = True
     """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
-
-    @property
-    def why_plain(self) -> str:
-        """Why it acts by torch's own operations; empty where it acts by compiled kernels."""
-        return "this policy has no kernels"
+    predict_rng: Rng = Rng(0).child("predict")
+    """Streams that `predict` and `get_action` draw from where the caller names none."""
+    num_predictions: int = 0
+    """Draws from those streams so far. Not saved: nothing that is trained depends on it."""
+    accelerator: ActingAccelerator | None = None
+    """Acts in place of the modules where it is set; `quintain.compiled.accelerate` sets it. A copy has its own."""
 
     @abstractmethod
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
@@ -82,8 +96,12 @@ class Policy(nn.Module, ABC):
         """Returns the step's action as the environment takes it, in the spec's own shape."""
         return slot.action
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+    def observe(self, obs: Mapping[str, Array]) -> Sequence[Fold] | None:
+        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update.
+
+        Returns the layers that the move was folded into, for the optimizer's moments.
+        """
+        return None
 
     def join(self, world: World) -> None:
         """Lets the observations' scale be that of what all ranks observe."""
@@ -112,17 +130,23 @@ class Policy(nn.Module, ABC):
         *,
         deterministic: bool = True,
         action_mask: Any = None,
-        rng: Rng | None = None,
+        rng: Rng | np.random.Generator | None = None,
+        seed: int | None = None,
     ) -> tuple[Any, Any]:
         """Returns what to do in one observation or in a batch of them, ready for `env.step`, and the next state.
 
         A policy with memory takes the state it returned last, or None at the start of an episode; without memory the
         state stays None. The mask is taken from the observation if it is there; without one all choices are allowed.
-        With `deterministic=False` the draw is that of `rng` (a fresh `Rng(0)` unless given), so a caller who wants
-        different draws passes different streams.
+
+        With `deterministic=False` the action is sampled, from a stream of the policy's own that moves on with every
+        call. For repeatable actions pass a numpy generator as `rng`, which moves on by itself, or a `seed`, which gives
+        the same numbers at every call, as its `Rng` does. Training is not disturbed.
         """
+        if rng is not None and seed is not None:
+            raise SettingsError("predict() got both rng and seed; pass one of them")
         rows, is_single = self._read_obs(obs)
-        slot, memory = self._one_step(rows, state, rng)
+        source = None if deterministic else self._draws(rng if seed is None else Rng(seed))
+        slot, memory = self._one_step(rows, state, source)
         if action_mask is None and self.spec.mask_size and isinstance(obs, Mapping):
             action_mask = obs.get(f.ACTION_MASK)
         if action_mask is not None:
@@ -154,13 +178,15 @@ class Policy(nn.Module, ABC):
             raise SpecMismatch(f"predict() got {error}") from error
         memory.copy_(torch.from_numpy(rows))
 
-    def get_action(self, step: TensorDict, *, deterministic: bool = False, rng: Rng | None = None) -> TensorDict:
-        """Writes action, sample_log_prob and value into a TensorDict that has `obs`."""
+    def get_action(
+        self, step: TensorDict, *, deterministic: bool = False, rng: Rng | np.random.Generator | None = None
+    ) -> TensorDict:
+        """Writes action, sample_log_prob and value into a TensorDict that has `obs`; draws as `predict` does."""
         rows = {
             name: step[tuple(name.split("."))].reshape(-1, *leaf.shape).cpu().numpy()
             for name, leaf in leaves(self.spec.obs, f.OBS).items()
         }
-        slot, memory = self._one_step(rows, None, rng)
+        slot, memory = self._one_step(rows, None, None if deterministic else self._draws(rng))
         with torch.no_grad():
             self.act(slot, memory, deterministic=deterministic)
         results = {name: slot.leaves[name] for name in leaves(self.spec.action, f.ACTION)}
@@ -178,6 +204,15 @@ class Policy(nn.Module, ABC):
         value = self.value_of(build(self.spec.obs, rows, f.OBS), self.initial_state(num_rows))
         step[f.VALUE] = value.reshape(*step.batch_size, *value.shape[1:])
         return step
+
+    def _draws(self, rng: Rng | np.random.Generator | None) -> Rng:
+        """Returns the streams of one prediction: those given, the next of a generator, or the next of its own."""
+        if isinstance(rng, np.random.Generator):
+            return Rng(int(rng.integers(2**63)))
+        if rng is not None:
+            return rng
+        self.num_predictions += 1
+        return self.predict_rng.child(str(self.num_predictions))
 
     def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
         """Makes a block of one step that holds these observations, its noise, and the memory to act with."""

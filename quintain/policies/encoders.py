@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
 from quintain.policies.networks import BareConv2d, linear
-from quintain.policies.normalizer import ObsNormalizer
+from quintain.policies.normalizer import FirstLayer, Fold, ObsNormalizer
 from quintain.policies.settings import NetworkSettings
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+SMALLEST_STRIDED = 20
+"""The shorter side, in pixels, from which the strides of a simple encoder fit."""
+SMALLEST_LARGE = 36
+"""The shorter side from which three convolutions fit, and the arithmetic takes longer than its beginning."""
+
+
+MAX_FREE = 8
+"""Pieces of memory that an encoder keeps for patches."""
+MAX_PATCH_VALUES = 1 << 18
+"""Values of patches up to which convolutions by patches are faster: a megabyte of them."""
 
 
 class Encoder(nn.Module):
@@ -35,7 +47,10 @@ class Encoder(nn.Module):
         self.numbers = {k: s for k, s in specs.items() if isinstance(s, BoxSpec) and k not in images}
         self.choices = {k: s for k, s in specs.items() if not isinstance(s, BoxSpec)}
         self.image_names = list(images)
-        self.images = nn.ModuleList(ImageEncoder(s, settings.image_features, generator) for s in images.values())
+        is_simple = settings.image_encoder == "simple"
+        self.images = nn.ModuleList(
+            ImageEncoder(s, settings.image_features, generator, is_simple=is_simple) for s in images.values()
+        )
         num_numbers = sum(spec.size for spec in self.numbers.values())
         self.normalizer = (
             ObsNormalizer(num_numbers, settings.obs_clip) if settings.normalize_obs and num_numbers else None
@@ -48,18 +63,34 @@ class Encoder(nn.Module):
         if self.is_plain:
             (name,) = self.numbers
             return self._scaled(obs[name].reshape(obs[name].shape[0], -1).float())
+        parts = self.beside_images(obs)
+        parts += [encode(obs[name]) for name, encode in self.named_images.items()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    @property
+    def named_images(self) -> dict[str, ImageEncoder]:
+        """What encodes images, by the field of each."""
+        return dict(zip(self.image_names, cast("Iterable[ImageEncoder]", self.images), strict=True))
+
+    def beside_images(self, obs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the features that stand before those of images: scaled numbers and one-hot choices."""
         parts = []
         if self.numbers:
             numbers = [obs[name].reshape(obs[name].shape[0], -1).float() for name in self.numbers]
             parts.append(self._scaled(torch.cat(numbers, dim=1)))
-        parts += [_one_hot(obs[name], spec) for name, spec in self.choices.items()]
-        parts += [encode(obs[name]) for name, encode in zip(self.image_names, self.images, strict=True)]
-        return torch.cat(parts, dim=1)
+        return [*parts, *(_one_hot(obs[name], spec) for name, spec in self.choices.items())]
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        """Learns the scale of the numbers from a batch."""
-        if self.normalizer is not None:
-            self.normalizer.update(np.concatenate([obs[n].reshape(len(obs[n]), -1) for n in self.numbers], axis=1))
+    def observe(self, obs: Mapping[str, Array], readers: Iterable[FirstLayer] = ()) -> list[Fold]:
+        """Learns the scale of the numbers from a batch, and folds its move into the layers that read the features."""
+        if self.normalizer is None:
+            return []
+        move = self.normalizer.update(
+            np.concatenate([obs[n].reshape(len(obs[n]), math.prod(obs[n].shape[1:])) for n in self.numbers], axis=1)
+        )
+        folds = [] if move is None else [Fold(layer, move) for layer in readers]
+        for fold in folds:
+            fold.apply()
+        return folds
 
     def share_scale(self, other: Encoder) -> None:
         """Scales numbers as another does from now on; the scale is no longer part of this module."""
@@ -73,37 +104,128 @@ class Encoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Three convolutions and a linear layer (Mnih et al. 2015); two small convolutions for images under 36 pixels."""
+    """Three convolutions and a linear layer (Mnih et al. 2015); two for images under 36 pixels, of 3x3 under 20.
 
-    def __init__(self, spec: BoxSpec, output_size: int, generator: torch.Generator) -> None:
+    Layers are leaky (decision 0029): the last has thousands of inputs, which one step of Adam may move all alike, and a
+    feature that is then zero for every image would never learn again.
+
+    A simple one has two wide strides at any size, as ML-Agents' encoder of that name: a tenth of the arithmetic.
+    """
+
+    def __init__(self, spec: BoxSpec, output_size: int, generator: torch.Generator, *, is_simple: bool = False) -> None:
         super().__init__()
         # The channel axis is the shorter of the first and the last; stacked frames come first, colours last.
         self.is_channel_last = spec.shape[2] <= spec.shape[0]
         channels = spec.shape[2] if self.is_channel_last else spec.shape[0]
         height, width = spec.shape[:2] if self.is_channel_last else spec.shape[1:]
+        self.shape = (channels, height, width)
         self.scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
-        shapes: Sequence[tuple[int, int, int]] = (
-            ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if min(height, width) >= 36 else ((16, 3, 1), (32, 3, 1))
-        )
+        side = min(height, width)
+        self.is_small = side < SMALLEST_LARGE
+        self.free_patches: list[torch.Tensor] = []
+        """Memory for patches that no graph holds: the system would take it back, and clear it, at every minibatch."""
+        shapes: Sequence[tuple[int, int, int]]
+        if side < SMALLEST_STRIDED:
+            shapes = ((16, 3, 1), (32, 3, 1))
+        elif is_simple or self.is_small:
+            shapes = ((16, 8, 4), (32, 4, 2))
+        else:
+            shapes = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+        # Learning takes up to a third less with the channels innermost, but not through kernels of three pixels.
+        self.memory_format = torch.contiguous_format if shapes[0][1] == 3 else torch.channels_last
         layers: list[nn.Module] = []
+        (_, kernel, stride), *_ = shapes
+        num_patches = ((height - kernel) // stride + 1) * ((width - kernel) // stride + 1)
+        self.num_patch_values = num_patches * channels * kernel**2
+        """Values in all patches of one image before the first layer, which has the most."""
         for out_channels, kernel, stride in shapes:
-            layers += [_convolution(channels, out_channels, kernel, stride, generator), nn.ReLU(inplace=True)]
+            layers += [_convolution(channels, out_channels, kernel, stride, generator), nn.LeakyReLU(inplace=True)]
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         last = linear(channels * height * width, output_size, math.sqrt(2.0), generator)
-        self.layers = nn.Sequential(*layers, nn.Flatten(), last, nn.ReLU())
+        self.layers = nn.Sequential(*layers, nn.Flatten(), last, nn.LeakyReLU(inplace=True))
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         pixels = image.permute(0, 3, 1, 2) if self.is_channel_last else image
-        # Learning takes a fifth less with the channels innermost; bytes are rearranged faster than floats.
-        pixels = pixels.contiguous(memory_format=torch.channels_last).float()
-        first, *others = self.layers
-        assert isinstance(first, nn.Conv2d)
-        # To scale the weights is to scale the pixels, with a thousandth of the numbers.
-        features = functional.conv2d(pixels, first.weight * self.scale, first.bias, first.stride)
-        for layer in others:
-            features = layer(features)
-        return features
+        # Bytes are rearranged faster than floats.
+        features = pixels.contiguous(memory_format=self.memory_format).float()
+        # Only where gradients are wanted: torch's own convolutions of many images are faster forwards, not backwards.
+        # And only where they are few: memory for more patches is given back to the system and zeroed at every call.
+        by_patches = (
+            self.is_small
+            and self.memory_format is torch.channels_last
+            and len(image) * self.num_patch_values <= MAX_PATCH_VALUES
+            and torch.is_grad_enabled()
+        )
+        *convolutions, last = self.weighted
+        for number, layer in enumerate(convolutions):
+            assert isinstance(layer, nn.Conv2d)
+            # To scale the weights is to scale the pixels, with a thousandth of the numbers.
+            weight = layer.weight if self.scale == 1.0 or number else layer.weight * self.scale
+            if by_patches and features.device.type == "cpu":
+                features = leaky_convolution(features, weight, layer.bias, layer.stride[0], self.free_patches)
+            else:
+                features = functional.leaky_relu_(functional.conv2d(features, weight, layer.bias, layer.stride))
+        return functional.leaky_relu_(functional.linear(features.flatten(1), last.weight, last.bias))
+
+    @property
+    def weighted(self) -> list[nn.Conv2d | nn.Linear]:
+        """The layers with weights: calling the modules would take longer than the arithmetic of a small image."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Conv2d | nn.Linear)]
+
+
+class LeakyConvolution(torch.autograd.Function):
+    """A convolution and leaky ReLU of few pixels as products with their patches: two thirds of the time, to and fro.
+
+    Images are [N, C, H, W] with the channels innermost in memory, and so are the outputs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, stride: int, free: list[torch.Tensor]
+    ) -> torch.Tensor:
+        num_images, channels, height, width = images.shape
+        num_filters, kernel = weight.shape[0], weight.shape[2]
+        rows, columns = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        steps = (channels * height * width, stride * width * channels, stride * channels, width * channels, 1)
+        # A row of a patch is one stretch of memory: as many pixels as the kernel is wide, each with its channels.
+        shape = (num_images, rows, columns, kernel, kernel * channels)
+        number = next((i for i, each in enumerate(free) if each.shape == shape), -1)
+        memory = free.pop(number) if number >= 0 else images.new_empty(shape)
+        patches = memory.copy_(images.as_strided(shape, steps)).view(num_images * rows * columns, -1)
+        filters = weight.permute(0, 2, 3, 1).reshape(num_filters, -1)
+        outputs = functional.leaky_relu_(torch.addmm(bias, patches, filters.t()))
+        ctx.save_for_backward(patches, filters, outputs)
+        ctx.geometry, ctx.memory, ctx.free = (*images.shape, kernel, stride, rows, columns), memory, free
+        return outputs.view(num_images, rows, columns, num_filters).permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, by_outputs: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, None, None]:
+        patches, filters, outputs = ctx.saved_tensors
+        num_images, channels, height, width, kernel, stride, rows, columns = ctx.geometry
+        by_outputs = by_outputs.permute(0, 2, 3, 1).reshape(outputs.shape)
+        # From the outputs, which have the signs of the sums.
+        by_sums = torch.ops.aten.leaky_relu_backward(by_outputs, outputs, 0.01, True)
+        by_weight = torch.mm(by_sums.t(), patches).view(-1, kernel, kernel, channels).permute(0, 3, 1, 2)
+        # Used again by the next minibatch; torch refuses to go back once more through a graph whose memory was.
+        if len(ctx.free) < MAX_FREE:
+            ctx.free.append(ctx.memory)
+        if not ctx.needs_input_grad[0]:
+            return None, by_weight, by_sums.sum(0), None, None
+        by_patches = torch.mm(by_sums, filters).view(num_images, rows, columns, kernel, kernel, channels)
+        by_images = by_sums.new_zeros(num_images, height, width, channels)
+        # Patches overlap, so that they are added one place after the other; small images have few.
+        for row in range(rows):
+            for column in range(columns):
+                top, left = row * stride, column * stride
+                by_images[:, top : top + kernel, left : left + kernel] += by_patches[:, row, column]
+        return by_images.permute(0, 3, 1, 2), by_weight, by_sums.sum(0), None, None
+
+
+leaky_convolution: Callable[..., torch.Tensor] = LeakyConvolution.apply
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, generator: torch.Generator) -> nn.Conv2d:

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from quintain.core.rng import Rng
+from quintain.core.versions import quintain_version
 from quintain.data import fields as f
 from quintain.data.rollout import TORCH_DTYPES, Slot, values_shape
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, build, flatten, leaves
 from quintain.errors import QuintainError, RunDirectoryError, SettingsError
 from quintain.policies.base import Policy
 from quintain.policies.export_inputs import FIRST, MASK, STATE, graph_shape, random_inputs
-from quintain.rng import Rng
-from quintain.services import atomic
-from quintain.versions import quintain_version
+from quintain.services.files import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

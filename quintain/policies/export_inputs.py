@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.env_values import env_shape
 from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, choice_sizes, leaves
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array

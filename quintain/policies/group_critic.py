@@ -20,7 +20,8 @@ from quintain.data import fields as f
 from quintain.data.mates import own_names
 from quintain.data.spec import BehaviorSpec, leaves
 from quintain.policies.encoders import Encoder
-from quintain.policies.networks import FUNCTIONS, linear, mlp
+from quintain.policies.networks import FUNCTIONS, first_layers, linear, mlp
+from quintain.policies.normalizer import Fold
 from quintain.policies.settings import NetworkSettings
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ class GroupCritic(nn.Module):
         value, baseline = self._judge(members, present.repeat(2, 1)).chunk(2)
         return value, baseline
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        """Learns the observations' scale from a batch."""
-        self.encoder.observe(obs)
+    def observe(self, obs: Mapping[str, Array]) -> list[Fold]:
+        """Learns the observations' scale from a batch; its move is folded into both layers that read observations."""
+        return self.encoder.observe(obs, first_layers(self.embed_seen, self.embed_acted))
 
     def _encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the features of agents [B, 1, F] and of their mates [B, M, F]."""

@@ -23,6 +23,13 @@ _FORBIDDEN = -1e9
 _LOG_STD_RANGE = (-5.0, 2.0)
 _LARGEST_TANH = 1.0 - 1e-6
 
+LOGISTIC_WEIGHTS = (0.0469060, 0.3041091, 0.4296890, 0.1985835, 0.0207124)
+LOGISTIC_STDS = (0.4477658, 0.6268409, 0.8766396, 1.2310878, 1.7353614)
+"""Five Gaussians around zero whose mixture is the logistic density, the slope of tanh over 2.
+
+Fitted to the least largest error of tanh(u) and log cosh(u), which is 1.5e-6; docs/decisions/0027 says what for.
+"""
+
 
 @dataclass(frozen=True)
 class NoiseSpec:
@@ -148,6 +155,9 @@ class MultiCategoricalHead(Head):
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         parts = self._parts(output, mask)
+        if len(parts) == 1:
+            [(head, part, allowed)] = parts
+            return head.sample(part, noise, action[:, 0], allowed)
         chosen = torch.empty_like(action[:, 0])
         log_prob = torch.zeros_like(output[:, 0])
         for i, (head, part, allowed) in enumerate(parts):
@@ -187,6 +197,10 @@ class MultiCategoricalHead(Head):
     def _parts(
         self, output: torch.Tensor, mask: torch.Tensor | None
     ) -> list[tuple[CategoricalHead, torch.Tensor, torch.Tensor | None]]:
+        if len(self.nvec) == 1:
+            [head] = self.choices
+            assert isinstance(head, CategoricalHead)
+            return [(head, output, mask)]
         masks = [None] * len(self.nvec) if mask is None else torch.split(mask, self.nvec, dim=-1)
         return list(zip(self.choices, torch.split(output, self.nvec, dim=-1), masks, strict=True))  # type: ignore[arg-type]  # the modules are heads
 
@@ -212,9 +226,13 @@ class GaussianHead(Head):
         self.is_clipped = settings.clip_actions and spec.is_bounded and not self.is_squashed
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
+        self.register_buffer("logistic_weights", torch.tensor(LOGISTIC_WEIGHTS), persistent=False)
+        self.register_buffer("logistic_variances", torch.tensor(LOGISTIC_STDS).square(), persistent=False)
 
     low: torch.Tensor
     high: torch.Tensor
+    logistic_weights: torch.Tensor
+    logistic_variances: torch.Tensor
 
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
@@ -249,18 +267,32 @@ class GaussianHead(Head):
         flat = action.reshape(len(action), -1)
         log_prob = self._log_prob((flat - mean) * (-log_std).exp(), log_std, flat)
         entropy = (log_std + (_HALF_LOG_2PI + 0.5)).sum(dim=-1).expand_as(log_prob)
-        # A squashed Gaussian has no closed entropy: the Gaussian's plus the squashing at the action taken, whose
-        # gradient is the Gaussian's.
-        return log_prob, entropy + _log_slope(flat) if self.is_squashed else entropy
+        return log_prob, entropy + self._mean_log_slopes(mean, log_std).sum(dim=-1) if self.is_squashed else entropy
 
     def evaluate_components(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         mean, log_std = self._mean_and_log_std(output)
         flat = action.reshape(len(action), -1)
-        slope = _log_slopes(flat) if self.is_squashed else torch.zeros_like(flat)
+        slope, mean_slope = (
+            (_log_slopes(flat), self._mean_log_slopes(mean, log_std))
+            if self.is_squashed
+            else (torch.zeros_like(flat), torch.zeros_like(flat))
+        )
         log_probs = -0.5 * ((flat - mean) * (-log_std).exp()).square() - log_std - _HALF_LOG_2PI - slope
-        return log_probs, (log_std + (_HALF_LOG_2PI + 0.5)).expand_as(flat) + slope
+        return log_probs, (log_std + (_HALF_LOG_2PI + 0.5)).expand_as(flat) + mean_slope
+
+    def _mean_log_slopes(self, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+        """Returns the expectation of log |d tanh(u) / du| of each number before squashing, u ~ N(mean, std^2).
+
+        The slope of tanh is a mixture of Gaussians, and 2 log cosh(u) its second integral. Over Gaussians of u each
+        has a closed expectation: that of |x| for x ~ N(mean, std^2 + variance), see docs/decisions/0027.
+        """
+        std = ((2.0 * log_std).exp().unsqueeze(-1) + self.logistic_variances).sqrt()
+        distance = mean.unsqueeze(-1)
+        scaled = distance / (math.sqrt(2.0) * std)
+        absolute = distance * torch.erf(scaled) + math.sqrt(2.0 / math.pi) * std * (-scaled.square()).exp()
+        return 2.0 * (math.log(2.0) - (self.logistic_weights * absolute).sum(dim=-1))
 
     def env_action(self, action: torch.Tensor) -> torch.Tensor:
         if self.is_squashed:

@@ -21,6 +21,8 @@ class JointHead(nn.Module):
         self.output_size = sum(head.output_size for head in parts)
         self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
         self.columns = self._assign_columns()
+        self.is_one_choice = (self.noise.num_uniform, self.noise.num_normal) == (1, 0)
+        """Whether the only component of an action is a choice: its log-probability is the action's."""
 
     def _assign_columns(self) -> list[tuple[slice, slice, slice]]:
         """Gives each leaf its columns of the output, of the noise and of the mask."""
@@ -88,6 +90,10 @@ class JointHead(nn.Module):
 
         The entropies of choices are added up, and to them the mean of those of numbers, as ML-Agents has it.
         """
+        if len(self.parts) == 1:
+            log_probs, entropies = self.parts[0].evaluate_components(output, step[self.names[0]], mask)
+            is_number = isinstance(self.parts[0], GaussianHead)
+            return log_probs, entropies.mean(dim=1) if is_number else entropies.sum(dim=1)
         choices: list[tuple[torch.Tensor, torch.Tensor]] = []
         numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, head, (out, _, places) in zip(self.names, self.parts, self.columns, strict=True):

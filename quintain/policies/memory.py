@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from quintain.policies.normalizer import FirstLayer
+
 
 class Memory(nn.Module):
     """An LSTM or GRU layer whose state is one flat tensor [N, state_size], zero at the start of an episode."""
@@ -26,6 +28,11 @@ class Memory(nn.Module):
             rows = slice(gate * size, (gate + 1) * size)
             nn.init.orthogonal_(self.input_weight.data[rows], math.sqrt(2.0), generator=generator)
             nn.init.orthogonal_(self.state_weight.data[rows], 1.0, generator=generator)
+
+    @property
+    def first_layer(self) -> FirstLayer:
+        """The layer that reads features."""
+        return FirstLayer(self.input_weight, self.input_bias)
 
     def step(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
         """Returns the state after one step; `first [N]` says which lanes begin an episode here, None that none does."""

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from quintain.policies.normalizer import FirstLayer
+
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 # In place where that changes no bit of the gradient: it saves a tensor per layer.
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -45,10 +47,15 @@ class Mlp(nn.Sequential):
 
     def __init__(self, layers: Sequence[nn.Module], activation: str) -> None:
         super().__init__(*layers)
-        # Loading, moving to a device and the optimizer's flat memory change a parameter's data, never the object.
-        self.weights_and_biases = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
+        self.linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.activation = activation
         self.activate = FUNCTIONS[activation]
+
+    @property
+    def weights_and_biases(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """Returns the parameters of every layer as they are now; an exporter replaces even the dicts that hold them."""
+        held = [layer._parameters for layer in self.linears]
+        return [(each["weight"], each["bias"]) for each in held]  # type: ignore[misc]  # they are never None
 
     def with_outputs(self, output_size: int, output_gain: float, generator: torch.Generator) -> Mlp:
         """Returns a network of the same hidden layers with so many new outputs."""
@@ -86,6 +93,13 @@ def mlp(
         layers += [layer(input_size, size, math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         input_size = size
     return Mlp([*layers, layer(input_size, output_size, output_gain or 0.0)], activation)
+
+
+def first_layers(*networks: nn.Module) -> list[FirstLayer]:
+    """Returns the first linear layer of each network; a network of another kind is left out."""
+    first = [network[0] if isinstance(network, nn.Sequential) else network for network in networks]
+    layers = [layer for layer in first if isinstance(layer, nn.Linear)]
+    return [FirstLayer(layer.weight, layer.bias) for layer in layers if layer.bias is not None]
 
 
 def linear(input_size: int, output_size: int, gain: float, generator: torch.Generator) -> nn.Linear:

@@ -3,20 +3,94 @@
 The statistics are kept in float64 and change only when the learner says so, once per cycle after the update. What
 acting and learning see in between is a frozen float32 copy, so a rollout is replayed with the numbers it was collected
 with.
+
+A move of the statistics is folded into the layers that read the numbers: their weights and biases change so that the
+layers compute from the new numbers what they computed from the old ones (decision 0028). Otherwise every move would
+change the functions that an update has just bounded the change of.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from quintain.world import Alone, World, joint_moments
+from quintain.core.process_group import Alone, World, joint_moments
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+MIN_VARIANCE = 1e-8
+"""Added to every variance; a number that varies less has no scale yet."""
+SETTLED_ROWS = 10_000
+"""Rows from which moves are folded. Weights are made for numbers of deviation 1. The scale of the first rows, which
+often show the beginnings of episodes only, is a guess; folded from there on, weights would keep its mistake."""
+
+
+class Scale(NamedTuple):
+    """Maps numbers to (number - shift) * scale, clipped; float64 copies of the published values."""
+
+    shift: Array
+    scale: Array
+    clip: float
+
+    def of(self, rows: Array) -> Array:
+        scaled: Array = (rows - self.shift) * self.scale
+        return scaled.clip(-self.clip, self.clip)
+
+
+class Move(NamedTuple):
+    """How numbers on the old scale follow from those on the new one: old = factor * new + offset."""
+
+    factor: torch.Tensor
+    offset: torch.Tensor
+
+
+class FirstLayer(NamedTuple):
+    """A linear layer that reads an encoder's features, of which the numbers come first."""
+
+    weight: torch.Tensor
+    """[outputs, features], or [..., features, outputs] where `is_transposed`."""
+    bias: torch.Tensor
+    is_transposed: bool = False
+
+    def columns(self, weight: torch.Tensor, num_numbers: int) -> torch.Tensor:
+        """Returns the view [..., outputs, num_numbers] of the weights, or of a tensor of their shape."""
+        return (weight.transpose(-1, -2) if self.is_transposed else weight)[..., :num_numbers]
+
+
+class Fold(NamedTuple):
+    """A layer that a move was folded into."""
+
+    layer: FirstLayer
+    move: Move
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Changes the layer so that it computes from new numbers what it computed from old ones."""
+        factor, offset = self.move
+        columns = self.layer.columns(self.layer.weight, len(factor))
+        exact = columns.double()
+        self.layer.bias.add_((exact @ offset).reshape(self.layer.bias.shape))
+        columns.copy_(exact * factor)
+
+    @torch.no_grad()
+    def carry_over(self, weight: Iterable[torch.Tensor], bias: Iterable[torch.Tensor]) -> None:
+        """Turns Adam's first and second moments of the old layer's gradient into those of the new layer's.
+
+        new = (old - offset) / factor, so that is how the gradient by the weights changes; that by the bias stays. The
+        second moment is only scaled: it would take products with the bias' gradient that Adam does not keep.
+        """
+        factor, offset = self.move
+        (first, second), (bias_first, _) = weight, bias
+        columns = self.layer.columns(first, len(factor))
+        by_bias = bias_first.reshape(columns.shape[:-1]).double()
+        columns.copy_((columns.double() - by_bias[..., None] * offset) / factor)
+        columns = self.layer.columns(second, len(factor))
+        columns.copy_(columns.double() / factor.square())
 
 
 class ObsNormalizer(nn.Module):
@@ -41,24 +115,76 @@ class ObsNormalizer(nn.Module):
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return ((obs - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
-    def update(self, obs: Array) -> None:
+    def update(self, obs: Array) -> Move | None:
         """Adds a batch [B, size] to the statistics (Chan et al. 1979) and publishes the new shift and scale.
 
-        Ranks add the rows of all of them, so that they keep the same statistics.
+        Returns the move, or None where there is none to fold. Ranks add the rows of all of them, so that they keep the
+        same statistics.
         """
-        num_rows, batch_mean, batch_squares = self._moments(obs.astype(np.float64))
+        rows = obs.astype(np.float64)
+        num_rows, batch_mean, batch_squares = self._moments(rows)
         if num_rows == 0:
-            return
+            return None
         count, mean = float(self.count), self.mean.cpu().numpy()
         total = count + num_rows
         gap = batch_mean - mean
         new_mean = mean + gap * (num_rows / total)
-        squares = self.sum_of_squares.cpu().numpy() + batch_squares + np.square(gap) * (count * num_rows / total)
+        old_squares, old_scale = self.sum_of_squares.cpu().numpy().copy(), self._published()
+        squares = old_squares + batch_squares + np.square(gap) * (count * num_rows / total)
         self.count.fill_(total)
         self.mean.copy_(torch.from_numpy(new_mean))
         self.sum_of_squares.copy_(torch.from_numpy(squares))
         self.shift.copy_(torch.from_numpy(new_mean))
-        self.scale.copy_(torch.from_numpy(1.0 / np.sqrt(squares / total + 1e-8)))
+        self.scale.copy_(torch.from_numpy(1.0 / np.sqrt(squares / total + MIN_VARIANCE)))
+        if count < SETTLED_ROWS:
+            return None
+        factor, offset = self._relation(old_scale, self._published(), count, old_squares / count, rows)
+        device = self.shift.device
+        return Move(torch.from_numpy(factor).to(device), torch.from_numpy(offset).to(device))
+
+    def _published(self) -> Scale:
+        return Scale(self.shift.double().cpu().numpy(), self.scale.double().cpu().numpy(), self.clip)
+
+    def _relation(self, old: Scale, new: Scale, count: float, variance: Array, rows: Array) -> tuple[Array, Array]:
+        """Returns factor and offset of a move by `rows` from a scale that `count` rows of that `variance` made."""
+        factor, offset = old.scale / new.scale, (new.shift - old.shift) * old.scale
+        is_clipped = np.asarray(self.world.sum(list(self._num_clipped(old, new, rows)))) > 0
+        if is_clipped.any():
+            fitted = self._fit(old, new, count, variance, rows)
+            factor, offset = (np.where(is_clipped, *both) for both in zip(fitted, (factor, offset), strict=True))
+        # A number that never varied had no scale for weights to be learned at: they stay, and so does the output where
+        # the number stood.
+        is_still = variance <= MIN_VARIANCE
+        return np.where(is_still, 1.0, factor), np.where(is_still, (new.shift - old.shift) * new.scale, offset)
+
+    def _num_clipped(self, old: Scale, new: Scale, rows: Array) -> Array:
+        """Returns how often the smallest and the largest of each number are clipped, on the one scale or the other."""
+        if not len(rows):
+            return np.zeros(len(old.shift))
+        ends = np.stack((rows.min(axis=0), rows.max(axis=0)))
+        beyond = [np.abs((ends - scale.shift) * scale.scale) > self.clip for scale in (old, new)]
+        return np.asarray(np.sum(beyond, axis=(0, 1), dtype=np.float64))
+
+    def _fit(self, old: Scale, new: Scale, count: float, variance: Array, rows: Array) -> tuple[Array, Array]:
+        """Returns the line through clipped numbers, old against new, that fits all rows so far best.
+
+        The earlier rows count by their mean and variance, as if none was clipped. No factor is outside of 1 and what
+        it is without clipping: each row's own lies between.
+        """
+        before, after = old.of(rows), new.of(rows)
+        sums = [x.sum(axis=0) for x in (before, after, before * after, np.square(after))]
+        num_rows, *joint = self.world.sum([float(len(rows)), *np.concatenate(sums)])
+        old_sum, new_sum, products, squares = np.asarray(joint).reshape(4, -1)
+        total = count + num_rows
+        # The mean of earlier rows is 0 on the old scale, and this on the new one.
+        center = (old.shift - new.shift) * new.scale
+        old_mean, new_mean = old_sum / total, (new_sum + count * center) / total
+        covariance = (products + count * variance * old.scale * new.scale) / total - old_mean * new_mean
+        spread = (squares + count * (variance * new.scale**2 + np.square(center))) / total - np.square(new_mean)
+        straight = old.scale / new.scale
+        slope = np.divide(covariance, spread, out=np.ones_like(spread), where=spread > 0.0)
+        factor = slope.clip(np.minimum(straight, 1.0), np.maximum(straight, 1.0))
+        return factor, old_mean - factor * new_mean
 
     def _moments(self, rows: Array) -> tuple[float, Array, Array]:
         """Returns the number, the means and the sums of squared deviations of a batch's rows, over all ranks."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from quintain.registry import Registration
+from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Settings
 
 
@@ -42,7 +42,7 @@ class NetworkSettings(PolicySettings):
     initial_log_std: float = 0.0
     """Logarithm of the first deviation of continuous actions."""
 
-    image_encoder: Literal["convolution", "flatten"] = "convolution"
+    image_encoder: Literal["convolution", "simple", "flatten"] = "convolution"
     """How observations with height, width and channels are read."""
 
     image_features: Count = 256

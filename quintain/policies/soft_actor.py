@@ -6,12 +6,12 @@ probabilities of choices, so that an expectation over choices is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, build
@@ -20,15 +20,13 @@ from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
-from quintain.policies.kernel_rule import why_plain
 from quintain.policies.memory import Memory
-from quintain.policies.networks import mlp
+from quintain.policies.networks import first_layers, mlp
+from quintain.policies.normalizer import FirstLayer, Fold
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
-    from quintain.policies.compiled_acting import CompiledActing
     from quintain.typing import Array
 
 
@@ -62,7 +60,9 @@ class SoftActor(Policy):
         self.spec = spec
         self.head = JointHead(spec.action, settings)
         self.noise = self.head.noise
-        generator = (rng or Rng(0)).torch_generator("init")
+        rng = rng or Rng(0)
+        self.predict_rng = rng.child("predict")
+        generator = rng.torch_generator("init")
         self.encoder = Encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
         seen, memory = self.encoder.output_size, settings.memory
         self.memory = None if memory is None else Memory(memory.cell, seen, memory.size, generator)
@@ -94,25 +94,17 @@ class SoftActor(Policy):
         """What actor and critic see through; there is no critic, so that it is the same."""
         return self.encoder, self.encoder
 
-    @cached_property
-    def why_plain(self) -> str:
-        return why_plain(self)
-
-    @cached_property
-    def kernels(self) -> CompiledActing | None:
-        """What acts in place of the modules, if anything does."""
-        if self.why_plain:
-            return None
-        from quintain.policies.compiled_acting import CompiledActing
-
-        return CompiledActing(self)
+    @property
+    def memories(self) -> list[Memory]:
+        """What it remembers with, if anything."""
+        return [] if self.memory is None else [self.memory]
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         mask = slot.leaves.get(f.ACTION_MASK)
         # In this order: an exported graph acts deterministically, and cannot ask a tensor.
         explores = not deterministic and bool(self.acts_at_random)
-        if slot.arrays and self.kernels is not None and not explores:
-            self.kernels.act(slot, deterministic=deterministic)
+        if slot.arrays and self.accelerator is not None and not explores:
+            self.accelerator.act(slot, state, deterministic=deterministic)
             return
         slot.value.zero_()
         # What is seen while exploring is remembered too.
@@ -200,12 +192,14 @@ class SoftActor(Policy):
         return self.actor(self.memory.output(after)), after
 
     def env_action(self, slot: Slot) -> Any:
-        if slot.arrays and self.kernels is not None:
-            return build(self.spec.action, self.kernels.squashed_actions(slot), f.ACTION)
+        if slot.arrays and self.accelerator is not None:
+            return build(self.spec.action, self.accelerator.squashed_actions(slot), f.ACTION)
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
-    def observe(self, obs: Mapping[str, Array]) -> None:
-        self.encoder.observe(obs)
+    def observe(self, obs: Mapping[str, Array], others: Sequence[FirstLayer] = ()) -> list[Fold]:
+        """Learns the observations' scale; its move is folded into layers of others, too, that see through it."""
+        own = first_layers(self.actor) if self.memory is None else [self.memory.first_layer]
+        return self.encoder.observe(obs, [*own, *others])
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor | None:

@@ -15,8 +15,12 @@ from quintain.policies.settings import ActorCriticSettings, NetworkSettings
 def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
     """Raises for the first setting that these spaces leave without a meaning."""
     boxes = {n: leaf for n, leaf in leaves(spec.action, f.ACTION).items() if isinstance(leaf, BoxSpec)}
-    for name in ("squash_actions", "state_dependent_std"):
-        if getattr(settings, name) and not boxes:
+    about_boxes = {
+        "squash_actions": settings.squash_actions,
+        "state_dependent_std": settings.state_dependent_std,
+    }
+    for name, is_on in about_boxes.items():
+        if is_on and not boxes:
             raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
     if settings.squash_actions:
         require_bounds(spec, "policy.squash_actions needs")
@@ -64,4 +68,4 @@ def _below(every: Mapping[str, LeafSpec], name: str, group: str) -> list[str]:
 
 
 def _is_number(leaf: LeafSpec, settings: NetworkSettings) -> bool:
-    return isinstance(leaf, BoxSpec) and not (leaf.is_image and settings.image_encoder == "convolution")
+    return isinstance(leaf, BoxSpec) and not (leaf.is_image and settings.image_encoder != "flatten")

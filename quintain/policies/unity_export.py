@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, LeafSpec, choice_sizes, leaves
 from quintain.errors import QuintainError, SpecMismatch
@@ -33,7 +34,6 @@ from quintain.policies.export import (
 from quintain.policies.export_inputs import FIRST, MASK, STATE, random_inputs
 from quintain.policies.heads import CategoricalHead, GaussianHead, Head, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
-from quintain.rng import Rng
 
 API_VERSION = 3.0
 """The newest version of the contract; Unity reads 2 and 3."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from quintain.core.state import KeepsState
 from quintain.data.rollout import Rollout
 from quintain.rewards.settings import RewardSignalSettings
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array

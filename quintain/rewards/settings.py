@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quintain.registry import Registration
+from quintain.core.registry import Registration
 from quintain.settings.base import PartSettings
 
 

@@ -7,25 +7,25 @@ what came of it is written when the agent reports again. A trajectory ends when 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from quintain.core.state import KeepsState, require_within
 from quintain.data import fields as f
 from quintain.data.rollout import values_shape
-from quintain.data.spec import BehaviorSpec, leaves
+from quintain.data.spec import BehaviorSpec, leaves, require_choices
 from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, flat_steps
 from quintain.envs.agents.boundary import Reports
 from quintain.envs.agents.slots import AgentSlots
 from quintain.rollouts.group_mates import GroupMates
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
 
 
-_PER_SLOT = ("length", "is_acting", "begins", "episode_return", "episode_length", "episode_number", "state",
-             "begin_state")  # fmt: skip
+_PER_SLOT = ("length", "is_acting", "is_spoiled", "begins", "episode_return", "episode_length", "episode_number",
+             "state", "begin_state")  # fmt: skip
 """Attributes with one row for each slot, beside the steps."""
 
 
@@ -40,6 +40,11 @@ class Episodes(NamedTuple):
     """[k]"""
 
 
+_OF_FAULTS = frozenset({"is_spoiled", "num_dropped", "num_clamped"})
+_OF_SLOTS = (
+    "length", "is_acting", "is_spoiled", "begins", "episode_return", "episode_length", "episode_number", "state",
+    "begin_state",
+)  # fmt: skip
 _OUTCOMES = (f.REWARD, GROUP_REWARD, MATES_REWARD)
 _NO = np.zeros(0, np.bool_)
 _NONE = np.zeros(0, np.int64)
@@ -49,6 +54,9 @@ NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
 
 class AgentAssembler(KeepsState):
     """Holds the open trajectories of one behaviour's agents."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset({"kinds", "dropped"})
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_begun", "num_dropped", "num_clamped"})
 
     def __init__(
         self,
@@ -62,6 +70,7 @@ class AgentAssembler(KeepsState):
     ) -> None:
         """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
         self.horizon = horizon
+        self.kinds = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
         self.slots = AgentSlots()
         self.mates = GroupMates(spec) if follows_groups else None
         self.steps: dict[str, Array] = _no_steps(spec, horizon)
@@ -75,6 +84,14 @@ class AgentAssembler(KeepsState):
         """Steps of each open trajectory of which all is known."""
         self.is_acting: Array = np.zeros(0, np.bool_)
         """Whether the slot's agent took an action of which nothing came yet."""
+        self.is_spoiled: Array = np.zeros(0, np.bool_)
+        """Whether the slot's agent returned something that is not finite: the rest of its episode is left out."""
+        self.num_dropped = 0
+        """Episodes of which something was left out."""
+        self.num_clamped = 0
+        """Reports of agents in which something was clamped."""
+        self.dropped: Array = _NONE
+        """Numbers of the episodes that ended last and were spoiled."""
         self.begins: Array = np.zeros(0, np.bool_)
         """Whether the slot's trajectory is the first of an episode."""
         self.episode_return: Array = np.zeros(0, np.float64)
@@ -91,6 +108,7 @@ class AgentAssembler(KeepsState):
 
     def hear(self, ends: Reports, decisions: Reports) -> None:
         """Looks at a step of the environment as a whole, before agents end and decide: groups concern both."""
+        self.num_clamped += ends.num_clamped + decisions.num_clamped
         if self.mates is not None:
             self.mates.hear(self, ends, decisions)
 
@@ -104,6 +122,11 @@ class AgentAssembler(KeepsState):
         rows = np.flatnonzero((at >= 0) & self._acts(at))
         slots = at[rows]
         self._settle(slots, ends, rows)
+        if ends.spoiled is not None or self.is_spoiled.any():
+            is_lost = self.is_spoiled[slots] | (ends.spoiled[rows] if ends.spoiled is not None else False)
+            self.dropped = self.episode_number[slots[is_lost]]
+            self.num_dropped += len(self.dropped)
+            slots, rows = slots[~is_lost], rows[~is_lost]
         interrupted = ends.interrupted[rows]
         closed = self._close(slots, ends, rows, ~interrupted, interrupted)
         played = Episodes(self.episode_number[slots], self.episode_return[slots], self.episode_length[slots])
@@ -117,6 +140,8 @@ class AgentAssembler(KeepsState):
         if is_new.any():
             at[is_new] = self._welcome(decisions.ids[is_new])
         self.deciding = at
+        if decisions.spoiled is not None:
+            self.is_spoiled[at[decisions.spoiled]] = True
         if self.mates is not None:
             self.mates.group[at] = decisions.group_id
         rows = np.flatnonzero(self.is_acting[at])
@@ -125,8 +150,9 @@ class AgentAssembler(KeepsState):
         if not len(rows):
             # Nearly always: what follows would make a dozen empty arrays.
             return NOTHING_CLOSED
-        no = np.zeros(len(rows), np.bool_)
-        closed = self._close(at[rows], decisions, rows, no, no)
+        sound = rows[~self.is_spoiled[at[rows]]]
+        no = np.zeros(len(sound), np.bool_)
+        closed = self._close(at[sound], decisions, sound, no, no)
         self.length[at[rows]] = 0
         self.begins[at[rows]] = False
         return closed
@@ -196,7 +222,7 @@ class AgentAssembler(KeepsState):
             if self.mates is not None:
                 self.mates.group, self.mates.reward = (_grown(x, room) for x in (self.mates.group, self.mates.reward))
         self.length[slots] = 0
-        self.is_acting[slots] = False
+        self.is_acting[slots] = self.is_spoiled[slots] = False
         self.begins[slots] = True
         self.episode_return[slots] = 0.0
         self.episode_length[slots] = 0
@@ -218,9 +244,14 @@ class AgentAssembler(KeepsState):
             present = np.arange(longest)[None, :] < (known if name in _OUTCOMES else seen)[:, None]
             present = present.reshape(*present.shape, *[1] * (field.ndim - 2))
             steps[name] = np.where(present, field[:, :longest], field.dtype.type(0))
-        return {**super().state_dict(), "steps": steps}
+        saved = {**super().state_dict(), "steps": steps}
+        # As before there were any: a run in which all was finite saves nothing about it.
+        return {name: value for name, value in saved.items() if name not in _OF_FAULTS or np.any(value)}
 
     def load_state_dict(self, state: State) -> None:
+        nothing = {"is_spoiled": np.zeros(len(state["length"]), np.bool_), "num_dropped": 0, "num_clamped": 0}
+        state = {**nothing, **state}
+        self._require_places(state)
         steps = {}
         for name, field in self.steps.items():
             saved = np.asarray(state["steps"][name])
@@ -228,6 +259,28 @@ class AgentAssembler(KeepsState):
             steps[name] = np.zeros((len(saved), self.horizon, *saved.shape[2:]), field.dtype)
             steps[name][:, : saved.shape[1]] = saved
         super().load_state_dict({**state, "steps": steps})
+
+    def _require_places(self, state: State) -> None:
+        """Refuses a saved state whose slots, lengths and choices do not fit each other or this behaviour."""
+        slots, num_slots = state["slots"], len(state["slots"]["is_used"])
+        if state["horizon"] != self.horizon or len(slots["ids"]) != len(slots["places"]):
+            raise ValueError("the trajectories of agents have another horizon, or agents without a slot")
+        require_within("slots.places", slots["places"], 0, num_slots - 1)
+        require_within("deciding", state["deciding"], 0, num_slots - 1)
+        # A slot that its agent left keeps the length of what was closed.
+        require_within("length", state["length"], 0, self.horizon)
+        require_within("length", np.asarray(state["length"])[np.asarray(slots["is_used"])], 0, self.horizon - 1)
+        of_slots = {name: state[name] for name in _OF_SLOTS} | state["steps"]
+        if self.mates is not None:
+            of_slots |= {name: state["mates"][name] for name in ("group", "reward")}
+        for name, rows in of_slots.items():
+            if len(rows) != num_slots:
+                raise ValueError(f"{name} is of {len(rows)} agents, expected {num_slots}")
+        longest = max((np.shape(rows)[1] for rows in state["steps"].values()), default=0)
+        if longest > self.horizon:
+            raise ValueError(f"trajectories of {longest} steps, expected at most {self.horizon}")
+        for name, leaf in self.kinds.items():
+            require_choices(leaf, name, state["steps"][name])
 
 
 def _no_steps(spec: BehaviorSpec, horizon: int) -> dict[str, Array]:

@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 import torch
 
+from quintain.core.rng import Rng
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout, Slot
 from quintain.data.sequence_block import SequenceBlock
-from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves
+from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves, require_choices
 from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import Reports
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
-from quintain.rng import Rng
 from quintain.rollouts.agent_assembler import AgentAssembler, Episodes
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, State
 
 NOISE_STEPS = 32
 """Steps for which random numbers are drawn at once."""
+MIN_NOISE_ROWS = 4
+"""Agents for which they are drawn at least, so that few numbers of agents need others."""
 
 
-def _ignore(played: Episodes) -> None:
+def _ignore(played: object) -> None:
     """Listens to no episodes."""
 
 
@@ -48,6 +50,7 @@ class AgentCollector(KeepsState):
             "rng",
             "on_episodes",
             "on_numbered",
+            "on_dropped",
             "scratch",
             "noise",
             "noise_from",
@@ -60,6 +63,8 @@ class AgentCollector(KeepsState):
             "follows_groups",
         }
     )
+
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_acts"})
 
     def __init__(
         self,
@@ -78,6 +83,8 @@ class AgentCollector(KeepsState):
         self.rng = rng
         self.on_episodes = on_episodes
         self.on_numbered: Callable[[Episodes], None] = _ignore
+        self.on_dropped: Callable[[Array], None] = _ignore
+        """Receives the numbers of episodes that were left out because something was not finite."""
         self.follows_groups = follows_groups
         self.assembler = AgentAssembler(
             policy.spec,
@@ -103,11 +110,23 @@ class AgentCollector(KeepsState):
         self.noise_from = -1
         self.seconds = 0.0
 
+    def load_state_dict(self, state: State) -> None:
+        num_deciding = len(state["assembler"]["deciding"])
+        for name, rows in state["seen"].items():
+            if len(rows) != num_deciding:
+                raise ValueError(f"{name} is of {len(rows)} agents, expected the {num_deciding} that decide")
+        for name, leaf in leaves(self.spec.obs, f.OBS).items():
+            require_choices(leaf, name, state["seen"][name])
+        super().load_state_dict(state)
+
     def take_in(self, ends: Reports, decisions: Reports, block: TakesTrajectories | None) -> None:
         """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
         self.assembler.hear(ends, decisions)
         if len(ends):
             closed, played = self.assembler.end(ends)
+            if len(self.assembler.dropped):
+                self.on_dropped(self.assembler.dropped)
+                self.assembler.dropped = self.assembler.dropped[:0]
             if len(played.lengths):
                 if block is not None:
                     block.append(closed, self.assembler.steps)
@@ -179,7 +198,7 @@ class AgentCollector(KeepsState):
             # Few sizes come again and again; many would be a leak.
             self.scratch = {num_rows: made} if len(self.scratch) > 16 else {**self.scratch, num_rows: made}
         slot = self.scratch[num_rows].slots[0]
-        slot.arrays[f.NOISE][...] = self._noise(num_rows)
+        slot.arrays[f.NOISE][...] = self._noise(max(MIN_NOISE_ROWS, num_rows))[:num_rows]
         return slot
 
     def _noise(self, num_rows: int) -> Array:
@@ -219,7 +238,7 @@ def _rounded(num_rows: int) -> int:
     """Rounds up by at most a quarter, so that few sizes serve all numbers of agents.
 
     >>> [_rounded(n) for n in (0, 3, 9, 12, 100, 256)]
-    [4, 4, 10, 12, 112, 256]
+    [1, 3, 10, 12, 112, 256]
     """
     unit = 1 << max(0, num_rows.bit_length() - 3)
-    return max(4, -(-num_rows // unit) * unit)
+    return max(1, -(-num_rows // unit) * unit)

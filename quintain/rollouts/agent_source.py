@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from quintain.core.state import KeepsState, require_count
 from quintain.envs.agents.env import AgentEnv
 from quintain.errors import EnvError, SettingsError
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.trajectory_store import TrajectoryStore
-from quintain.services.supervisor import Supervisor
-from quintain.state import KeepsState
+from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.envs.parameters import Parameters
@@ -39,6 +39,7 @@ class AgentWorld(KeepsState):
     """Steps an environment and lets the collectors of all behaviours follow their agents: the source of them all."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"stores", "seconds", "num_idle_steps"})
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
 
     def __init__(
         self, env: AgentEnv, collectors: Mapping[str, AgentCollector], stores: Mapping[str, TrajectoryStore]
@@ -52,6 +53,13 @@ class AgentWorld(KeepsState):
         self.seconds = 0.0
         self._refuse_strangers()
         self._read({})
+
+    def load_state_dict(self, state: State) -> None:
+        for name in self.versions:
+            require_count(f"versions.{name}", state["versions"][name])
+        super().load_state_dict(state)
+        if self.env.exactness != "exact":
+            self.start_episodes()
 
     def fill(self, behavior: str, should_stop: Callable[[], bool], needs: Callable[[str], bool]) -> bool:
         """Steps until this behaviour has enough; False if another has first, or if asked to stop.
@@ -170,11 +178,6 @@ class AgentWorld(KeepsState):
     def begin_anew(self, states: Sequence[State]) -> None:
         raise SettingsError("agents that come and go cannot be dealt to another number of ranks", code="E0226")
 
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        if self.env.exactness != "exact":
-            self.start_episodes()
-
 
 class AgentSource:
     """The share of one behaviour in a world that all behaviours act in."""
@@ -240,7 +243,12 @@ class AgentSource:
         return {}
 
     def drain_metrics(self) -> Metrics:
-        return {"rollout/buffer_utilisation": self.world.stores[self.behavior].utilisation}
+        assembler = self.world.collectors[self.behavior].assembler
+        mended = {"rollout/dropped_episodes": assembler.num_dropped, "rollout/clamped_steps": assembler.num_clamped}
+        return {
+            "rollout/buffer_utilisation": self.world.stores[self.behavior].utilisation,
+            **{name: float(count) for name, count in mended.items() if count},
+        }
 
     @property
     def env(self) -> Any:

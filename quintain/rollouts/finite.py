@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BoxSpec, build, flatten, leaves
 from quintain.envs.base import Env, StepResult
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.mates import mate_fields, no_mates, own_names
 from quintain.data.spec import BehaviorSpec, leaves
 from quintain.data.trajectory import MATES_REWARD, flat_steps
 from quintain.envs.agents.boundary import Reports
 from quintain.envs.agents.slots import NOBODY
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.rollouts.agent_assembler import AgentAssembler

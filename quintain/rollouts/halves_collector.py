@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.rollout import Rollout
-from quintain.envs.halves import HalvesEnv
-from quintain.envs.workers import WorkerEnv
+from quintain.envs.hosts.halves import HalvesEnv
+from quintain.envs.hosts.workers import WorkerEnv
 from quintain.policies.base import Policy
-from quintain.rng import Rng
 from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import refuse_empty, refuse_nonfinite
 from quintain.rollouts.sync_collector import (

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.policies.base import draw_noise, fill_noise
 from quintain.policies.heads import NoiseSpec
-from quintain.rng import Rng
 
 if TYPE_CHECKING:
     from quintain.typing import Array

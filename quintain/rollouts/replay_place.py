@@ -15,7 +15,7 @@ import numpy as np
 
 from quintain.data.replay_memory import Allocator
 from quintain.errors import ResourceError
-from quintain.services import atomic
+from quintain.services.files import atomic
 from quintain.settings.run import ReplayPlaceSettings
 
 if TYPE_CHECKING:

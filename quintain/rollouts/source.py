@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quintain.core.state import require_count
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env
 from quintain.envs.eventful import events_of
@@ -13,7 +14,7 @@ from quintain.envs.parameters import Parameters
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
 from quintain.rollouts.sync_collector import EpisodeListener, StepListener
-from quintain.services.supervisor import Supervisor
+from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
@@ -165,7 +166,7 @@ class LocalSource:
         return {"collector": self.collector.state_dict(), "version": self.version, "ahead": NOTHING_AHEAD}
 
     def load_state_dict(self, state: State) -> None:
-        self.version = state["version"]
+        self.version = require_count("version", state["version"])
         self.open_block = None
         self.collector.load_state_dict(state["collector"])
 

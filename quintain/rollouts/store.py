@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from quintain.core.state import require_count
+from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 
 if TYPE_CHECKING:
@@ -122,12 +124,14 @@ class RolloutBuffer:
 
     def load_state_dict(self, state: State) -> None:
         for shelf, saved in zip(self.shelves, state["blocks"].values(), strict=True):
-            shelf.is_lent, shelf.number = False, saved["number"]
-            shelf.is_open, shelf.is_committed = saved["is_open"], saved["is_committed"]
-            shelf.is_taken = saved["is_taken"]
+            shelf.is_lent, shelf.number = False, require_count("number", saved["number"])
+            shelf.is_open, shelf.is_committed = bool(saved["is_open"]), bool(saved["is_committed"])
+            shelf.is_taken = bool(saved["is_taken"])
             shelf.is_spent = shelf.is_taken and saved["block"] is None
             if saved["block"] is not None:
                 shelf.block.load_state_dict(saved["block"])
+                if shelf.is_committed and not shelf.block.array(f.VALID)[:-1].any():
+                    raise ValueError("a block to learn from has no step that counts")
 
     @property
     def _oldest(self) -> _Shelf:

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from quintain.core.rng import Rng
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
+from quintain.data.masks import mask_rows
 from quintain.data.rollout import Rollout
-from quintain.data.spec import flatten
+from quintain.data.spec import flatten, leaves, require_choices
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import EnvError
 from quintain.policies.base import Policy
-from quintain.rng import Rng
 from quintain.rollouts.bootstrap import value_last, value_truncated
 from quintain.rollouts.finite import Admitted, FiniteGate, refuse_empty, refuse_nonfinite
 from quintain.rollouts.noise_ahead import NoiseAhead
 from quintain.rollouts.step_metrics import StepMetrics
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics, State
@@ -50,6 +51,10 @@ class SyncCollector(KeepsState):
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
         {"policy", "on_episodes", "on_step", "seconds", "starts_fresh", "writing_env", "shared", "steps", "noise"}
+    )
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"lane_step", "cursor"})
+    saved_shapes: ClassVar[frozenset[str]] = frozenset(
+        {"obs", "mask", "policy_state", "first", "episode_return", "episode_length", "playing"}
     )
 
     def __init__(
@@ -87,6 +92,14 @@ class SyncCollector(KeepsState):
         self.lane_step = 0
         self.cursor = 0
         self.seconds = {"act": 0.0, "env": 0.0}
+
+    def load_state_dict(self, state: State) -> None:
+        for name, leaf in leaves(self.env.spec.obs, f.OBS).items():
+            require_choices(leaf, name, state["obs"][name])
+        # Where each rollout begins with new episodes, the mask after the last one is not looked at.
+        if self.mask is not None and not self.starts_fresh:
+            mask_rows(self.env.spec.action, np.asarray(state["mask"]), np.ones(self.env.num_lanes, np.bool_))
+        super().load_state_dict(state)
 
     def collect(self, rollout: Rollout, version: int = 0, should_stop: Callable[[], bool] = never) -> bool:
         """Fills the rest of the rollout; returns False if it was asked to stop before the last step."""

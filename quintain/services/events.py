@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
+from quintain.core.progress import Progress
+from quintain.core.state import KeepsState, require_count
 from quintain.errors import EventError, SettingsError
-from quintain.progress import Progress
 from quintain.services.user_code import named_failure
-from quintain.state import KeepsState
-from quintain.typing import State, Stateful
+from quintain.settings.base import PartSettings
+from quintain.typing import Keyword, State, Stateful
 
 CYCLE_END = "cycle_end"
 """The point after the last stage, when all counters have moved."""
@@ -67,13 +68,22 @@ class On:
         return point == self.trigger
 
 
+class Fires(Protocol):
+    """What is asked of the trainer that events are called with; they may ask for more."""
+
+    @property
+    def stages(self) -> Collection[str]: ...
+    @property
+    def progress(self) -> Progress: ...
+
+
 @dataclass(frozen=True)
-class Entry:
+class ScheduledEvent:
     """One event under its name."""
 
     name: str
     when: When
-    function: Any
+    function: Callable[..., object]
 
 
 class Firings(KeepsState):
@@ -81,6 +91,11 @@ class Firings(KeepsState):
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+
+    def load_state_dict(self, state: State) -> None:
+        for name, count in state["counts"].items():
+            require_count(f"firings.{name}", count)
+        super().load_state_dict(state)
 
     def add(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
@@ -95,28 +110,28 @@ class EventManager:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[ScheduledEvent] = []
         self.firings = Firings()
         self.next_event = 0
         self.has_started = False
 
-    def add(self, when: When, function: Callable[..., object], /, **parameters: Any) -> str:
+    def add(self, when: When, function: Callable[..., object], /, **parameters: Keyword) -> str:
         """Adds an event and returns the name under which it is counted: its function's or class's."""
         name = _name_of(function)
         taken = [entry.name for entry in self.entries]
         number = 1 + sum(each == name or each.startswith(f"{name}-") for each in taken)
         name = name if number == 1 else f"{name}-{number}"
-        self.entries.append(Entry(name, when, partial(function, **parameters) if parameters else function))
+        self.entries.append(ScheduledEvent(name, when, partial(function, **parameters) if parameters else function))
         return name
 
-    def start(self, trainer: Any) -> None:
+    def start(self, trainer: Fires) -> None:
         """Fires `startup` when the run begins; a run that was resumed has begun before."""
         require_stages(self.entries, trainer.stages)
         if not self.has_started:
             self.has_started = True
             self.fire(STARTUP, trainer)
 
-    def fire(self, point: str, trainer: Any) -> bool:
+    def fire(self, point: str, trainer: Fires) -> bool:
         """Calls what is due; returns False if an event was interrupted."""
         if point == CYCLE_END:
             return self._end_cycle(trainer)
@@ -128,7 +143,7 @@ class EventManager:
         """Names the events that were not called once, in their order."""
         return [entry.name for entry in self.entries if entry.name not in self.firings.counts]
 
-    def _end_cycle(self, trainer: Any) -> bool:
+    def _end_cycle(self, trainer: Fires) -> bool:
         for position in range(self.next_event, len(self.entries)):
             entry = self.entries[position]
             if entry.when.is_due(CYCLE_END, trainer.progress) and self._call(entry, trainer) is False:
@@ -143,7 +158,7 @@ class EventManager:
             if hasattr(entry.function, "close"):
                 entry.function.close()
 
-    def _call(self, entry: Entry, trainer: Any) -> object:
+    def _call(self, entry: ScheduledEvent, trainer: Fires) -> object:
         with named_failure(f"event {entry.name} failed", EventError, "E0110"):
             answer: object = entry.function(trainer)
         if answer is not False:
@@ -156,18 +171,19 @@ class EventManager:
         return {"next_event": self.next_event, "has_started": self.has_started, "memories": memories}
 
     def load_state_dict(self, state: State) -> None:
-        self.next_event = state["next_event"]
-        self.has_started = state["has_started"]
+        self.next_event = require_count("next_event", state["next_event"], len(self.entries))
+        self.has_started = bool(state["has_started"])
         for i, event in enumerate(self._remembering):
             event.load_state_dict(state["memories"][str(i)])
 
     @property
     def _remembering(self) -> list[Stateful]:
         # Not counting the others: an evaluation more or less must change neither the digest nor who gets which memory.
-        return [entry.function for entry in self.entries if isinstance(entry.function, Stateful)]
+        functions: list[object] = [entry.function for entry in self.entries]
+        return [each for each in functions if isinstance(each, Stateful)]
 
 
-def require_stages(entries: Collection[Entry], stages: Collection[str]) -> None:
+def require_stages(entries: Collection[ScheduledEvent], stages: Collection[str]) -> None:
     """Refuses events that wait for a stage which this trainer does not have."""
     for entry in entries:
         if isinstance(entry.when, After) and entry.when.stage not in stages:
@@ -178,7 +194,8 @@ def require_stages(entries: Collection[Entry], stages: Collection[str]) -> None:
             )
 
 
-def _name_of(function: Any) -> str:
+def _name_of(function: Callable[..., object]) -> str:
     settings = getattr(function, "settings", None)
-    chosen = getattr(function, "name", None) or getattr(settings, "type", None) or getattr(function, "__name__", None)
+    kind = settings.type if isinstance(settings, PartSettings) else None
+    chosen = getattr(function, "name", None) or kind or getattr(function, "__name__", None)
     return str(chosen or type(function).__name__)

@@ -9,7 +9,7 @@ from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
 from quintain.settings.placement_rules import integer
 from quintain.settings.sources import dotted
-from quintain.settings.yaml_text import KeyPath
+from quintain.settings.yaml_text import KeyPath, shortened
 
 
 def has_agents(experiment: Experiment) -> bool:
@@ -19,7 +19,7 @@ def has_agents(experiment: Experiment) -> bool:
 
 def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
     """Lets only an environment of agents have several behaviours, and have them act in this process."""
-    found = ", ".join(tree.experiment.behaviors)
+    found = shortened(", ".join(tree.experiment.behaviors))
     if not has_agents(tree.experiment):
         if len(tree.experiment.behaviors) > 1:
             yield Problem(
@@ -90,14 +90,22 @@ def _agents_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
             f"another algorithm",
             "E0226",
         )
-    if getattr(behavior.algorithm, "use_symmetry", False):
+    learns_from_mates = getattr(type(behavior.algorithm), "needs_mates", False)
+    if getattr(behavior.algorithm, "use_symmetry", False) and (
+        learns_from_mates or getattr(behavior.algorithm, "clip_per_component", False)
+    ):
+        beside = (
+            "agents of its group" if learns_from_mates else "components, whose probabilities are compared one by one"
+        )
         yield Problem(
-            (*path, "algorithm", "use_symmetry"), "no environment of agents has a mirror yet; leave it out", "E0226"
+            (*path, "algorithm", "use_symmetry"), f"a mirrored step has no mirrored {beside}; leave it out", "E0220"
         )
     for place, event in enumerate(behavior.events):
-        if event.type in ("evaluate", "stop_at_return", "randomize_env"):
+        if getattr(event, "env_events", ()):
             yield Problem(
-                (*path, "events", place), f"{event.type} cannot happen in an environment of agents yet", "E0226"
+                (*path, "events", place, "env_events"),
+                "an environment of agents has no lanes that an event could be called with; leave it out",
+                "E0226",
             )
     yield from _sizes_fit(path, behavior)
 

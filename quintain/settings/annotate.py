@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from quintain.settings.yaml_text import write_flow
+from quintain.settings.yaml_text import Raw, write_flow
 
 _COMMENT_COLUMN = 44
 
 
-def annotated_yaml(tree: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+def annotated_yaml(tree: Mapping[str, Raw], origins: Mapping[str, str]) -> str:
     """Writes the tree; the comments stand in one column."""
     return "".join(f"{line}\n" for line in _mapping(tree, origins, "", ""))
 
@@ -22,7 +21,7 @@ def origins_behind(origins: Mapping[str, str], source: str, text: str) -> dict[s
     return {path: behind.get(origin, origin) for path, origin in origins.items()}
 
 
-def _mapping(tree: Mapping[str, Any], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
+def _mapping(tree: Mapping[str, Raw], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
     for key, value in tree.items():
         below = f"{path}.{key}" if path else key
         name = f"{indent}{write_flow(key)}:"
@@ -36,7 +35,7 @@ def _mapping(tree: Mapping[str, Any], origins: Mapping[str, str], path: str, ind
             yield _commented(f"{name} {write_flow(value)}", origins.get(below))
 
 
-def _list(items: list[Any], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
+def _list(items: list[Raw], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
     for index, item in enumerate(items):
         lines = list(_mapping(item, origins, f"{path}.{index}", indent + "    "))
         yield f"{indent}  - {lines[0].lstrip()}"

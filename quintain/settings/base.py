@@ -24,7 +24,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from quintain.typing import JsonObject, Keyword
+
 _COUNT_SUFFIXES = {"k": 1_000, "M": 1_000_000}
+_MAX_COUNT_TEXT = 40
 _COUNT_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kM])")
 
 
@@ -48,7 +51,7 @@ class Settings(BaseModel):
     _tuple_fields: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: Keyword) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         cls._tuple_fields = frozenset(
             name for name, field in cls.model_fields.items() if _accepts_tuple(field.annotation)
@@ -70,10 +73,13 @@ class PartSettings(Settings):
     type: str = ""
     """Registered name of the part, or module:Name for your own code."""
 
+    behavior_defaults: ClassVar[JsonObject] = {}
+    """What an environment of this kind brings for its behaviours; a user's file still has the last word."""
+
 
 def parse_count(value: object) -> object:
     """Reads 100k, 1.5M and 1e5 as the integers they mean; leaves anything else to validation."""
-    if isinstance(value, str) and (match := _COUNT_TEXT.fullmatch(value)):
+    if isinstance(value, str) and len(value) <= _MAX_COUNT_TEXT and (match := _COUNT_TEXT.fullmatch(value)):
         number, suffix = match.groups()
         # Decimal, because 4.35 * 1000 is not a whole number in binary.
         scaled = Decimal(number) * _COUNT_SUFFIXES[suffix]

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from quintain import registry
+from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.settings.base import PartSettings
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
+
+Annotation: TypeAlias = object
+"""The type of a field as its class declares it, or something in its Annotated."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """Marks a field as a choice among the registered parts of one kind.
 
-    `default` is the type when none is written; with `named_by_key` the key above the part is.
+    `default` is the type when none is written; with `named_by_key` the key above the part is. An optional one may be
+    null.
     """
 
     kind: str
     default: str | None = None
     named_by_key: bool = False
+    is_optional: bool = False
 
     def under(self, key: str) -> Choice:
         """Returns the choice as it is for the part that stands under this key of a mapping."""
@@ -46,7 +54,7 @@ class Choice:
         name = complete.get("type") if isinstance(complete, Mapping) else None
         return registry.get(self.kind, name).settings_class if isinstance(name, str) else None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Annotation, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self._validate,
             metadata={"pydantic_js_functions": [self._json_schema]},
@@ -55,7 +63,9 @@ class Choice:
             ),
         )
 
-    def _validate(self, data: object) -> PartSettings:
+    def _validate(self, data: object) -> PartSettings | None:
+        if data is None and self.is_optional:
+            return None
         if isinstance(data, PartSettings):
             return data if data.type else self._with_type(data)
         complete = self.named(data)
@@ -75,7 +85,7 @@ class Choice:
         return settings.model_copy(update={"type": registry.name_of(self.kind, type(settings))})
 
     def _json_schema(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        options: list[dict[str, Any]] = []
+        options: list[JsonObject] = []
         for name in registry.names(self.kind):
             part = registry.get(self.kind, name).settings_class
             option = dict(handler.resolve_ref_schema(handler(part.__pydantic_core_schema__)))
@@ -83,8 +93,8 @@ class Choice:
             if name != self.default:
                 option["required"] = ["type", *option.get("required", ())]
             options += [{"const": name}, option]
-        return {"oneOf": options}
+        return {"oneOf": [*options, {"type": "null"}] if self.is_optional else options}
 
 
-def _dump(settings: PartSettings, info: core_schema.SerializationInfo) -> dict[str, Any]:
-    return settings.model_dump(mode=info.mode)
+def _dump(settings: PartSettings | None, info: core_schema.SerializationInfo) -> JsonObject | None:
+    return None if settings is None else settings.model_dump(mode=info.mode)

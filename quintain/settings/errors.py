@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from quintain.errors import SettingsError
 from quintain.settings.outline import class_at
 from quintain.settings.sources import Draft, dotted
-from quintain.settings.yaml_text import MAX_PROBLEMS, KeyPath
+from quintain.settings.yaml_text import MAX_PROBLEMS, KeyPath, shortened
 
 _EXPECTED: Mapping[str, str] = {
     "int_type": "an integer",
@@ -44,17 +44,19 @@ class Problem:
 
 def settings_error(problems: Sequence[Problem], place: Callable[[KeyPath], str]) -> SettingsError:
     """Joins problems to one error: the first is its message, up to 19 more are its notes."""
-    lines = [_line(problem, place) for problem in problems]
+    lines = [_line(problem, place) for problem in problems[:MAX_PROBLEMS]]
     message = lines[0]
     if len(lines) > 1:
-        shown = f", {MAX_PROBLEMS} shown" if len(lines) > MAX_PROBLEMS else ""
-        message += f" (first of {len(lines)} problems{shown})"
-    return SettingsError(message, code=problems[0].code, notes=lines[1:MAX_PROBLEMS])
+        shown = f", {MAX_PROBLEMS} shown" if len(problems) > MAX_PROBLEMS else ""
+        message += f" (first of {len(problems)} problems{shown})"
+    return SettingsError(message, code=problems[0].code, notes=lines[1:])
 
 
 def problems_of(error: ValidationError, draft: Draft) -> list[Problem]:
     """Reads pydantic's findings in the words of a user."""
-    return [_problem(details, draft) for details in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    # What is not shown is only counted: to look for the name that was meant takes far longer than to find it unknown.
+    return [_problem(each, draft) if i < MAX_PROBLEMS else Problem(each["loc"], "") for i, each in enumerate(found)]
 
 
 def _line(problem: Problem, place: Callable[[KeyPath], str]) -> str:
@@ -90,7 +92,7 @@ def _nearest(path: KeyPath, draft: Draft) -> str:
     except SettingsError:
         governing = None
     known = list(governing.model_fields) if governing is not None else []
-    nearest = get_close_matches(str(path[-1]), known, n=1)
+    nearest = get_close_matches(shortened(str(path[-1])), known, n=1)
     if nearest:
         return f'did you mean "{nearest[0]}"?'
     return f"expected one of: {', '.join(known)}" if known else "remove it"

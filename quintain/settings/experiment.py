@@ -6,21 +6,35 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.settings.base import Count, PartSettings, Settings
 from quintain.settings.choice import Choice
 
 _REWARD_SIGNAL = Choice("reward_signal", named_by_key=True)
-_BEHAVIOR_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# Files and folders are called by it, so "..", hidden names and names too long for a file are none.
+_BEHAVIOR_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
-class Budget(Settings):
-    """Says when a run is finished."""
+DEFAULT_ENV_STEPS = 100_000
 
-    env_steps: Count = 100_000
-    """Environment steps to learn from."""
+
+class BudgetSettings(Settings):
+    """Says when a run is finished: after so many environment steps, so many updates, or the first of both."""
+
+    env_steps: Count | None = None
+    """Environment steps to learn from; 100,000 where no budget is given."""
+
+    updates: Count | None = None
+    """Cycles of the trainer, each of which ends with an update."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_an_end(cls, given: object) -> object:
+        if isinstance(given, Mapping) and all(given.get(name) is None for name in ("env_steps", "updates")):
+            return {**given, "env_steps": DEFAULT_ENV_STEPS}
+        return given
 
 
 class Behavior(Settings):
@@ -60,8 +74,11 @@ class Experiment(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
     """Start of every random stream."""
 
-    budget: Budget = Budget()
+    budget: BudgetSettings = BudgetSettings()
     """When the run is finished."""
+
+    loop: Annotated[PartSettings | None, Choice("loop", is_optional=True)] = None
+    """A loop of your own that has no environment and no behaviours; in place of both."""
 
     env: Annotated[PartSettings, Choice("env")]
     """What is acted in."""
@@ -69,16 +86,30 @@ class Experiment(Settings):
     behaviors: dict[str, Behavior] = Field(default={"default": {}}, validate_default=True)
     """One block for each kind of actor."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _loop_takes_their_place(cls, given: object) -> object:
+        if not isinstance(given, Mapping) or given.get("loop") is None:
+            return given
+        for name, nothing in (("env", {"type": "none"}), ("behaviors", {})):
+            if given.get(name, nothing) != nothing:
+                raise PydanticCustomError(
+                    "loop", "experiment.loop has no {name} beside it; leave out one of them", {"name": name}
+                )
+        return {**given, "env": {"type": "none"}, "behaviors": {}}
+
     @field_validator("behaviors")
     @classmethod
-    def _are_well_named(cls, behaviors: dict[str, Behavior]) -> dict[str, Behavior]:
+    def _are_well_named(cls, behaviors: dict[str, Behavior], others: ValidationInfo) -> dict[str, Behavior]:
+        # Not where the loop itself is wrong: that is said already.
+        if not behaviors and others.data.get("loop", True) is None:
+            raise PydanticCustomError("behavior_count", "found none, expected at least one")
         for name in behaviors:
             if not _BEHAVIOR_NAME.fullmatch(name):
                 raise PydanticCustomError(
                     "behavior_name",
-                    'name "{name}" may only have letters, digits, "_", "." and "-"',
-                    {"name": name},
+                    'name "{name}" may only have up to 100 letters, digits, "_", "." and "-", and no "." at its '
+                    "beginning",
+                    {"name": name[:100]},
                 )
-        if not behaviors:
-            raise PydanticCustomError("behavior_count", "found none, expected at least one")
         return behaviors

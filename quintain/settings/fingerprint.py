@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from quintain.settings.base import PartSettings
 from quintain.settings.experiment import Experiment
 
 if TYPE_CHECKING:
-    from quintain.settings.tree import RunFile
+    from quintain.settings.yaml_text import Raw
+    from quintain.typing import Json, JsonObject
 
 
 def fingerprint_of(experiment: Experiment) -> str:
@@ -20,7 +20,14 @@ def fingerprint_of(experiment: Experiment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def changed_keys(old: RunFile, new: RunFile) -> list[tuple[str, Any, Any]]:
+class HasExperiment(Protocol):
+    """A run file, as far as it can change a number."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+
+def changed_keys(old: HasExperiment, new: HasExperiment) -> list[tuple[str, Json, Json]]:
     """Lists what differs between two experiments as (path, old, new); None is a setting that is not there."""
     before = dict(leaves(_relevant(old.experiment), "experiment"))
     after = dict(leaves(_relevant(new.experiment), "experiment"))
@@ -31,9 +38,9 @@ def changed_keys(old: RunFile, new: RunFile) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Raw, path: str = "") -> Iterator[tuple[str, Json]]:
     """Yields every single value of a dumped tree by its dotted path; a list of single values is one."""
-    items: Any = ()
+    items: Iterable[tuple[str | int, Raw]] = ()
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
@@ -44,14 +51,12 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(item, f"{path}.{step}" if path else str(step))
 
 
-def _relevant(experiment: Experiment) -> dict[str, Any]:
+def _relevant(experiment: Experiment) -> JsonObject:
     dumped = experiment.model_dump(mode="json")
     for name, behavior in experiment.behaviors.items():
         dumped["behaviors"][name]["events"] = [
-            event.model_dump(mode="json") for event in behavior.events if not _observes_only(event)
+            event.model_dump(mode="json")
+            for event in behavior.events
+            if not getattr(type(event), "observes_only", False)
         ]
     return dumped
-
-
-def _observes_only(event: PartSettings) -> bool:
-    return bool(getattr(type(event), "observes_only", False))

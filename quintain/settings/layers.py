@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from quintain import registry
+from quintain.core import registry
 from quintain.errors import SettingsError
-from quintain.settings.yaml_text import KeyPath
+from quintain.settings.yaml_text import KeyPath, Raw
 
 
-def algorithm_defaults(values: Mapping[str, Any]) -> dict[KeyPath, Mapping[str, object]]:
+def algorithm_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
     """Returns the blocks an algorithm's registration brings, by the path of the block."""
     experiment = values.get("experiment")
     behaviors = experiment.get("behaviors") if isinstance(experiment, Mapping) else None
-    blocks: dict[KeyPath, Mapping[str, object]] = {}
+    blocks: dict[KeyPath, Mapping[str, Raw]] = {}
     for name, behavior in behaviors.items() if isinstance(behaviors, Mapping) else ():
         algorithm = behavior.get("algorithm") if isinstance(behavior, Mapping) else None
         chosen = algorithm.get("type") if isinstance(algorithm, Mapping) else None
@@ -23,22 +22,23 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[KeyPath, Mapping[str, 
     return blocks
 
 
-def env_defaults(values: Mapping[str, Any]) -> dict[KeyPath, Mapping[str, object]]:
+def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
     """Returns what the kind of environment brings for each behaviour, by the path of the behaviour."""
     experiment = values.get("experiment")
     if not isinstance(experiment, Mapping) or not isinstance(experiment.get("behaviors"), Mapping):
         return {}
     env = experiment.get("env")
     chosen = env.get("type") if isinstance(env, Mapping) else None
+    if not isinstance(chosen, str):
+        return {}
     try:
-        settings_class = registry.get("env", chosen).settings_class if isinstance(chosen, str) else None
+        defaults = registry.get("env", chosen).settings_class.behavior_defaults
     except SettingsError:
         return {}
-    defaults: Mapping[str, object] = getattr(settings_class, "behavior_defaults", {})
     return {("experiment", "behaviors", name): defaults for name in experiment["behaviors"] if defaults}
 
 
-def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, object]]:
+def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, Raw]]:
     try:
         return registry.get("algorithm", algorithm).defaults
     except SettingsError:
@@ -46,17 +46,22 @@ def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, object]]:
         return {}
 
 
-def with_algorithm_defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_algorithm_defaults(values: Mapping[str, Raw]) -> Mapping[str, Raw]:
     """Completes what a user set by what the algorithm brings, and below that by what the environment does."""
-    for path, defaults in [*algorithm_defaults(values).items(), *env_defaults(values).items()]:
-        lower: Mapping[str, Any] = defaults
-        for step in reversed(path):
-            lower = {str(step): lower}
+    # All blocks of one kind at once: laid under the values one by one, each would copy all behaviours.
+    for found in (algorithm_defaults(values), env_defaults(values)):
+        lower: dict[str, Raw] = {}
+        # The last comes first, as if they had been laid one after another; the order of behaviours follows from it.
+        for path, defaults in reversed(found.items()):
+            node = lower
+            for step in path[:-1]:
+                node = node.setdefault(str(step), {})
+            node[str(path[-1])] = defaults
         values = merged(lower, values)
     return values
 
 
-def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def merged(lower: Mapping[str, Raw], upper: Mapping[str, Raw]) -> dict[str, Raw]:
     """Lays one mapping over another; a block of another `type` replaces the whole block below it."""
     result = dict(lower)
     for key, value in upper.items():
@@ -68,5 +73,5 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def _same_type(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> bool:
+def _same_type(lower: Mapping[str, Raw], upper: Mapping[str, Raw]) -> bool:
     return "type" not in upper or upper["type"] == lower.get("type", upper["type"])

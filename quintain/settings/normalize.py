@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from types import MappingProxyType
-from typing import Any
 
-from quintain import registry
+from quintain.core import registry, trust
 from quintain.errors import CheckpointError, SettingsError
 from quintain.settings.base import PartSettings
 from quintain.settings.layers import with_algorithm_defaults
 from quintain.settings.outline import choices, class_at
 from quintain.settings.sources import OVERRIDE, PYTHON, Draft, dotted
-from quintain.settings.yaml_text import KeyPath
+from quintain.settings.yaml_text import KeyPath, Raw
 
 ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -45,10 +45,17 @@ ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """Spellings of other frameworks, by the block in which the canonical name lives."""
 
 
-def normalize(draft: Draft, *, trusted: bool, allow: Collection[str]) -> None:
-    """Brings a draft into its canonical form; before it imports any code it checks who asked for it."""
+MAX_PARTS = 1_000
+"""Parts in one tree: far more than any run has, and few enough to look each of them up."""
+
+
+def normalize(draft: Draft, *, doubt: str = "") -> None:
+    """Brings a draft into its canonical form; before it imports any code it checks who asked for it.
+
+    `doubt` says why values whose code is limited to permitted names are not taken for the user's own.
+    """
     _write_out_short_forms(draft)
-    _check_trust(draft, trusted, allow)
+    _check_trust(draft, doubt)
     _rename_aliases(draft)
 
 
@@ -64,7 +71,13 @@ def _keys(value: object) -> list[str]:
 
 
 def _write_out_short_forms(draft: Draft) -> None:
-    for path, choice in list(choices(draft.values)):
+    parts = list(islice(choices(draft.values), MAX_PARTS + 1))
+    if len(parts) > MAX_PARTS:
+        path = parts[-1][0]
+        raise SettingsError(
+            f"{draft.place(path)}: {dotted(path)}: more than {MAX_PARTS} parts are named, expected fewer", code="E0205"
+        )
+    for path, choice in parts:
         value = draft.get(path)
         if isinstance(value, PartSettings):
             name = value.type or registry.name_of(choice.kind, type(value))
@@ -73,56 +86,56 @@ def _write_out_short_forms(draft: Draft) -> None:
             draft.set(path, {"type": value}, draft.origin(path))
 
 
-def _set_fields(settings: PartSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.model_fields_set - {"type"}}
+def _set_fields(settings: PartSettings) -> dict[str, Raw]:
+    return {name: value for name, value in settings if name in settings.model_fields_set and name != "type"}
 
 
-def _check_trust(draft: Draft, trusted: bool, allow: Collection[str]) -> None:
-    for path, name in _named_code(draft.values, ()):
-        given_by_user = trusted or draft.origin(path).label in (OVERRIDE, PYTHON)
-        if not given_by_user and name not in allow:
-            raise CheckpointError(
-                f'{draft.place(path)}: {dotted(path)}: "{name}" would import code, which only a file '
-                f"that you name yourself may do. If you trust it: --allow {name}",
-                code="E0407",
-            )
+def _check_trust(draft: Draft, doubt: str) -> None:
+    noted = set(draft.notes)
+    for path, name in trust.code_names(draft.values):
+        if draft.permitted is not None:
+            if draft.origin(path).label in (OVERRIDE, PYTHON):
+                draft.permitted.add(name)
+            elif name not in draft.permitted:
+                why = f", and {doubt}" if doubt else ", which only a file that you name yourself may do"
+                raise CheckpointError(
+                    f'{draft.place(path)}: {dotted(path)}: "{name}" would import code{why}. '
+                    f"If you trust it: --allow {name}",
+                    code="E0407",
+                )
         note = f"note: {dotted(path)} imports code: {name}"
-        if note not in draft.notes:
+        if note not in noted:
+            noted.add(note)
             draft.notes.append(note)
-
-
-def _named_code(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in items:
-        if step in ("type", "id") and isinstance(item, str) and ":" in item:
-            yield (*path, step), item
-        yield from _named_code(item, (*path, step))
 
 
 def _rename_aliases(draft: Draft) -> None:
     blocks: list[tuple[KeyPath, str]] = [(path, choice.kind) for path, choice in choices(draft.values)]
+    # Names of settings change below, but not what they are settings of.
+    complete = with_algorithm_defaults(draft.values)
     for path, kind in [*blocks, (("experiment", "budget"), "budget")]:
         aliases = ALIASES.get(kind, {})
         for alias in [key for key in _keys(draft.get(path)) if key in aliases]:
-            if alias_applies(draft, path, alias, aliases[alias]):
+            if alias_applies(complete, path, alias, aliases[alias]):
                 _rename(draft, (*path, alias), aliases[alias])
 
 
 def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
     """Returns the path with the canonical name in place of an alias, and notes how it was understood."""
+    complete = with_algorithm_defaults(draft.values)
     for depth, step in enumerate(path):
         for aliases in ALIASES.values():
             canonical = aliases.get(str(step))
-            if canonical is not None and alias_applies(draft, path[:depth], str(step), canonical):
+            if canonical is not None and alias_applies(complete, path[:depth], str(step), canonical):
                 draft.notes.append(f"note: {step} is {dotted((*path[:depth], canonical))} here")
                 return (*path[:depth], canonical, *path[depth + 1 :])
     return path
 
 
-def alias_applies(draft: Draft, path: KeyPath, alias: str, canonical: str) -> bool:
-    """Says whether the block at a path has the canonical setting and no setting called like the alias."""
+def alias_applies(values: Mapping[str, Raw], path: KeyPath, alias: str, canonical: str) -> bool:
+    """Says whether the block at a path of completed values has the canonical setting and none called like the alias."""
     try:
-        governing = class_at(path, with_algorithm_defaults(draft.values))
+        governing = class_at(path, values)
     except SettingsError:
         # The block is of an unknown type, which validation reports.
         return False

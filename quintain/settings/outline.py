@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 from quintain.settings.base import Settings
-from quintain.settings.choice import Choice
+from quintain.settings.choice import Annotation, Choice
 from quintain.settings.experiment import Experiment
 from quintain.settings.run import RunSettings
-from quintain.settings.yaml_text import KeyPath
+from quintain.settings.yaml_text import KeyPath, Raw
 
 
 class RunTree(Settings):
@@ -23,11 +23,11 @@ class RunTree(Settings):
     """Where and how the run happens."""
 
 
-def class_at(path: KeyPath, values: Mapping[str, Any]) -> type[Settings] | None:
+def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
     """Returns the settings class of the mapping at a path of the raw values, None where there is none."""
-    annotation: Any = RunTree
+    annotation: Annotation = RunTree
     choice: Choice | None = None
-    value: Any = values
+    value: Raw = values
     for step in path:
         governing = _governing_class(annotation, choice, value)
         if governing is not None:
@@ -42,13 +42,13 @@ def class_at(path: KeyPath, values: Mapping[str, Any]) -> type[Settings] | None:
     return _governing_class(annotation, choice, value)
 
 
-def choices(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Choice]]:
+def choices(values: Mapping[str, Raw]) -> Iterator[tuple[KeyPath, Choice]]:
     """Yields every place of the raw values where a part is chosen."""
     return _choices_below((), RunTree, None, values)
 
 
 def _choices_below(
-    path: KeyPath, annotation: Any, choice: Choice | None, value: Any
+    path: KeyPath, annotation: Annotation, choice: Choice | None, value: Raw
 ) -> Iterator[tuple[KeyPath, Choice]]:
     if choice is not None:
         yield path, choice
@@ -65,7 +65,7 @@ def _choices_below(
 
 
 @cache
-def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Any, Choice | None], ...]:
+def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Annotation, Choice | None], ...]:
     """Lists the fields below which a part can be chosen; all others are single values."""
     fields = [(name, *_unwrap(field.annotation, field.metadata)) for name, field in settings_class.model_fields.items()]
     return tuple(
@@ -75,13 +75,13 @@ def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Any, Choice | 
     )
 
 
-def _governing_class(annotation: Any, choice: Choice | None, value: Any) -> type[Settings] | None:
+def _governing_class(annotation: Annotation, choice: Choice | None, value: Raw) -> type[Settings] | None:
     if choice is not None:
         return choice.settings_class(value)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
-def _unwrap(annotation: Any, metadata: Iterable[Any]) -> tuple[Any, Choice | None]:
+def _unwrap(annotation: Annotation, metadata: Iterable[Annotation]) -> tuple[Annotation, Choice | None]:
     """Splits an annotation into its type and its choice, if it has one."""
     if get_origin(annotation) is Annotated:
         annotation, *marks = get_args(annotation)
@@ -89,7 +89,7 @@ def _unwrap(annotation: Any, metadata: Iterable[Any]) -> tuple[Any, Choice | Non
     return annotation, next((mark for mark in metadata if isinstance(mark, Choice)), None)
 
 
-def _element(annotation: Any, step: str | int) -> tuple[Any, Choice | None]:
+def _element(annotation: Annotation, step: str | int) -> tuple[Annotation, Choice | None]:
     """Returns what the values of a mapping, or the items of a list, are."""
     arguments = get_args(annotation)
     if get_origin(annotation) is dict:
@@ -98,7 +98,7 @@ def _element(annotation: Any, step: str | int) -> tuple[Any, Choice | None]:
     return _unwrap(arguments[0], ()) if get_origin(annotation) is tuple else (None, None)
 
 
-def _item(value: Any, step: str | int) -> Any:
+def _item(value: Raw, step: str | int) -> Raw:
     if isinstance(value, Mapping):
         return value.get(str(step))
     if isinstance(value, list | tuple) and isinstance(step, int) and step < len(value):

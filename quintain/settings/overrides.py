@@ -12,7 +12,7 @@ from quintain.settings.layers import with_algorithm_defaults
 from quintain.settings.normalize import ALIASES, alias_applies, behavior_path, canonical_path
 from quintain.settings.outline import RunTree, class_at
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
-from quintain.settings.yaml_text import KeyPath, parse
+from quintain.settings.yaml_text import KeyPath, parse, shortened
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollout", "placement"})
@@ -20,7 +20,7 @@ _TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollou
 
 def apply_override(draft: Draft, text: str) -> None:
     """Sets what one `key=value` says."""
-    place = f"override {text}"
+    place = f"override {shortened(text)}"
     key, separator, value_text = text.partition("=")
     if not separator or not _KEY.fullmatch(key):
         raise SettingsError(f"{place}: expected key=value, such as seed=1", code="E0206")
@@ -65,13 +65,13 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
         return canonical_path(draft, (*found[0], *below))
     if found:
         candidates = ", ".join(dotted((*path, *below)) for path in found)
-        raise SettingsError(f'{place}: "{key}" may mean {candidates}; write the one you mean', code="E0206")
+        raise SettingsError(f'{place}: "{shortened(key)}" may mean {candidates}; write the one you mean', code="E0206")
     known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
     nearest = get_close_matches(first, known | {alias for block in ALIASES.values() for alias in block}, n=1)
     longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]
     nearest = longer or nearest
     hint = f'did you mean "{nearest[0]}"?' if nearest else "see: quintain config show"
-    raise SettingsError(f'{place}: no setting is called "{first}"; {hint}', code="E0203")
+    raise SettingsError(f'{place}: no setting is called "{shortened(first)}"; {hint}', code="E0203")
 
 
 def _blocks(draft: Draft) -> dict[str, KeyPath]:
@@ -104,9 +104,9 @@ def _names(draft: Draft, scope: KeyPath) -> Iterable[str]:
 
 
 def _aliased(draft: Draft, alias: str) -> Iterator[KeyPath]:
-    blocks = _blocks(draft)
+    blocks, complete = _blocks(draft), with_algorithm_defaults(draft.values)
     for block, aliases in ALIASES.items():
-        if alias in aliases and alias_applies(draft, blocks[block], alias, aliases[alias]):
+        if alias in aliases and alias_applies(complete, blocks[block], alias, aliases[alias]):
             yield (*blocks[block], alias)
 
 
@@ -119,7 +119,7 @@ def _matching(draft: Draft, name: str) -> Iterator[KeyPath]:
 def _split(draft: Draft, key: str) -> KeyPath:
     """Splits a dotted key; the name of a behaviour may itself contain dots."""
     behavior = behavior_path(draft)
-    prefix = dotted(behavior)
+    prefix = ".".join(map(str, behavior))
     if key == prefix or key.startswith(prefix + "."):
         rest = key[len(prefix) + 1 :]
         return (*behavior, *(_step(step) for step in rest.split("."))) if rest else behavior

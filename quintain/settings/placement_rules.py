@@ -11,17 +11,6 @@ from quintain.settings.outline import RunTree
 from quintain.settings.yaml_text import KeyPath
 
 
-def staleness_has_placement(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    max_staleness = integer(behavior.rollout, "max_staleness")
-    if max_staleness and placement.type == "local":
-        yield Problem(
-            (*path, "rollout", "max_staleness"),
-            f"{max_staleness} has no effect with run.placement.type local, which acts and learns in turns; "
-            "set max_staleness to 0, or run.placement to threads or processes",
-            "E0213",
-        )
-
-
 def processes_have_place(tree: RunTree) -> Iterator[Problem]:
     run = tree.run
     if run.placement.type != "processes":
@@ -109,5 +98,5 @@ def ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSe
 
 def integer(settings: PartSettings, name: str) -> int | None:
     """Reads a setting that only some parts of a kind have."""
-    value = getattr(settings, name) if name in type(settings).model_fields else None
+    value = dict(settings).get(name)
     return value if isinstance(value, int) else None

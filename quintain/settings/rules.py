@@ -15,7 +15,6 @@ from quintain.settings.placement_rules import (
     processes_have_place,
     ranks_share_lanes,
     ranks_share_minibatches,
-    staleness_has_placement,
     workers_have_lanes,
 )
 from quintain.settings.sources import dotted
@@ -29,7 +28,6 @@ def broken_rules(tree: RunTree) -> list[Problem]:
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)
-        problems += staleness_has_placement(path, behavior, tree.run.placement)
         problems += mirrors_are_here(path, behavior, tree.run.placement)
         problems += ranks_share_minibatches(path, behavior, tree.run.placement)
         problems += _stopping_has_evaluation(path, behavior)
@@ -72,7 +70,7 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
 
 
 def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    budget = experiment.budget.env_steps
+    budget, most_updates = experiment.budget.env_steps, experiment.budget.updates
     num_lanes, num_steps = integer(experiment.env, "num_lanes"), integer(behavior.rollout, "num_steps")
     for place, event in enumerate(behavior.events):
         steps, updates = integer(event, "every_env_steps"), integer(event, "every_updates")
@@ -80,6 +78,11 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
         if event.type == "evaluate":
             continue
         where = (*path, "events", place)
+        if updates is not None and most_updates is not None and updates > most_updates:
+            never = f"{updates} can never happen in a run of experiment.budget.updates {most_updates}; lower it"
+            yield Problem((*where, "every_updates"), never, "E0214")
+        if budget is None:
+            continue
         if steps is not None and steps > budget:
             yield Problem((*where, "every_env_steps"), _never(f"{steps}", budget), "E0214")
         if updates is not None and num_lanes and num_steps:
@@ -90,7 +93,7 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
 
 def _env_events_can_happen(experiment: Experiment) -> Iterator[Problem]:
     num_lanes = integer(experiment.env, "num_lanes")
-    if num_lanes is None:
+    if num_lanes is None or experiment.budget.env_steps is None:
         return
     steps_of_a_lane = -(-experiment.budget.env_steps // num_lanes)
     for place, event in enumerate(getattr(experiment.env, "env_events", ())):

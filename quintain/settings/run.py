@@ -97,17 +97,20 @@ class EnvWorkerSettings(Settings):
     max_restarts: Count = 10
     """Failures of one lane within the window that end the run."""
 
-    restart_window_seconds: Seconds = 60.0
-    """The window in which failures are counted."""
+    restart_window_steps: Count = 1000
+    """The window: so many steps of the lane."""
+
+    restart_window_seconds: Seconds | None = None
+    """A window by the clock instead, which ends runs earlier on fast machines; of older versions."""
 
     max_failures_in_a_row: Count = 5
     """Failures of one lane without a good step between them that end the run."""
 
-    max_down_seconds: Seconds = 120.0
-    """Time without a single lane that works, after which the next failure ends the run."""
+    max_down_seconds: Seconds | None = None
+    """Time without a single lane that works, after which the next failure ends the run; null sets no limit."""
 
     pass_environment: tuple[str, ...] = ()
-    """Names of further environment variables that workers may see; they get only harmless ones otherwise."""
+    """Names of environment variables that workers see although they look like secrets; others are passed on anyway."""
 
 
 class RunSettings(Settings):

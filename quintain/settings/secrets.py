@@ -12,7 +12,7 @@ _NAMES_SECRET = re.compile(rf"(?:^|.*[_-]){_SECRET_WORDS}|.*(?:Key|Token|Secret|
 _NAMES_PASSWORD = re.compile(r".*(?:password|passwd|secret)s?", re.IGNORECASE | re.DOTALL)
 _REFERENCE = re.compile(r"(?:env|file):.+|\$\{?[A-Za-z_]\w*\}?")
 # Letters and digits without a break, as no word or name has them: keys are made by machines.
-_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")
+_UNBROKEN = re.compile(r"[A-Za-z0-9]{16,}")
 _ISSUED = re.compile(r"(?:sk|hf|gh[opsu]|github_pat|xox[abeprs])[-_]|AKIA|AIza")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _URL_PASSWORD = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
@@ -40,7 +40,8 @@ def looks_secret(text: str, name: str = "") -> bool:
     """
     if _PRIVATE_KEY.search(text) or _URL_PASSWORD.search(text):
         return True
-    has_random_part = _RANDOM.search(text) is not None
+    # Each unbroken part is looked at once: a pattern that asks for both kinds would begin anew at every character.
+    has_random_part = any(not part.isalpha() and not part.isdigit() for part in _UNBROKEN.findall(text))
     if has_random_part and _ISSUED.match(text):
         return True
     if not _NAMES_SECRET.fullmatch(name) or _REFERENCE.fullmatch(text):

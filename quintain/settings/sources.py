@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from quintain.errors import SettingsError
 from quintain.settings.base import PartSettings, Settings
-from quintain.settings.yaml_text import KeyPath, read_file
+from quintain.settings.yaml_text import KeyPath, Raw, read_file, shortened
 
 DEFAULT = "default"
 ALGORITHM_DEFAULT = "algorithm default"
@@ -32,10 +31,12 @@ class Draft:
     """Holds the values a user set, before defaults and validation, each with its origin."""
 
     source: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Raw] = field(default_factory=dict)
     positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     origins: dict[KeyPath, Origin] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    permitted: set[str] | None = None
+    """Names of code that may be imported for these values; None for values whose author is the user."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Draft:
@@ -55,11 +56,18 @@ class Draft:
 
     def copy(self) -> Draft:
         """Returns a draft that can change without this one."""
-        return Draft(self.source, deepcopy(self.values), dict(self.positions), dict(self.origins), list(self.notes))
+        return Draft(
+            self.source,
+            deepcopy(self.values),
+            dict(self.positions),
+            dict(self.origins),
+            list(self.notes),
+            self.permitted,
+        )
 
-    def get(self, path: KeyPath) -> Any:
+    def get(self, path: KeyPath) -> Raw:
         """Returns the value at a path, None if nobody set it."""
-        value: Any = self.values
+        value: Raw = self.values
         for step in path:
             if not _has(value, step):
                 return None
@@ -70,10 +78,11 @@ class Draft:
         """Sets one value (or a whole mapping, in place of what was there)."""
         parent = self._parent(path, origin)
         plain = _plain(value)
+        # Only what stands there: looking through all records would cost as much as the whole file for each value.
+        for below in _paths(parent[path[-1]] if _has(parent, path[-1]) else None):
+            self.origins.pop(path + below, None)
+            self.positions.pop(path + below, None)
         parent[path[-1]] = plain
-        for record in (self.origins, self.positions):
-            for known in [known for known in record if known[: len(path)] == path]:
-                del record[known]
         for below in _paths(plain):
             self.origins[path + below] = origin
 
@@ -107,8 +116,8 @@ class Draft:
                 return place
         return self.source
 
-    def _parent(self, path: KeyPath, origin: Origin) -> Any:
-        node: Any = self.values
+    def _parent(self, path: KeyPath, origin: Origin) -> Raw:
+        node: Raw = self.values
         for depth, step in enumerate(path[:-1]):
             if isinstance(node, dict):
                 if step not in node:
@@ -125,8 +134,8 @@ class Draft:
 
 
 def dotted(path: KeyPath) -> str:
-    """Writes a path as users do."""
-    return ".".join(map(str, path))
+    """Writes a path as users do, for a message."""
+    return shortened(".".join(map(str, path)))
 
 
 def _has(node: object, step: str | int) -> bool:
@@ -135,7 +144,7 @@ def _has(node: object, step: str | int) -> bool:
     return isinstance(node, dict) and step in node
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> Raw:
     """Takes settings objects apart, except parts, whose type depends on where they stand."""
     if isinstance(value, Settings) and not isinstance(value, PartSettings):
         return {name: _plain(getattr(value, name)) for name in value.model_fields_set}

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from quintain import registry
+from quintain.core import registry, trust
+from quintain.core.budget import Budget
 from quintain.errors import SettingsError
 from quintain.settings.annotate import annotated_yaml, origins_behind
 from quintain.settings.errors import problems_of, settings_error
@@ -24,6 +25,9 @@ from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
 from quintain.settings.secrets import literal_secrets
 from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,27 @@ class RunFile:
     run: RunSettings
     _draft: Draft = field(compare=False, repr=False)
 
+    @property
+    def budget(self) -> Budget:
+        """How long the run trains."""
+        return Budget(self.experiment.budget.env_steps, self.experiment.budget.updates)
+
+    @property
+    def trained(self) -> str:
+        """What trains: the type of the loop, or of the first behaviour's algorithm."""
+        if self.experiment.loop is not None:
+            return self.experiment.loop.type
+        return next(iter(self.experiment.behaviors.values())).algorithm.type
+
     @classmethod
-    def load(cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = ()) -> RunFile:
-        """Reads a settings file; one that came with a run may name only code that `allow` lists."""
-        return cls._resolve(Draft.from_file(path), overrides, trusted, allow)
+    def load(
+        cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = (), doubt: str = ""
+    ) -> RunFile:
+        """Reads a settings file; one that is not trusted may name only code that `allow` lists.
+
+        `doubt` says why it is not.
+        """
+        return cls._resolve(Draft.from_file(path), overrides, trusted, allow, doubt=doubt)
 
     @classmethod
     def from_names(
@@ -79,15 +100,18 @@ class RunFile:
         trusted: bool,
         allow: Collection[str],
         changes: Mapping[str, object] | None = None,
+        doubt: str = "",
     ) -> RunFile:
-        normalize(draft, trusted=trusted, allow=allow)
-        for override in types_first(overrides):
-            apply_override(draft, override)
-            normalize(draft, trusted=trusted, allow=allow)
-        for key in types_first(changes or {}):
-            set_one(draft, resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
-            normalize(draft, trusted=trusted, allow=allow)
-        return cls._validate(draft)
+        draft.permitted = None if trusted else set(allow)
+        with trust.importing_only(draft.permitted):
+            normalize(draft, doubt=doubt)
+            for override in types_first(overrides):
+                apply_override(draft, override)
+                normalize(draft, doubt=doubt)
+            for key in types_first(changes or {}):
+                set_one(draft, resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
+                normalize(draft, doubt=doubt)
+            return cls._validate(draft)
 
     @classmethod
     def _validate(cls, draft: Draft) -> RunFile:
@@ -101,9 +125,20 @@ class RunFile:
         return cls(tree.experiment, tree.run, draft)
 
     @property
+    def permitted(self) -> Collection[str] | None:
+        """Returns the names of code that may be imported for this run; None if its settings are the user's own."""
+        return self._draft.permitted
+
+    @property
     def notes(self) -> list[str]:
-        """Returns what a user should be told: aliases that were understood, code that is imported."""
-        return list(self._draft.notes)
+        """Returns what a user should be told: aliases that were understood, code that is imported, old settings."""
+        if self.run.env_workers.restart_window_seconds is None:
+            return list(self._draft.notes)
+        return [
+            *self._draft.notes,
+            "note: run.env_workers.restart_window_seconds counts failures by the clock, so a faster machine ends the "
+            "run earlier; set it to null, and restart_window_steps counts by steps",
+        ]
 
     @cached_property
     def origins(self) -> Mapping[str, str]:
@@ -122,10 +157,10 @@ class RunFile:
         draft = self._draft.copy()
         path = resolve_key(draft, key, f'replace("{key}")')
         set_one(draft, path, value, Origin(PYTHON))
-        normalize(draft, trusted=True, allow=())
+        normalize(draft)
         return self._validate(draft)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Returns the whole tree, defaults included, as JSON-like values."""
         return {
             "experiment": self.experiment.model_dump(mode="json"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import yaml
 from yaml import events as yaml_events
@@ -21,11 +21,14 @@ from quintain.errors import SettingsError
 MAX_BYTES = 1_000_000
 MAX_ALIASES = 64
 MAX_DEPTH = 32
-MAX_VALUES = 100_000
+MAX_VALUES = 10_000
 MAX_DIGITS = 400
 MAX_PROBLEMS = 20
+MAX_SHOWN = 200
 
 KeyPath = tuple[str | int, ...]
+Raw: TypeAlias = Any
+"""A value of a run file before it is validated: what YAML can hold, or a settings object that was passed in Python."""
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = re.compile(r"null|Null|NULL|~|")
@@ -35,12 +38,19 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9](?:_?[0-9])*(?:\.[0-9]*)?)(?:[eE][-+
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
+class HasPosition(Protocol):
+    """A mark of PyYAML's, in Python or in C."""
+
+    line: int
+    column: int
+
+
 @dataclass(frozen=True)
 class Document:
     """Holds the value of one YAML text and where each key of it stands."""
 
     source: str
-    value: object
+    value: Raw
     positions: dict[KeyPath, tuple[int, int]]
 
 
@@ -139,7 +149,7 @@ class _Builder:
             key, below = event.value, (*path, event.value)
             if key in result:
                 first = self.positions[below][0]
-                self._report(event, f'key "{key}" stands here again, first on line {first}; keep one')
+                self._report(event, f'key "{shortened(key)}" stands here again, first on line {first}; keep one')
             self.positions[below] = _position(event.start_mark)
             result[key] = self._value(next(self.events), below)
         return result
@@ -198,7 +208,7 @@ def read_scalar(text: str) -> object:
         if _FLOAT.fullmatch(text):
             number = float(text)
             if math.isinf(number):
-                raise ValueError(f"{text} is too large for a number")
+                raise ValueError(f"{shortened(text)} is too large for a number")
             return number
         if _NOT_FINITE.fullmatch(text):
             raise ValueError(f"{text} is not a finite number")
@@ -231,7 +241,12 @@ def write_flow(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _position(mark: Any) -> tuple[int, int]:
+def shortened(text: str) -> str:
+    """Returns a text that came from a file or a command line, cut so that a message stays one line to read."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def _position(mark: HasPosition | None) -> tuple[int, int]:
     return (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quintain.lazy import lazy_names
+from quintain.core.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "ScriptedEnv": "quintain.testing.scripted_env",
         "assert_all_state_saved": "quintain.testing.saved_state",
         "assert_resumes_exactly": "quintain.testing.exact_resume",
-        "check_env": "quintain.envs.checks",
+        "check_env": "quintain.envs.check.checks",
         "differences": "quintain.testing.compare",
     },
 )

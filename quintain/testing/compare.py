@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from quintain.state import KeepsState, save_generator
+from quintain.core.state import KeepsState, Kept, save_generator
 from quintain.typing import Stateful
 
-Seen = dict[tuple[int, int], tuple[Any, Any]]
+if TYPE_CHECKING:
+    from quintain.typing import Array, Values
+
+Seen = dict[tuple[int, int], tuple[Kept, Kept]]
 """Pairs that were compared, by their ids; kept alive, because a freed object's id is given to the next."""
 
 
-def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
+def differences(left: Kept, right: Kept, path: str = "") -> Iterator[str]:
     """Yields the path of everything that differs, with both values.
 
     An object that collects its own state is compared by all its attributes, except those it calls `not_state`; one
@@ -28,7 +31,7 @@ def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
     return _differences(left, right, path, {})
 
 
-def _differences(left: Any, right: Any, path: str, seen: Seen) -> Iterator[str]:
+def _differences(left: Kept, right: Kept, path: str, seen: Seen) -> Iterator[str]:
     if left is right or (id(left), id(right)) in seen:
         return
     if not isinstance(left, int | float | str):
@@ -60,15 +63,15 @@ def _differences(left: Any, right: Any, path: str, seen: Seen) -> Iterator[str]:
         yield from _mapping_differences(vars(left), vars(right), path, seen)
 
 
-def _has_equality(value: Any) -> bool:
+def _has_equality(value: Kept) -> bool:
     return any("__eq__" in vars(base) for base in type(value).__mro__[:-1])
 
 
-def _attributes(instance: KeepsState) -> dict[str, Any]:
+def _attributes(instance: KeepsState) -> dict[str, Kept]:
     return {name: value for name, value in vars(instance).items() if name not in instance.not_state}
 
 
-def _mapping_differences(left: Mapping[Any, Any], right: Mapping[Any, Any], path: str, seen: Seen) -> Iterator[str]:
+def _mapping_differences(left: Mapping[str, Kept], right: Mapping[str, Kept], path: str, seen: Seen) -> Iterator[str]:
     for key in [*left, *(key for key in right if key not in left)]:
         below = f"{path}.{key}" if path else str(key)
         if key not in left or key not in right:
@@ -77,12 +80,12 @@ def _mapping_differences(left: Mapping[Any, Any], right: Mapping[Any, Any], path
             yield from _differences(left[key], right[key], below, seen)
 
 
-def _array_differences(left: Any, right: Any, path: str) -> Iterator[str]:
+def _array_differences(left: Array, right: Array, path: str) -> Iterator[str]:
     if (left.dtype, left.shape) != (right.dtype, right.shape):
         yield f"{path}: {left.dtype}{list(left.shape)} and {right.dtype}{list(right.shape)}"
     elif left.tobytes() != right.tobytes():
         yield f"{path}: {left.ravel()[:4]} and {right.ravel()[:4]} (the first numbers)"
 
 
-def _on_cpu(values: Any) -> Any:
+def _on_cpu(values: Values | np.generic) -> Array | np.generic:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values

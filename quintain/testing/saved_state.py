@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from quintain.assemble import assemble
+from quintain.core.state import Kept
 from quintain.data.rollout import Rollout
-from quintain.run import Run
+from quintain.runs.assemble import assemble
+from quintain.runs.run import Run
 from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _require_equal(trainer: Trainer, other: Trainer, when: str) -> None:
         raise AssertionError(f"{len(found)} attributes differ {when}:\n  {listed}")
 
 
-def _attributes(trainer: Trainer) -> dict[str, Any]:
+def _attributes(trainer: Trainer) -> dict[str, Kept]:
     compared = {name: value for name, value in vars(trainer).items() if name not in _NOT_COMPARED}
     # The memory of blocks counts as far as it is saved: in one that was learned from, anything may stand.
     flags = {name: value for name, value in vars(trainer.store).items() if not isinstance(value, Rollout)}

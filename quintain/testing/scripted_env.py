@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from quintain.envs.base import Env, StepResult
 if TYPE_CHECKING:
     import torch
 
-    from quintain.typing import Array
+    from quintain.typing import Array, LaneMask
 
 
 class Episode(NamedTuple):
@@ -48,7 +48,7 @@ class ScriptedEnv(Env):
         self.has_started = False
         self.actions: list[Array] = []
 
-    def reset(self, lanes: Any = None) -> Array:
+    def reset(self, lanes: LaneMask | None = None) -> Array:
         mask = np.ones(self.num_lanes, dtype=np.bool_) if lanes is None else np.asarray(lanes)
         if self.has_started:
             self.episode[mask] += 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from quintain.lazy import lazy_names, registrar
+from quintain.core.lazy import lazy_names, registrar
 
 register = registrar("trainer")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "Loop": "quintain.trainers.loop",
+        "LoopSettings": "quintain.trainers.settings",
         "Parts": "quintain.trainers.base",
-        "Trainer": "quintain.trainers.base",
+        "Trainer": "quintain.runs.slots",
         "TrainerSettings": "quintain.trainers.settings",
     },
 )

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quintain.services.stats import StatsReporter
-from quintain.trainers.base import Trainer
-from quintain.trainers.parts import Session
+from quintain.services.reporting.stats import StatsReporter
+from quintain.trainers.session import Session
 
 if TYPE_CHECKING:
-    from quintain.services.writers import RunSummary
+    from quintain.services.reporting.writers import RunSummary
     from quintain.trainers.joint import JointTrainer
+    from quintain.trainers.loop import Loop
     from quintain.typing import Array, State
 
 
@@ -70,31 +70,37 @@ class BehaviorSession:
     def keeps_checkpoints(self) -> bool:
         return self.outer.keeps_checkpoints
 
-    def running(self, trainer: Trainer) -> AbstractContextManager[None]:
+    def running(self, loop: Loop) -> AbstractContextManager[None]:
         raise AssertionError("the trainers of a run are trained together")
 
-    def after_cycle(self, trainer: Trainer) -> None:
+    def after_stage(self, loop: Loop) -> None:
+        """Does nothing: the run commits after stages of all behaviours together."""
+
+    def after_cycle(self, loop: Loop) -> None:
         """Does nothing: rows and checkpoints are written after each turn of all."""
 
-    def save(self, trainer: Trainer) -> Path:
+    def save(self, loop: Loop) -> Path:
         return self.outer.save(self._whole)
 
-    def take_up(self, trainer: Trainer, path: Path) -> None:
+    def take_up(self, loop: Loop, path: Path) -> None:
         self.outer.take_up(self._whole, path)
 
     def folder(self, name: str) -> Path:
         return self.outer.folder(name)
 
-    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Array]) -> Path | None:
+    def keep_evidence(self, loop: Loop, tensors: Mapping[str, Array]) -> Path | None:
         return self.outer.keep_evidence(self._whole, tensors)
 
-    def rollback(self, trainer: Trainer) -> bool:
+    def rollback(self, loop: Loop) -> bool:
         return self.outer.rollback(self._whole)
 
-    def warn(self, trainer: Trainer, code: str, text: str) -> None:
+    def warn(self, loop: Loop, code: str, text: str) -> None:
         self.outer.warn(self._whole, code, f"{self.behavior}: {text}")
 
-    def summary(self, trainer: Trainer) -> RunSummary:
+    def tell(self, text: str) -> None:
+        self.outer.tell(f"{self.behavior}: {text}")
+
+    def summary(self, loop: Loop) -> RunSummary:
         return self.outer.summary(self._whole)
 
     @property

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from quintain.core.state import KeepsState, require_count
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.samplers import sampler_of
 from quintain.envs.settings import CriterionSettings, LessonSettings
 from quintain.errors import SettingsError
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.rollouts.agent_assembler import Episodes
-    from quintain.typing import Metrics
+    from quintain.typing import Metrics, State
 
 _KEPT = 0.25
 """How much of the smoothed number stays at each look."""
@@ -35,6 +35,11 @@ class Curriculum(KeepsState):
         self.smoothed = dict.fromkeys(lessons, 0.0)
         self.returns: dict[str, list[float]] = {each.behavior: [] for each in criteria}
         """The newest returns of each behaviour since a lesson last changed."""
+
+    def load_state_dict(self, state: State) -> None:
+        for name, lessons in self.lessons.items():
+            require_count(f"numbers.{name}", state["numbers"][name], len(lessons) - 1)
+        super().load_state_dict(state)
 
     def require_behaviors(self, known: Mapping[str, object]) -> None:
         """Refuses lessons that wait for a behaviour that there is not."""

@@ -11,8 +11,8 @@ from safetensors import numpy as safetensors_numpy
 
 from quintain.data.rollout import Rollout
 from quintain.errors import SettingsError
-from quintain.services import atomic
 from quintain.services.events import When
+from quintain.services.files import atomic
 from quintain.trainers.events import EventContext
 
 if TYPE_CHECKING:

@@ -7,15 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from quintain.core.budget import Budget
+from quintain.core.process_group import Alone, World
+from quintain.core.rng import Rng
+from quintain.envs.agents.env import AgentEnv
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager
 from quintain.errors import SettingsError
-from quintain.rng import Rng
+from quintain.policies.base import Policy
+from quintain.rollouts.agent_evaluator import AgentEvaluator
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
-from quintain.world import Alone, World
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
@@ -37,11 +41,25 @@ class EventContext:
 
     make_env: Callable[[int, Rng], Env]
     rng: Rng
-    budget_env_steps: int
+    budget: Budget
     world: World = field(default_factory=Alone)
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events for the environments of an evaluation, beside those of its settings."""
     on_nonfinite: str = "error"
+    agents: AgentContext | None = None
+    """Where agents come and go: what else an evaluation of one behaviour needs, in place of `make_env`."""
+
+
+@dataclass(frozen=True)
+class AgentContext:
+    """What surrounds one behaviour among several."""
+
+    behavior: str
+    make_env: Callable[[Rng], AgentEnv]
+    prepare: Callable[[AgentEnv], None]
+    """Gives an environment the numbers of the lesson that is on."""
+    policies: Callable[[], Mapping[str, Policy]]
+    """Those that act now, of all behaviours."""
 
 
 class Evaluate:
@@ -49,13 +67,24 @@ class Evaluate:
 
     def __init__(self, settings: EvaluateSettings, context: EventContext) -> None:
         self.settings = settings
-        interval = settings.every_env_steps or max(1, context.budget_env_steps // 10)
-        self.when: When = Every(
-            env_steps=None if settings.every_updates else interval, updates=settings.every_updates, at_end=True
-        )
+        steps, updates = settings.every_env_steps, settings.every_updates
+        if steps is None and updates is None:
+            # Ten times in a run, by whichever it is counted.
+            steps = None if context.budget.env_steps is None else max(1, context.budget.env_steps // 10)
+            updates = max(1, (context.budget.updates or 1) // 10) if steps is None else None
+        self.when: When = Every(env_steps=None if updates else steps, updates=updates, at_end=True)
         self.has_played = False
+        self.has_warned = False
         # Rank 0 plays for all.
-        self.evaluator = self._make_evaluator(context) if context.world.rank == 0 else None
+        self.evaluator = self._make_evaluator(context) if context.world.rank == 0 and not context.agents else None
+        self.agents = context.agents
+        self.agent_evaluator: AgentEvaluator | None = None
+        if context.agents is not None:
+            rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
+            with GlobalStreams().untouched():
+                made = context.agents.make_env(rng.child("env"))
+            prepare, limit = context.agents.prepare, settings.max_episode_steps
+            self.agent_evaluator = AgentEvaluator(made, rng, prepare, max_episode_steps=limit)
 
     def _make_evaluator(self, context: EventContext) -> Evaluator:
         settings = self.settings
@@ -65,7 +94,13 @@ class Evaluate:
             env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
             env_events = {**cfg_of(settings.env_events), **context.env_events}
             env = with_events(env, env_events, rng.child("env_events"))
-        return Evaluator(env, settings.num_episodes, rng, on_nonfinite=context.on_nonfinite)
+        return Evaluator(
+            env,
+            settings.num_episodes,
+            rng,
+            on_nonfinite=context.on_nonfinite,
+            max_episode_steps=settings.max_episode_steps,
+        )
 
     @property
     def env(self) -> Env | None:
@@ -104,18 +139,37 @@ class Evaluate:
 
     def _play(self, trainer: Trainer, num_episodes: int | None) -> Metrics | None:
         """Returns what the episodes were like; None if the run was asked to stop, or if another rank plays them."""
-        if self.evaluator is None:
-            return None
         with trainer.global_streams.untouched():
-            results = self.evaluator.play(
-                trainer.policy,
-                deterministic=self.settings.deterministic,
-                should_stop=trainer.should_stop,
-                num_episodes=num_episodes,
-            )
+            results = self._episodes(trainer, num_episodes)
         if results is None:
             return None
+        if results.num_cut and not self.has_warned:
+            self.has_warned = True
+            trainer.session.warn(
+                trainer, "W0504", f"{results.cut_note}; evaluate.max_episode_steps sets this, null for no limit"
+            )
         return metrics_of(results)
+
+    def _episodes(self, trainer: Trainer, num_episodes: int | None) -> EpisodeResults | None:
+        deterministic, tell = self.settings.deterministic, trainer.session.tell
+        if self.agents is not None and self.agent_evaluator is not None:
+            played = self.agent_evaluator.play(
+                self.agents.policies(),
+                {self.agents.behavior: num_episodes or self.settings.num_episodes},
+                deterministic=deterministic,
+                should_stop=trainer.should_stop,
+                tell=tell,
+            )
+            return None if played is None else played[self.agents.behavior]
+        if self.evaluator is None:
+            return None
+        return self.evaluator.play(
+            trainer.policy,
+            deterministic=deterministic,
+            should_stop=trainer.should_stop,
+            num_episodes=num_episodes,
+            tell=tell,
+        )
 
     def _score(self, metrics: Metrics) -> float:
         name = self.settings.best_metric
@@ -127,8 +181,9 @@ class Evaluate:
         return metrics[name]
 
     def close(self) -> None:
-        if self.evaluator is not None:
-            self.evaluator.env.close()
+        for evaluator in (self.evaluator, self.agent_evaluator):
+            if evaluator is not None:
+                evaluator.env.close()
 
 
 def metrics_of(results: EpisodeResults) -> Metrics:
@@ -138,6 +193,7 @@ def metrics_of(results: EpisodeResults) -> Metrics:
         "eval/mean_reward": results.mean_return,
         "eval/std_reward": results.std_return,
         "eval/mean_ep_length": results.mean_length,
+        **({"eval/cut_episodes": float(results.num_cut)} if results.num_cut else {}),
         **said,
     }
 

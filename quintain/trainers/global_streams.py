@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from quintain.rng import Rng
-from quintain.state import as_tensor
+from quintain.core.rng import Rng
+from quintain.core.state import as_tensor, require_count
 
 if TYPE_CHECKING:
     from quintain.typing import State
@@ -42,6 +42,10 @@ class GlobalStreams:
 
     def load_state_dict(self, state: State) -> None:
         python, saved = state["python"], state["numpy"]
+        # Numpy reads at this place unasked, and draws from zeros alone until it finds another number.
+        require_count("numpy.pos", saved["pos"], len(saved["key"]))
+        if not np.any(saved["key"]):
+            raise ValueError("the state of numpy's generator is zeros")
         random.setstate((python["version"], tuple(int(word) for word in python["words"]), python["gauss"]))
         np.random.set_state(  # noqa: NPY002
             ("MT19937", np.asarray(saved["key"]), saved["pos"], saved["has_gauss"], saved["gauss"])

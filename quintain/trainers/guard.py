@@ -5,15 +5,16 @@ The optimizer has not taken such a step (it sees the gradient's norm on the devi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from quintain.algorithms.nonfinite import clear_nonfinite, evidence_of, first_bad_tensor
+from quintain.core.state import KeepsState, require_count
 from quintain.errors import NonFiniteError
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.settings.run import RunSettings
     from quintain.trainers.base import Trainer
+    from quintain.typing import State
 
 WINDOW = 1000
 """Updates over which failures are counted."""
@@ -23,6 +24,8 @@ MAX_IN_WINDOW = 10
 class UpdateGuard(KeepsState):
     """Counts failed updates and decides what follows."""
 
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_updates", "in_a_row", "obstacle"})
+
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.num_updates = 0
@@ -30,6 +33,11 @@ class UpdateGuard(KeepsState):
         self.failed_at: list[int] = []
         self.obstacle = 0
         """The latest update of the run that failed; a run that went back is past it only once that one went well."""
+
+    def load_state_dict(self, state: State) -> None:
+        for number in state["failed_at"]:
+            require_count("failed_at", number)
+        super().load_state_dict(state)
 
     def passed(self, update: int) -> None:
         """Takes note of an update that went well, of this number in the run."""
@@ -75,11 +83,11 @@ class UpdateGuard(KeepsState):
 
     def _go_back(self, trainer: Trainer) -> bool:
         scale, counted = trainer.algorithm.learning_rate_scale, self.state_dict()
-        budget = trainer.progress.budget_env_steps
+        budget = trainer.progress.budget
         if not trainer.session.rollback(trainer):
             return False
         # `train` may have been called with more since that checkpoint.
-        trainer.progress.budget_env_steps = budget
+        trainer.progress.budget = budget
         # Else the same data would lead to the same end, and be counted as the first time.
         trainer.algorithm.learning_rate_scale = scale * self.settings.rollback_learning_rate_factor
         self.load_state_dict(counted)

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
+from quintain.core.budget import Budget
+from quintain.core.process_group import Alone
+from quintain.core.progress import Progress
+from quintain.data.saved_spec import member_name
 from quintain.data.spec import BehaviorSpec
-from quintain.envs.hosting import Hosting
+from quintain.envs.hosts.hosting import Hosting
 from quintain.policies.base import Policy
-from quintain.progress import Progress
 from quintain.rollouts.agent_source import AgentWorld
 from quintain.services.events import EventManager
-from quintain.services.stats import StatsReporter
+from quintain.services.reporting.stats import StatsReporter
 from quintain.trainers.base import Trainer
 from quintain.trainers.behavior_session import prefix_of
 from quintain.trainers.curriculum import Curriculum
-from quintain.trainers.global_streams import GlobalStreams
-from quintain.trainers.parts import Session
-from quintain.trainers.records import Records
-from quintain.world import Alone
+from quintain.trainers.loop import Loop
+from quintain.trainers.session import Session
 
 if TYPE_CHECKING:
     from quintain.typing import Metrics, State
@@ -47,22 +48,12 @@ class JointSpec:
         return "; ".join(f"{name}: {spec}" for name, spec in self.specs.items())
 
 
-def member_prefix(behavior: str) -> str:
-    """Returns what the names of a behaviour's weights begin with in the state of all policies."""
-    return f"members.{_member(behavior)}."
-
-
-def _member(behavior: str) -> str:
-    # A module's name may have no dot in it, a behaviour's may.
-    return behavior.replace(".", "%2E")
-
-
 class PolicyGroup(nn.Module):
     """The policies of all behaviours, saved and moved as one."""
 
     def __init__(self, policies: Mapping[str, Policy]) -> None:
         super().__init__()
-        self.members = nn.ModuleDict({_member(name): policy for name, policy in policies.items()})
+        self.members = nn.ModuleDict({member_name(name): policy for name, policy in policies.items()})
         self.spec = JointSpec({name: policy.spec for name, policy in policies.items()})
         self.device = next(iter(policies.values())).device
 
@@ -114,6 +105,16 @@ class JointTrainer(Trainer):
         curriculum: Curriculum | None = None,
     ) -> None:
         """Joins trainers by behaviour; `own_budgets` has those that are not the run's."""
+        self.hosting = Hosting()
+        self.install_loop(
+            progress=Progress(None),
+            events=EventManager(),
+            stats=stats,
+            session=session,
+            writer=writer,
+            world=Alone(),
+            faults=self.hosting.faults,
+        )
         self.curriculum = curriculum or Curriculum({})
         for name, collector in world.collectors.items():
             collector.on_numbered = partial(self.curriculum.hear, name)
@@ -122,20 +123,14 @@ class JointTrainer(Trainer):
         self.policy = PolicyGroup({name: trainer.policy for name, trainer in trainers.items()})  # type: ignore[assignment]  # what a run asks of a policy, for all of them
         self.agents = world
         self.source = world  # type: ignore[assignment]  # what a run asks of a source, for all behaviours
+        if len(trainers) == 1:
+            # Its evaluations are the run's: they say which checkpoint is the best, and when the goal is reached.
+            [only] = trainers.values()
+            only.records = self.records
         self.learners = Learners(trainers, "training")
         self.learner_records = Learners(trainers, "records")
-        self.progress = Progress(sum(trainer.progress.budget_env_steps for trainer in trainers.values()))
-        self.events = EventManager()
-        self.stats = stats
-        self.session = session
-        self.hosting = Hosting()
-        self.faults = self.hosting.faults
-        self.writer = writer
-        self.world = Alone()
-        self.records = Records()
-        self.global_streams = GlobalStreams()
         self.batch = None
-        self.stop_reason = ""
+        self._sum_budgets()
 
     def _start_events(self) -> None:
         for trainer in self.trainers.values():
@@ -146,11 +141,18 @@ class JointTrainer(Trainer):
         all_finished = all(trainer.is_finished for trainer in self.trainers.values())
         return self.progress.is_between_cycles and (all_finished or self.records.goal_reached)
 
-    def set_budget(self, env_steps: int) -> None:
+    def set_budget(self, budget: Budget) -> None:
         """Changes how long behaviours train that have no budget of their own."""
         for name, trainer in self.trainers.items():
-            trainer.set_budget(self.own_budgets.get(name, env_steps))
-        self.progress.budget_env_steps = sum(each.progress.budget_env_steps for each in self.trainers.values())
+            own = self.own_budgets.get(name)
+            trainer.set_budget(budget if own is None else Budget(own, budget.updates))
+        self._sum_budgets()
+
+    def _sum_budgets(self) -> None:
+        budgets = [trainer.progress.budget for trainer in self.trainers.values()]
+        env_steps = [each.env_steps for each in budgets if each.env_steps is not None]
+        updates = [each.updates for each in budgets if each.updates is not None]
+        self.progress.budget = Budget(sum(env_steps) or None, sum(updates) or None)
 
     def begin_from_policy(self) -> None:
         for trainer in self.trainers.values():
@@ -176,11 +178,8 @@ class JointTrainer(Trainer):
                 return True
         return False
 
-    def _end_cycle(self) -> bool:
-        self.progress.is_closing = False
+    def _cycle_ended(self) -> None:
         self._teach()
-        self.session.after_cycle(self)
-        return True
 
     def _teach(self) -> None:
         """Goes on to the next lesson where one is learned."""
@@ -225,16 +224,10 @@ class JointTrainer(Trainer):
             for learner in trainer.learners_beside:
                 learner.close()
 
-    def state_dict(self) -> State:
-        self.settle()
-        return super().state_dict()
-
     def load_state_dict(self, state: State) -> None:
         # A run that goes back must not be written to by an update that was begun since.
         self.settle()
-        for kind in ("records", "training"):
-            for name, saved in state[kind].items():
-                self.load_part(name, saved)
+        Loop.load_state_dict(self, state)
         # How numbers are drawn is no part of an environment's state, and one without a state forgot the numbers too.
         if self.curriculum.lessons:
             num_settings = self.agents.env.num_settings

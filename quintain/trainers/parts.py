@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from quintain.algorithms.base import Algorithm
-from quintain.envs.hosting import Hosting
+from quintain.compiled.plug import Accelerated
+from quintain.core.process_group import Alone, World
+from quintain.core.progress import Progress
+from quintain.envs.hosts.hosting import Hosting
 from quintain.policies.base import Policy
-from quintain.progress import Progress
 from quintain.rollouts.source import RolloutSource
 from quintain.rollouts.store import RolloutStore
 from quintain.services.events import EventManager
-from quintain.services.stats import EpisodeWindow, StatsReporter
+from quintain.services.reporting.stats import EpisodeWindow, StatsReporter
 from quintain.trainers.guard import UpdateGuard
-from quintain.world import Alone, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from quintain.services.writers import RunSummary
-    from quintain.trainers.base import Trainer
-    from quintain.typing import Array
-
-
-class Session(Protocol):
-    """What surrounds training: output, checkpoints, signals."""
-
-    @property
-    def runs_dir(self) -> Path: ...
-    @property
-    def keeps_checkpoints(self) -> bool: ...
-    def running(self, trainer: Trainer) -> AbstractContextManager[None]: ...
-    def after_cycle(self, trainer: Trainer) -> None: ...
-    def save(self, trainer: Trainer) -> Path: ...
-    def take_up(self, trainer: Trainer, path: Path) -> None: ...
-    def folder(self, name: str) -> Path: ...
-    def keep_evidence(self, trainer: Trainer, tensors: Mapping[str, Array]) -> Path | None: ...
-    def rollback(self, trainer: Trainer) -> bool: ...
-    def warn(self, trainer: Trainer, code: str, text: str) -> None: ...
-    def summary(self, trainer: Trainer) -> RunSummary: ...
+from quintain.trainers.session import Session
 
 
 @dataclass
@@ -62,3 +37,5 @@ class Parts:
     writer: Any
     """Where the metrics go: the writers of the run, or the one that a user brought."""
     world: World = field(default_factory=Alone)
+    accelerated: Accelerated = field(default_factory=Accelerated)
+    """Which halves of the training kernels do."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quintain.state import KeepsState
+from quintain.core.state import KeepsState
+from quintain.typing import State
 
 
 class Records(KeepsState):
@@ -17,6 +18,12 @@ class Records(KeepsState):
         self.num_eval_episodes = 0
         self.goal_reached = False
         self.best_of_training: float | None = None
+
+    def load_state_dict(self, state: State) -> None:
+        for name in ("best_return", "best_score", "best_of_training"):
+            if not isinstance(state[name], float | int | None):
+                raise ValueError(f"records.{name} is {state[name]!r}, expected a number or none")
+        super().load_state_dict(state)
 
     def evaluated(
         self, step: int, mean_return: float, num_episodes: int, *, score: float | None = None, mode: str = "max"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from quintain.registry import Registration
+from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Range
 from quintain.settings.choice import Choice
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 class TrainerSettings(PartSettings):
     """Configures a trainer of your own that needs no settings."""
+
+
+class LoopSettings(PartSettings):
+    """Configures a loop of your own that needs no settings."""
 
 
 class RolloutTrainerSettings(TrainerSettings):
@@ -82,6 +86,9 @@ class EvaluateSettings(EventSettings):
     num_episodes: Count = 10
     """Episodes in one evaluation."""
 
+    max_episode_steps: Count | None = 27_000
+    """Steps after which an evaluation cuts an episode that does not end; null never cuts one."""
+
     deterministic: bool = True
     """Take the most likely action instead of a sampled one."""
 
@@ -144,7 +151,7 @@ class StopAtReturnSettings(EventSettings):
 
 
 REGISTERED = (
-    Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.trainers.base:Trainer"),
+    Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.runs.slots:Trainer"),
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),
     Registration("event", "collect_data", CollectDataSettings, "quintain.trainers.data_events:CollectData"),

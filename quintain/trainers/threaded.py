@@ -11,10 +11,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from quintain.core.state import as_tensor
 from quintain.data import fields as f
 from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy
-from quintain.state import as_tensor
 from quintain.trainers.base import Trainer
 from quintain.trainers.parts import Parts
 
@@ -42,6 +42,34 @@ class Learner(Protocol):
         """Whether the work ended in a way that nothing can go on from."""
 
     def close(self) -> None: ...
+
+
+class InlineLearner:
+    """Works in the thread of the trainer, as soon as it is asked to."""
+
+    has_failed = False
+
+    def __init__(self) -> None:
+        self._metrics: Metrics = {}
+        self._fault: NonFiniteError | None = None
+
+    def begin(self, work: Work) -> None:
+        self._metrics, self._fault = {}, None
+        try:
+            self._metrics = work()
+        except NonFiniteError as fault:
+            self._fault = fault
+
+    def wait(self, seconds: float) -> bool:
+        return True
+
+    def result(self) -> Metrics:
+        if self._fault is not None:
+            raise self._fault
+        return self._metrics
+
+    def close(self) -> None:
+        """Holds nothing."""
 
 
 class Flight:
@@ -154,6 +182,7 @@ class ThreadedTrainer(Trainer):
     def _learn(self) -> Metrics:
         started = perf_counter()
         try:
+            self.algorithm.adopt_weights()
             return self.algorithm.update(self.taken, self.progress) if self.taken.num_valid else {}
         finally:
             self.flight.seconds = perf_counter() - started

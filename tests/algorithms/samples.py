@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from quintain.algorithms.base import Algorithm
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
@@ -16,7 +17,6 @@ from quintain.policies.base import Policy, draw_noise
 from quintain.policies.settings import ActorCriticSettings, MemorySettings
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
 
 CHOICES = BehaviorSpec(obs=box(3), action=discrete(4))
 HYBRID = BehaviorSpec(

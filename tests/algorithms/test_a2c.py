@@ -11,9 +11,9 @@ from torch.distributions import Categorical
 
 from quintain.algorithms.a2c import A2C
 from quintain.algorithms.settings import A2CSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.progress import Progress
-from quintain.rng import Rng
 from tests.algorithms.samples import CHOICES, estimated, make_policy, signals
 
 INVALID = ((1, 2), (3, 5))

@@ -13,6 +13,9 @@ from quintain.algorithms.a2c import A2C
 from quintain.algorithms.grpo import GRPO
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import A2CSettings, GRPOSettings, PPOSettings
+from quintain.compiled.plug import accelerate
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -20,10 +23,8 @@ from quintain.errors import NonFiniteError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings
-from quintain.progress import Progress
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
 from tests.policies.twins import CASES, rollout_for, twins
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -59,8 +60,8 @@ def batch_for(policy: ActorCritic, *, num_lanes: int = 9, num_steps: int = 17, i
 
 def pair(case: str, **settings: Any) -> tuple[PPO, PPO]:
     compiled, plain = (make(policy, **settings) for policy in twins(case))
-    assert compiled.why_plain == ""
-    assert plain.why_plain
+    assert accelerate(compiled.policy, compiled).learning.fallback_reason == ""
+    assert accelerate(plain.policy, plain).learning.fallback_reason
     return compiled, plain
 
 
@@ -73,8 +74,8 @@ def gradients(compiled: PPO, plain: PPO, batch: Batch, rows: torch.Tensor) -> tu
     plain.optimizer.clear()
     plain.optimizer.add(plain.loss(minibatch, 0.0).total)
     compiled.sampler.row_numbers = lambda *given: (rows,)  # type: ignore[method-assign,misc]
-    assert compiled.kernels is not None
-    list(compiled.kernels.prepare(batch, Progress(1000), 1e-3)(0))
+    assert compiled.accelerator is not None
+    list(compiled.accelerator.prepare(batch, Progress(1000), 1e-3)(0))
     return compiled.optimizer.grad.numpy(), plain.optimizer.grad.numpy()
 
 
@@ -201,15 +202,55 @@ class Halved(PPO):
 def test_what_has_no_kernels_learns_plainly_and_says_why(algorithm: Any, settings: Any, reason: str) -> None:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), SPEC, Rng(0))
     made = algorithm(settings, policy, {"extrinsic": Extrinsic(ExtrinsicSettings())}, Rng(0))
-    assert reason in made.why_plain
+    assert reason in accelerate(policy, made).learning.fallback_reason
     assert made.optimizer.kernel is None
+
+
+def test_images_are_learned_from_plainly() -> None:
+    image = BehaviorSpec(box(8, 8, 1, low=0, high=255, dtype="uint8"), discrete(2))
+    policy = ActorCritic(ActorCriticSettings(), image, Rng(0))
+    accelerated = accelerate(policy, make(policy))
+    assert accelerated.acting.fallback_reason == ""
+    assert "no kernel for convolutions" in accelerated.learning.fallback_reason
 
 
 def test_a_policy_without_a_critic_learns_plainly() -> None:
     policy = ActorOnly(ActorOnlySettings(hidden_sizes=(8,)), SPEC, Rng(0))
-    assert "without a critic" in make(policy).why_plain
+    assert "without a critic" in accelerate(policy, make(policy)).learning.fallback_reason
 
 
 def test_a_policy_that_acts_plainly_learns_plainly() -> None:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,), compiled=False), SPEC, Rng(0))
-    assert make(policy).why_plain == "policy.compiled is off"
+    assert accelerate(policy, make(policy)).learning.fallback_reason == "policy.compiled is off"
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("has_state_std", [True, False])
+def test_a_bonus_for_entropy_alone_raises_the_entropy_of_squashed_actions(
+    is_compiled: bool, has_state_std: bool
+) -> None:
+    spec = BehaviorSpec(box(3), box(2, low=-1.0, high=1.0))
+    settings = {"squash_actions": True, "state_dependent_std": has_state_std, "compiled": is_compiled}
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(16,), **settings), spec, Rng(5))
+    ppo = make(policy, entropy_coef=0.1, value_coef=0.0, num_epochs=20, batch_size=256, learning_rate=1e-2)
+    assert bool(accelerate(policy, ppo).learning.fallback_reason) is not is_compiled
+
+    def sampled_entropy() -> float:
+        """Returns the mean of -log p of what the policy does, which needs no formula of an entropy."""
+        rollout = rollout_for(policy, 512, 8)
+        with torch.no_grad():
+            for slot in rollout.slots:
+                policy.act(slot)
+        return -float(rollout.arrays[f.LOG_PROB].mean())
+
+    before = sampled_entropy()
+    for _ in range(3):
+        batch = batch_for(policy, num_lanes=64, num_steps=4)
+        batch.rollout.arrays[f.ADVANTAGE][...] = 0.0
+        reported = ppo.update(batch, Progress(1000))["train/entropy"]
+    after = sampled_entropy()
+    # Two numbers with mean 0 and log std 0 have 2 x 0.67; the most that tanh of a Gaussian has is 2 x 0.684 at a
+    # deviation of 0.87, near the log 2 of uniform numbers.
+    assert before == pytest.approx(1.34, abs=0.04)
+    assert after > before + 0.015
+    assert reported == pytest.approx(1.367, abs=0.004)

@@ -14,13 +14,14 @@ import torch
 
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import PPOSettings
+from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.rng import Rng
 from quintain.settings.tree import RunFile
 from tests.behaviors.runs import make as make_run
 from tests.behaviors.runs import run_file
@@ -163,3 +164,20 @@ def test_a_policy_that_cannot_say_is_refused_and_so_are_lanes() -> None:
         policy.keep_components()
     with pytest.raises(SettingsError, match="only trajectories of agents keep the probabilities of components"):
         RunFile.from_names("ppo", "CartPole-v1", "clip_per_component=true")
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_the_component_of_a_single_choice_is_its_log_probability(is_masked: bool) -> None:
+    """Odds are 1:3:4, or 1:3 where the last is forbidden; 0.3 lies beyond the first in both."""
+    spec = BehaviorSpec(box(2), multi_discrete(3), mask_size=3)
+    policy = still(spec, [0.0, math.log(3.0), math.log(4.0)], 1.0, clip_per_component=True).policy
+    rollout = Rollout(spec, num_lanes=1, num_steps=1, noise_size=1, num_components=policy.num_components)
+    slot = rollout.slots[0]
+    slot.noise.fill_(0.3)
+    slot.leaves[f.ACTION_MASK].copy_(torch.tensor([[True, True, not is_masked]]))
+    policy.act(slot)
+    expected = math.log(3.0 / 4.0 if is_masked else 3.0 / 8.0)
+    assert slot.leaves[f.ACTION].tolist() == [[1]]
+    assert slot.leaves[f.COMPONENTS].tolist() == [[pytest.approx(expected, abs=1e-6)]]
+    assert slot.log_prob.tolist() == [pytest.approx(expected, abs=1e-6)]
+    assert (slot.mask() is None) is not is_masked

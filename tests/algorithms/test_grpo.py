@@ -11,9 +11,9 @@ import torch
 
 from quintain.algorithms.grpo import GRPO, group_relative, returns_to_go
 from quintain.algorithms.settings import GRPOSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.progress import Progress
-from quintain.rng import Rng
 from tests.algorithms.samples import CHOICES, HYBRID, disturb, estimated, gradients, make_policy, signals
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from quintain.algorithms import minibatches
 from quintain.algorithms.minibatches import MinibatchSampler, num_valid, only_valid, split
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.rng import Rng
+from quintain.data.spec import BehaviorSpec, box, discrete
 from tests.algorithms.samples import HYBRID, make_policy, rollout_of
 
 N, T = 4, 6
@@ -89,3 +92,39 @@ def test_a_minibatch_of_rows_is_split_into_rows() -> None:
     assert [len(piece[f.LOG_PROB]) for piece in pieces] == [10, 10, 4]
     assert torch.equal(torch.cat([piece[f.OBS] for piece in pieces]), whole[f.OBS])
     assert sum(map(num_valid, pieces)) == 24
+
+
+@pytest.mark.parametrize("gathered_at_once", [1, 200, 1 << 20])
+def test_rows_are_the_permuted_rows_however_many_are_gathered_at_once(
+    gathered_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minibatches, "GATHER_BYTES", gathered_at_once)
+    rollout = rollout_of(make_policy(), num_lanes=N, num_steps=T, invalid=((1, 2), (3, 5)))
+    rollout.storage[f.ADVANTAGE][:-1] = torch.arange(float(N * T)).view(T, N)
+    drawn = [
+        {name: field.clone() for name, field in part.items()}
+        for part in MinibatchSampler(Rng(0)).rows(Batch(rollout), NAMES, 5, 0, 1)
+    ]
+    # Step 2 of lane 1 and step 5 of lane 3 do not count: rows 9 and 23 in time-major order.
+    counting = np.array([row for row in range(N * T) if row not in (9, 23)])
+    order = counting[Rng(0).generator("minibatches", 0, 1).permutation(22)]
+    assert [part[f.ADVANTAGE].tolist() for part in drawn] == [order[i : i + 5].tolist() for i in range(0, 22, 5)]
+    joined = torch.cat([part[f.OBS] for part in drawn])
+    assert torch.equal(joined, rollout.flat(f.OBS)[torch.from_numpy(order)])
+
+
+def test_a_mask_is_drawn_only_where_something_is_forbidden() -> None:
+    spec = BehaviorSpec(box(2), discrete(3), mask_size=3)
+    rollout = Rollout(spec, num_lanes=N, num_steps=T, noise_size=1)
+    rollout.begin(0, 0)
+    rollout.storage[f.ACTION_MASK].fill_(True)
+
+    def masks() -> list[torch.Tensor | None]:
+        drawn = MinibatchSampler(Rng(0)).rows(Batch(rollout), NAMES, 12, 0)
+        return [None if f.ACTION_MASK not in part else part[f.ACTION_MASK].clone() for part in drawn]
+
+    assert masks() == [None, None]
+    rollout.storage[f.ACTION_MASK][4, 1, 2] = False
+    found = torch.cat([mask for mask in masks() if mask is not None])
+    assert len(found) == N * T
+    assert (~found).sum(dim=0).tolist() == [0, 0, 1]

@@ -11,6 +11,8 @@ import torch
 
 from quintain.algorithms.poca import POCA
 from quintain.algorithms.settings import POCASettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import values_shape
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -19,10 +21,8 @@ from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings
-from quintain.progress import Progress
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
 
 SPEC = BehaviorSpec(obs=box(1), action=discrete(3))
 GAMMA = 0.5

@@ -11,18 +11,18 @@ from torch.distributions import Categorical, Independent, Normal
 
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import PPOSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import ActorCriticSettings
-from quintain.progress import Progress
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.base import Schedule
 from tests.scripted import Episode, ScriptedVectorEnv, ignore_episodes, never

@@ -10,10 +10,10 @@ import torch
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import PPOSettings
 from quintain.algorithms.symmetry import with_mirrors
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec
-from quintain.progress import Progress
-from quintain.rng import Rng
 from quintain.settings.base import Schedule
 from tests.algorithms.samples import CHOICES, HYBRID, disturb, estimated, gradients, make_policy, signals
 

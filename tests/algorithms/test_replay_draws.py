@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quintain.algorithms.replay_draws import ReplayDraws
-from quintain.rng import Rng
+from quintain.core.rng import Rng
 
 
 def test_draws_depend_on_the_counters_alone() -> None:

@@ -15,11 +15,11 @@ import pytest
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import PPOSettings
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.scripted import (
     ENDS,

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.algorithms.sac import SAC
+from quintain.algorithms.sac import NEXT_NOISE, SAC
 from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.temperature import Temperature, entropy_of_choices
 from quintain.algorithms.twin_critics import TwinCritics
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.replay_batch import ReplayBatch
 from quintain.data.rollout import Rollout
@@ -21,8 +23,6 @@ from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import Proposal, SoftActor
-from quintain.progress import Progress
-from quintain.rng import Rng
 from quintain.rollouts.replay import ReplayBuffer
 from quintain.rollouts.settings import ReplaySettings
 from tests.algorithms.plain_sac import PlainSAC, Row
@@ -287,6 +287,15 @@ def test_minibatches_depend_on_the_counters_alone() -> None:
     assert not np.array_equal(first, draw(4, 0))
     # Evenly from all 50, with repetitions: 64 draws of 50 leave about 50 * (49/50)^64 = 14 out.
     assert 28 <= len(set(first[:64].tolist())) <= 46
+
+
+def test_noise_of_the_next_action_has_nothing_to_do_with_that_of_the_current_one() -> None:
+    algorithm, batch = filled(1, learning_starts=1)
+    algorithm.estimate(batch)
+    [found] = algorithm.minibatches(batch, 2000, 3, 0)
+    now, after = (found[name].numpy().ravel() for name in (f.NOISE, NEXT_NOISE))
+    # 4000 pairs of independent numbers: five deviations of their correlation are 0.08.
+    assert abs(np.corrcoef(now, after)[0, 1]) < 0.08
 
 
 def test_an_update_is_one_adam_step_down_the_gradient_and_then_the_targets_follow() -> None:

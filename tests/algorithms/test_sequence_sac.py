@@ -11,12 +11,12 @@ from torch import nn
 from quintain.algorithms.sac import NEXT_NOISE, SAC
 from quintain.algorithms.sequence_sac import SequenceSAC, sac_for
 from quintain.algorithms.settings import SACSettings
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.errors import SettingsError
 from quintain.policies.settings import MemorySettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.rng import Rng
 from tests.algorithms.plain_sac import PlainSAC, Row
 
 NUMBERS = BehaviorSpec(obs=box(3), action=box(2, low=-2.0, high=2.0))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from quintain.algorithms.side_by_side import SecondThread
+from quintain.compiled.second_thread import SecondThread
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,13 @@ import torch
 
 from quintain.algorithms.sac import SAC
 from quintain.algorithms.settings import SACSettings
-from quintain.algorithms.soft_gradients import SoftGradients
+from quintain.compiled.plug import accelerate
+from quintain.compiled.soft_gradients import SoftGradients
+from quintain.compiled.soft_learning import SoftLearning
+from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.rng import Rng
 
 SIZE = 24
 FLAT = BehaviorSpec(obs=box(5), action=box(2, low=-2.0, high=2.0))
@@ -36,6 +38,11 @@ def make(spec: BehaviorSpec = FLAT, *, compiled: bool | None = None, policy: Any
         for parameter in algorithm.targets.parameters():
             parameter.mul_(0.7)
     return algorithm
+
+
+def learning_reason(algorithm: SAC) -> str:
+    """Plugs kernels in, and returns why gradients are left to autograd, if they are."""
+    return accelerate(algorithm.policy, algorithm).learning.fallback_reason
 
 
 def seen(spec: BehaviorSpec, size: int, seed: int) -> dict[str, torch.Tensor]:
@@ -108,7 +115,7 @@ OPTIONS: dict[str, tuple[BehaviorSpec, dict[str, Any], dict[str, Any]]] = {
 def test_gradients_and_reports_are_those_of_autograd(option: str) -> None:
     spec, policy, settings = OPTIONS[option]
     algorithm = make(spec, policy=policy, **settings)
-    assert algorithm.why_plain == ""
+    assert learning_reason(algorithm) == ""
     batch = minibatch(spec)
     expected, expected_parts = by_autograd(algorithm, batch)
     found, found_parts = written_out(algorithm, batch)
@@ -147,7 +154,7 @@ def test_critics_that_agree_share_the_gradient() -> None:
 
 def test_several_steps_stay_beside_those_of_autograd() -> None:
     fast, plain = make(adam_eps=1e-4), make(compiled=False, adam_eps=1e-4)
-    assert (fast.why_plain, plain.why_plain) == ("", "policy.compiled is off")
+    assert (learning_reason(fast), learning_reason(plain)) == ("", "policy.compiled is off")
     for step in range(5):
         reports = []
         for algorithm in (fast, plain):
@@ -169,12 +176,15 @@ def test_two_threads_change_no_bit() -> None:
             torch.set_num_threads(1)
             algorithm = make()  # with one thread: what the weights begin with depends on their number
             torch.set_num_threads(num_threads)
-            with algorithm.second_thread.helping():
+            assert learning_reason(algorithm) == ""
+            learning = algorithm.accelerator
+            assert isinstance(learning, SoftLearning)
+            with learning.updating():
                 for step in range(3):
                     parts = algorithm.descend(minibatch(FLAT, step), 0.0, 1e-3)
                     algorithm.targets.follow(algorithm.critics, 0.1)
             assert torch.get_num_threads() == num_threads
-            assert (algorithm.second_thread.pool is None) == (num_threads == 1)
+            assert (learning.second_thread.pool is None) == (num_threads == 1)
             results.append(
                 (algorithm.optimizer.flat.detach().clone(), {k: torch.as_tensor(v) for k, v in parts.items()})
             )
@@ -199,7 +209,7 @@ def test_two_threads_change_no_bit() -> None:
 )
 def test_what_is_left_to_autograd_says_why(spec: BehaviorSpec, policy: dict[str, Any], reason: str) -> None:
     actor = SoftActor(SoftActorSettings(**{"hidden_sizes": (8,), **policy}), spec, Rng(1))
-    assert reason in SAC(SACSettings(), actor, None, Rng(2)).why_plain
+    assert reason in learning_reason(SAC(SACSettings(), actor, None, Rng(2)))
 
 
 def test_a_changed_algorithm_or_policy_is_left_to_autograd() -> None:
@@ -210,5 +220,5 @@ def test_a_changed_algorithm_or_policy_is_left_to_autograd() -> None:
         pass
 
     settings = SoftActorSettings(hidden_sizes=(8,))
-    assert "OwnSAC" in OwnSAC(SACSettings(), SoftActor(settings, FLAT, Rng(1)), None, Rng(2)).why_plain
-    assert "OwnActor" in SAC(SACSettings(), OwnActor(settings, FLAT, Rng(1)), None, Rng(2)).why_plain
+    assert "OwnSAC" in learning_reason(OwnSAC(SACSettings(), SoftActor(settings, FLAT, Rng(1)), None, Rng(2)))
+    assert "OwnActor" in learning_reason(SAC(SACSettings(), OwnActor(settings, FLAT, Rng(1)), None, Rng(2)))

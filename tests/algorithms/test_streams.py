@@ -13,6 +13,9 @@ from quintain import Trainer
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.returns import explained_variance
 from quintain.algorithms.settings import A2CSettings, PPOSettings
+from quintain.compiled.plug import accelerate
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -22,10 +25,8 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.export import ActingModule
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.progress import Progress
 from quintain.rewards.base import RewardSignal
-from quintain.rng import Rng
-from quintain.services.state_files import digest_of
+from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from tests.algorithms.stream_signals import Given
@@ -211,18 +212,20 @@ def test_streams_go_with_memory_and_are_learned_in_parts_the_same(memory: Any) -
 
 def test_kernels_are_left_out_and_it_is_said() -> None:
     ppo = make(two())
-    assert "reward_streams averaged" in ppo.why_plain
-    assert "reward_streams averaged" in ppo.policy.why_plain
+    accelerated = accelerate(ppo.policy, ppo)
+    assert "reward_streams averaged" in accelerated.learning.fallback_reason
+    assert "reward_streams averaged" in accelerated.acting.fallback_reason
     with pytest.raises(SettingsError, match=r"policy.compiled cannot be on: .*reward_streams averaged"):
         trainer(reward_signals=TWO, reward_streams="averaged", compiled=True)
 
 
-def test_a_policy_that_was_asked_before_acts_plainly_afterwards() -> None:
+def test_a_policy_that_was_accelerated_before_acts_plainly_afterwards() -> None:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), SPEC, Rng(0))
-    assert not policy.why_plain
+    assert not accelerate(policy).acting.fallback_reason
     hidden = policy.critic[0].weight.clone()
     PPO(PPOSettings(reward_streams="averaged"), policy, two(), Rng(0))
-    assert policy.why_plain
+    assert policy.accelerator is None
+    assert accelerate(policy).acting.fallback_reason
     torch.testing.assert_close(policy.critic[0].weight, hidden, atol=0, rtol=0)
 
 

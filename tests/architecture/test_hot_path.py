@@ -38,8 +38,9 @@ PER_STEP = {
         "_soft_value",
         "_of_choices_made",
     },
-    "algorithms/soft_gradients.py": {"write", "_read", "_propose", "_value_taken", "_fit_critics", "_improve_policy"},
-    "algorithms/dense_layers.py": {"evaluate", "differentiate"},
+    "compiled/soft_gradients.py": {"write", "_read", "_propose", "_value_taken", "_fit_critics", "_improve_policy"},
+    "compiled/soft_learning.py": {"write_gradient"},
+    "compiled/dense_layers.py": {"evaluate", "differentiate"},
     "algorithms/replay_draws.py": {"draw"},
     "algorithms/twin_critics.py": {"encode", "values", "follow", "in_one_piece"},
     "algorithms/temperature.py": {"coef", "loss"},
@@ -51,7 +52,7 @@ PER_STEP = {
     "algorithms/base.py": {"minibatches", "descend", "judge", "mirrored"},
     "algorithms/minibatches.py": {"rows", "lanes", "only_valid", "split", "num_valid", "_gather"},
     "algorithms/symmetry.py": {"with_mirrors"},
-    "optimizer.py": {"step", "clear", "add", "apply"},
+    "algorithms/optimizer.py": {"step", "clear", "add", "apply"},
     "policies/actor_critic.py": {
         "act",
         "choose",
@@ -121,4 +122,4 @@ def test_gradients_are_computed_in_one_file() -> None:
         for call in ast.walk(tree_of(path))
         if isinstance(call, ast.Call) and called_name(call).endswith(".backward")
     ]
-    assert calling == ["optimizer.py"]
+    assert calling == ["algorithms/optimizer.py"]

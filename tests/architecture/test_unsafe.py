@@ -13,8 +13,8 @@ from tests.architecture.source import called_name, files, place, tree_of
 UNSAFE_MODULES = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.load",
                           "os.system", "os.popen", "__import__"})  # fmt: skip
-RECORD_STAMPS = frozenset({"services/event_log.py", "services/model_checkpoints.py", "services/run_directory.py",
-                           "services/timers_file.py"})  # fmt: skip
+RECORD_STAMPS = frozenset({"services/reporting/event_log.py", "behaviors/model_checkpoints.py",
+                           "services/files/run_directory.py", "behaviors/timers_file.py"})  # fmt: skip
 """Modules that may ask for the time of day, because they write it into records."""
 STATE_WRITERS = ("services/checkpoint", "services/state_files", "services/run_directory", "services/disk_reserve",
                  "services/model_checkpoints")  # fmt: skip
@@ -108,9 +108,9 @@ def test_each_rule_sees_what_it_forbids(line: str) -> None:
      "time.monotonic()", "try:\n    f()\nexcept OSError:\n    pass", "policy.eval()", "open(path, 'rb')"],
 )  # fmt: skip
 def test_no_rule_sees_what_is_allowed(line: str) -> None:
-    assert not list(problems(ast.parse(line), "services/checkpoints.py"))
+    assert not list(problems(ast.parse(line), "services/checkpoints/manager.py"))
 
 
 def test_a_state_file_is_never_written_in_place() -> None:
-    assert list(problems(ast.parse("open(path, 'wb')"), "services/checkpoint_files.py"))
+    assert list(problems(ast.parse("open(path, 'wb')"), "services/checkpoints/files.py"))
     assert not list(problems(ast.parse("open(path, 'wb')"), "cli/train.py"))

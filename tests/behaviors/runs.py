@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quintain.assemble import assemble
-from quintain.run import Run
+from quintain.runs.assemble import assemble
+from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.trainers.joint import JointTrainer
 

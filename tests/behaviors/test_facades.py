@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.algorithms.optimizer import Optimizer
 from quintain.behaviors import (
     AgentBuffer,
     BaseModelSaver,
@@ -27,14 +28,14 @@ from quintain.behaviors import (
 from quintain.behaviors.trainer_settings import PPOSettings, PPOTrainerSettings, TrainerSettings
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
+from quintain.core.budget import Budget
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.envs.agents.boundary import core_spec
 from quintain.envs.agents.group_tasks import door
 from quintain.envs.agents.tasks import ball_and_gates, gates
-from quintain.optimizer import Optimizer
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 from quintain.settings.yaml_text import parse
 from quintain.testing.compare import differences
 from tests.behaviors.runs import make
@@ -102,7 +103,7 @@ def test_hooks_are_resumed_exactly(tmp_path: Path) -> None:
                 tmp_path / name, {"Gate": SETTINGS}, trainer_classes={"Gate": Reinforce}, load_model=i > 0
             )
             joint = control.prepare(SimpleEnvManager(gates(seed=1)))
-            joint.set_budget(10_000)
+            joint.set_budget(Budget(10_000))
             for _ in range(num_updates):
                 joint.advance()
             joint.save_checkpoint()

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quintain.behavior_files import file_name
 from quintain.behaviors import SimpleEnvManager, TrainerController, TrainerFactory
 from quintain.behaviors.trainer_settings import PPOSettings, PPOTrainerSettings
 from quintain.envs.agents.tasks import balance_ball
 from quintain.errors import SettingsError, SpecMismatch
-from quintain.launch import checkpoint_of, resume, start
 from quintain.policies import unity_export
-from quintain.services import atomic
-from quintain.services.checkpoint_catalog import CheckpointCatalog, load
+from quintain.runs.launch import checkpoint_of, resume, start
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from quintain.services.files import atomic
+from quintain.services.files.run_names import file_name
 from quintain.settings.tree import RunFile
 from tests.behaviors.runs import run_file
 from tests.behaviors.test_curriculum import curriculum_file

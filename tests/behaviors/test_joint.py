@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quintain.assemble_agents import behavior_policy
 from quintain.data import fields as f
 from quintain.errors import EnvError, SettingsError
-from quintain.launch import checkpoint_of, resume, start
-from quintain.restore import policies_of
 from quintain.rollouts import agent_source
-from quintain.services.checkpoint_catalog import load
+from quintain.runs.assemble_agents import behavior_policy
+from quintain.runs.launch import checkpoint_of, resume, start
+from quintain.runs.restore import policies_of
+from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
 from quintain.testing.compare import differences
 from tests.behaviors.runs import make, run_file
@@ -150,14 +150,6 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: st
     with pytest.raises(SettingsError, match=said) as caught:
         RunFile.from_mapping(settings)
     assert caught.value.code == code
-
-
-def test_evaluation_is_refused_where_there_is_none_yet() -> None:
-    settings = run_file("gates").to_dict()
-    settings["experiment"]["behaviors"]["Gate"]["events"] = [{"type": "evaluate"}]
-    with pytest.raises(SettingsError, match="evaluate cannot happen in an environment of agents yet"):
-        RunFile.from_mapping(settings)
-    assert run_file("gates").experiment.behaviors["Gate"].events == ()
 
 
 def test_trajectories_need_agents() -> None:

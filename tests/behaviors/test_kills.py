@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quintain.launch import checkpoint_of
-from quintain.services.checkpoint_catalog import load
+from quintain.runs.launch import checkpoint_of
+from quintain.services.checkpoints.catalog import load
 from tests.behaviors.runs import poca_file, run_file
 from tests.behaviors.test_sac_memory import recurrent_file
 from tests.behaviors.test_threads import threaded

@@ -51,15 +51,15 @@ from quintain.algorithms.sac import SAC
 from quintain.algorithms.settings import SACSettings
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.launch import checkpoint_of, resume, start
 from quintain.placements.learner_thread import LearnerThread
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.soft_actor import Proposal, SoftActor
-from quintain.rng import Rng
-from quintain.services.checkpoint_catalog import load
+from quintain.runs.launch import checkpoint_of, resume, start
+from quintain.services.checkpoints.catalog import load
 from quintain.settings.yaml_text import parse
 from tests.behaviors.runs import make, run_file
 from tests.behaviors.test_sac import sac_file

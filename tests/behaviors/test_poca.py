@@ -13,6 +13,7 @@ from quintain.behaviors import POCATrainer, SimpleEnvManager, TrainerController,
 from quintain.behaviors.trainer_settings import POCASettings, POCATrainerSettings
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
+from quintain.core.budget import Budget
 from quintain.data import fields as f
 from quintain.envs.agents.group_tasks import door
 from quintain.errors import SettingsError
@@ -149,7 +150,7 @@ def test_a_trainer_by_its_name_is_resumed_exactly(tmp_path: Path) -> None:
             factory = TrainerFactory({"Door": SETTINGS}, str(tmp_path / name), seed=5, load_model=i > 0)
             control = TrainerController(factory, str(tmp_path / name), "run", training_seed=5)
             joint = control.prepare(SimpleEnvManager(door(seed=1)))
-            joint.set_budget(10_000)
+            joint.set_budget(Budget(10_000))
             for _ in range(num_updates):
                 joint.advance()
             joint.save_checkpoint()
@@ -172,8 +173,8 @@ def test_single_trajectories_say_who_stood_beside() -> None:
     env = door(seed=1)
     trainer.add_policy("Door", trainer.create_policy("Door", env.behavior_specs["Door"]))
     from quintain.behaviors.queues import TrajectoryQueueStore
+    from quintain.core.rng import Rng
     from quintain.envs.agents.env import AgentEnv
-    from quintain.rng import Rng
     from quintain.rollouts.agent_collector import AgentCollector
     from quintain.rollouts.agent_source import AgentWorld
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.algorithms.sac import NEXT_NOISE
 from quintain.algorithms.sequence_sac import SequenceSAC
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
@@ -49,6 +50,18 @@ def test_sequences_are_kept_whole_and_learned_from() -> None:
     assert (np.diff(valid.astype(int), axis=1) <= 0).all(), "a sequence has no gaps"
     for old, new in zip(before, gate.policy.memory.parameters(), strict=True):  # type: ignore[union-attr]
         assert not torch.equal(old, new)
+
+
+def test_noise_of_next_actions_has_nothing_to_do_with_that_of_current_ones() -> None:
+    trainer = make(recurrent_file("balance_ball", 300))
+    trainer.train()
+    [ball] = trainer.trainers.values()
+    [found] = ball.algorithm.minibatches(ball.store.take(), 800, 3, 0)
+    now, after = (found[name].numpy().ravel() for name in (f.NOISE, NEXT_NOISE))
+    # 800 steps with 2 numbers each and those that fill up sequences: of 1600 pairs or more, five deviations of their
+    # correlation are at most 0.125.
+    assert len(now) >= 1600
+    assert abs(np.corrcoef(now, after)[0, 1]) < 0.125
 
 
 def test_replayed_from_its_beginning_a_sequence_is_remembered_as_when_it_was_collected() -> None:
@@ -106,14 +119,47 @@ def test_what_cannot_work_is_refused(experiment: dict[str, dict[str, object]], w
     assert re.search(words, "\n".join([refusal.value.message, *refusal.value.notes]))
 
 
-def test_memory_of_a_file_of_the_other_package_is_understood() -> None:
-    text = """\
+@pytest.mark.parametrize(("time_horizon", "expected"), [(64, 16), (8, 8)])
+def test_memory_of_a_file_of_the_other_package_is_understood(time_horizon: int, expected: int) -> None:
+    text = f"""\
 behaviors:
   Gate:
     trainer_type: sac
-    hyperparameters: {batch_size: 128}
-    network_settings: {memory: {memory_size: 32, sequence_length: 16}}
+    hyperparameters: {{batch_size: 128}}
+    network_settings: {{memory: {{memory_size: 32, sequence_length: 16}}}}
+    time_horizon: {time_horizon}
 """
     request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
-    policy = request.run_file.experiment.behaviors["Gate"].policy.model_dump()
-    assert policy["memory"] == {"cell": "lstm", "size": 16}
+    behavior = request.run_file.experiment.behaviors["Gate"]
+    assert behavior.policy.model_dump()["memory"] == {"cell": "lstm", "size": 16}
+    # Whole trajectories are replayed, so that they are cut where the other package cuts its sequences.
+    rollout = behavior.rollout.model_dump()
+    assert rollout["time_horizon"] == expected
+    # As there, what a trajectory teaches is learned before the next one begins.
+    assert rollout["num_steps"] == 1
+    assert not any("sequence_length" in note for note in request.notes)
+
+
+def test_a_minibatch_has_as_many_steps_as_its_size_says_however_short_episodes_are() -> None:
+    settings = recurrent_file("gates", 400).to_dict()
+    [behavior] = settings["experiment"]["behaviors"].values()
+    # Episodes of gates have 10 steps on average, in rows with room for 32.
+    behavior["rollout"] |= {"time_horizon": 32, "buffer_size": 640}
+    behavior["algorithm"] |= {"batch_size": 48}
+    trainer = make(RunFile.from_mapping(settings))
+    [gate] = trainer.trainers.values()
+    trainer.train()
+    algorithm = gate.algorithm
+    assert isinstance(algorithm, SequenceSAC)
+    batch = gate.store.batch_of(gate.store.block)  # type: ignore[attr-defined]  # a store with replay
+    places = set()
+    for update in range(50):
+        [drawn] = algorithm.minibatches(batch, 48, update, 0)
+        lengths = drawn[f.VALID].sum(dim=1)
+        # Until there are enough: without the last one there are not.
+        assert int(lengths.sum()) >= 48 > int(lengths[:-1].sum())
+        assert drawn[f.OBS].shape[:2] == (len(lengths), 33)
+        assert drawn[f.NOISE].shape == drawn[NEXT_NOISE].shape == (len(lengths), 32, 0)
+        places.add(len(lengths))
+    # As many as their lengths make it, which are not all the same.
+    assert len(places) > 1

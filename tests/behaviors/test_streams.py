@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from quintain import registry
 from quintain.algorithms.poca import POCA
 from quintain.algorithms.settings import POCASettings
 from quintain.behaviors import SimpleEnvManager, TrainerController, TrainerFactory
 from quintain.behaviors.stats import StatsReporter
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
+from quintain.core import registry
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
@@ -25,7 +26,6 @@ from quintain.envs.agents.tasks import gates
 from quintain.errors import SettingsError
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.settings import ActorOnlySettings
-from quintain.rng import Rng
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing import assert_resumes_exactly
@@ -140,7 +140,7 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
 def test_groups_learn_from_two_streams_and_say_so() -> None:
     trainer = make(two(poca_file(600, **AVERAGED, policy={"compiled": None})))
     [door] = trainer.trainers.values()
-    assert "reward_streams averaged" in door.policy.why_plain
+    assert "reward_streams averaged" in door.accelerated.acting.fallback_reason
     before = [parameter.clone() for parameter in door.algorithm.critic.parameters()]
     trainer.advance()
     assert all(bool(torch.isfinite(each).all()) for each in door.algorithm.critic.parameters())

@@ -19,7 +19,7 @@ from quintain.data import fields as f
 from quintain.envs.agents.tasks import ball_and_gates, gates
 from quintain.errors import NonFiniteError, QuintainError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
-from quintain.services.state_files import digest_of
+from quintain.services.checkpoints.state_files import digest_of
 from quintain.testing.compare import differences
 from quintain.trainers.joint import JointTrainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
@@ -140,7 +140,7 @@ def test_agents_act_on_while_hooks_learn(tmp_path: Path) -> None:
     class Waiting(Reinforce):
         def _update_policy(self) -> bool:
             world: Any = self.source.world  # type: ignore[attr-defined]
-            before, deadline = world.num_steps, time.monotonic() + 5.0
+            before, deadline = world.num_steps, time.monotonic() + 60.0
             while world.num_steps == before and time.monotonic() < deadline:
                 time.sleep(0.001)
             seen.append(world.num_steps > before)

@@ -14,12 +14,12 @@ import pytest
 
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
-from quintain.errors import QuintainError, SettingsError
-from quintain.infer import _player
-from quintain.launch import checkpoint_of, start
+from quintain.errors import QuintainError
 from quintain.policies.actor_critic import ActorCritic
-from quintain.run import Run
-from quintain.services.state_files import digest_of
+from quintain.runs.infer import _player
+from quintain.runs.launch import checkpoint_of, start
+from quintain.runs.run import Run
+from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
@@ -292,10 +292,11 @@ def test_no_thread_outlives_its_trainer() -> None:
     assert learners() == []
 
 
-def test_staleness_needs_threads() -> None:
-    with pytest.raises(SettingsError, match=r"has no effect with run\.placement\.type local") as caught:
-        run_file("gates", rollout={"max_staleness": 1})
-    assert caught.value.code == "E0213"
+@pytest.mark.parametrize("changes", [{}, {"policy": {"memory": {"size": 4}}}])
+def test_without_a_thread_agents_act_one_version_behind_all_the_same(changes: Any) -> None:
+    beside = threaded(staleness=1, **changes)
+    inline = trained(beside.replace("run.placement", {"type": "local"}))
+    assert list(differences(inline["training"], trained(beside)["training"])) == []
 
 
 def test_two_behaviours_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def test_every_key_of_a_behaviour_finds_its_place() -> None:
     assert (algorithm.value_coef, algorithm.max_grad_norm, algorithm.clip_per_component) == (0.5, None, True)
     assert algorithm.clip_value is None
     assert policy.hidden_sizes == (96, 96, 96)
+    assert (policy.image_encoder, policy.image_features) == ("simple", 96)
     assert (policy.normalize_obs, policy.activation) == (True, "silu")
     assert policy.initial_log_std == pytest.approx(-1.098612)
     assert (rollout.time_horizon, rollout.buffer_size, rollout.budget_env_steps) == (1000, 12_000, None)

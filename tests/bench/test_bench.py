@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ def row(peer: str, repetition: int, rate: float, **more: Any) -> dict[str, Any]:
         "entry": "gymnasium",
         "threads": 1,
         "repetition": repetition,
+        "commit": "abc1234",
         "steps_per_second": rate,
         "steps_per_cpu_second": rate,
         "own_cores": 1.0,
@@ -37,6 +39,11 @@ def results_of(bench: Bench, path: Path, rows: list[dict[str, Any]]) -> Any:
     for each in rows:
         results.add(each)
     return results
+
+
+def page_of(bench: Bench, results: Any, absent: dict[str, str] | None = None) -> str:
+    page: str = bench["report"].markdown(results, absent or {}, has_chart=False, standing="They stood before.")
+    return page
 
 
 def contestant(bench: Bench, peer: str, entry: str = "gymnasium", threads: int = 1) -> Any:
@@ -90,10 +97,24 @@ def test_a_peers_best_way_is_the_one_with_the_best_median(bench: Bench) -> None:
     assert bench["results"].best_of(rows, "sbx") is None
 
 
-def test_a_goal_is_compared_by_the_time_for_equally_many_steps(bench: Bench) -> None:
-    fast, slow = row("quintain", 0, 1.0, total_seconds=4.0), row("sb3", 0, 99.0, total_seconds=12.0)
-    found = bench["results"].ratios([fast, slow], contestant(bench, "quintain"), contestant(bench, "sb3"))
-    assert found == [pytest.approx(3.0)]
+def goal_row(peer: str, repetition: int, goal_seconds: float | None, total_seconds: float) -> dict[str, Any]:
+    times = {"goal_seconds": goal_seconds, "total_seconds": total_seconds}
+    return row(peer, repetition, 1.0, workload="solve_cartpole", **times)
+
+
+def test_a_goal_is_compared_by_the_time_until_it_is_reached(bench: Bench, tmp_path: Path) -> None:
+    rows = [goal_row("quintain", 0, 4.0, 5.0), goal_row("sb3", 0, 8.0, 25.0)]
+    # Only they reach it, only we, nobody.
+    rows += [goal_row("quintain", 1, None, 5.0), goal_row("sb3", 1, 8.0, 25.0)]
+    rows += [goal_row("quintain", 2, 4.0, 5.0), goal_row("sb3", 2, None, 25.0)]
+    rows += [goal_row("quintain", 3, None, 5.0), goal_row("sb3", 3, None, 25.0)]
+    found = bench["results"].ratios(rows, contestant(bench, "quintain"), contestant(bench, "sb3"))
+    assert found == [2.0, 0.0, math.inf]
+    page = page_of(bench, results_of(bench, tmp_path, rows[:2]))
+    [line] = [line for line in page.splitlines() if line.startswith("| CartPole-v1 from") and "| 2 x |" in line]
+    assert line.endswith("| sb3 | 2 x | 2.00 x (2.00 to 2.00) | 1 | holds |")
+    # 25 seconds against 5 for all steps, as it was judged before.
+    assert "By that criterion: 5.00 x (5.00 to 5.00) against sb3." in page
 
 
 def test_what_was_measured_is_not_measured_again_and_a_torn_line_is(bench: Bench, tmp_path: Path) -> None:
@@ -102,7 +123,7 @@ def test_what_was_measured_is_not_measured_again_and_a_torn_line_is(bench: Bench
         file.write('{"workload": "ppo_cartp')
     again = bench["results"].Results(tmp_path / "bench.jsonl")
     work = bench["workloads"].WORKLOADS["ppo_cartpole_8"]
-    planned = bench["run"]._schedule([work], ["quintain", "sb3"], again, 1)
+    planned = bench["run"]._schedule([work], ["quintain", "sb3"], again, 1, "abc1234")
     assert next(planned) == (work, contestant(bench, "sb3"), 0)
     again.add(row("sb3", 0, 2.0))
     assert len(bench["results"].Results(tmp_path / "bench.jsonl").rows) == 2
@@ -111,7 +132,7 @@ def test_what_was_measured_is_not_measured_again_and_a_torn_line_is(bench: Bench
 def planned(bench: Bench, results: Any, reps: int, outcome: Any) -> list[tuple[str, int]]:
     work = bench["workloads"].WORKLOADS["ppo_cartpole_8"]
     order = []
-    for _, who, repetition in bench["run"]._schedule([work], ["quintain", "sb3"], results, reps):
+    for _, who, repetition in bench["run"]._schedule([work], ["quintain", "sb3"], results, reps, "abc1234"):
         order.append((who.peer, repetition))
         results.add(outcome(who.peer, repetition))
     return order
@@ -143,24 +164,27 @@ def test_who_fails_twice_is_not_asked_again(bench: Bench, tmp_path: Path) -> Non
 def test_the_page_says_ratios_claims_and_who_is_left_out(bench: Bench, tmp_path: Path) -> None:
     rows = [row("quintain", 0, 9000.0), row("sb3", 0, 3000.0), row("skrl", 0, 6000.0)]
     rows.append(row("rllib", 0, 1.0, error="it broke", foreign_cores=0.0))
-    page = bench["report"].markdown(results_of(bench, tmp_path, rows), {"other": "no network"}, has_chart=False)
+    page = page_of(bench, results_of(bench, tmp_path, rows), {"other": "no network"})
     cells = ("sb3 (gymnasium, 1 thread)", "3,000 (3,000 to 3,000)", "3.00 x (3.00 to 3.00)", "3.00 x", "1.00", "0.10")
-    assert f"| {' | '.join(cells)} | 300 | 1 |" in page
+    assert f"| {' | '.join(cells)} | 300 | 1 | abc1234 |" in page
     claims = [line for line in page.splitlines() if line.startswith("| PPO, CartPole-v1, 8 ")]
-    # 3 x sb3 is enough; the hardest peer is skrl with 1.5 x where 2 x are wanted; 6 x sb3 is only an aim.
-    assert claims[0].endswith("| sb3 | 3 x | 3.00 x (3.00 to 3.00) | holds |")
-    assert claims[1].endswith("| every peer | 2 x | 1.50 x (1.50 to 1.50) (skrl) | **does not hold** |")
-    assert claims[2].endswith("| sb3 | aim: 6 x | 3.00 x (3.00 to 3.00) | not reached |")
-    assert claims[3].endswith("memory | sb3 | no more | 300 MB to 300 MB | holds |")
-    assert "## Not quite the same work" not in page
+    # 3 x sb3 is enough; 6 x sb3 is only an aim; the hardest peer is skrl with 1.5 x where 2 x are wanted.
+    assert claims[0].endswith("| in lockstep | sb3 | 3 x | 3.00 x (3.00 to 3.00) | 1 | holds |")
+    assert claims[1].endswith("| in lockstep | sb3 | aim: 6 x | 3.00 x (3.00 to 3.00) | 1 | not reached |")
+    assert claims[2].endswith(
+        "| in lockstep | every peer | 2 x | 1.50 x (1.50 to 1.50) (skrl) | 1 | **does not hold** |"
+    )
+    assert claims[3].endswith("memory | in lockstep | sb3 | no more | 300 MB to 300 MB | 1 | holds |")
+    assert "The figures stand in `bench/wanted.toml`. They stood before." in page
     assert "- other could not be installed: no network" in page
     assert "- rllib (gymnasium, 1 thread) failed on ppo_cartpole_8: it broke" in page
 
 
 def test_the_page_says_who_does_other_work(bench: Bench, tmp_path: Path) -> None:
     results = results_of(bench, tmp_path, [row("quintain", 0, 9000.0), row("rlox", 0, 3000.0)])
-    page = bench["report"].markdown(results, {}, has_chart=False)
+    page = page_of(bench, results)
     assert "- rlox steps a CartPole of its own" in page
+    assert "- quintain takes one Adam step for all of SAC's losses" in page
     assert "- sbx" not in page.partition("## Versions")[0]
 
 
@@ -170,11 +194,12 @@ def test_growth_is_judged(bench: Bench, tmp_path: Path) -> None:
         for lanes, rate in ((1, 100.0), (8, 500.0), (64, 400.0))
     ]
     rows.append(row("quintain", 0, 1.0, workload="growth_length", parts=[100.0, 90.0, 100.0, 96.0, 99.0, 60.0]))
-    page = bench["report"].markdown(results_of(bench, tmp_path, rows), {}, has_chart=False)
+    page = page_of(bench, results_of(bench, tmp_path, rows))
     assert "1 lanes 10000.0 µs, 8 lanes 2000.0 µs, 64 lanes 2500.0 µs" in page
     assert "It must fall with every step: **does not hold**." in page
     # Medians of 100, 90, 100 and of 96, 99, 60.
-    assert "The slowest has 60% of the fastest; the second half has 96% of the first: holds." in page
+    assert "The slowest has 60% of the fastest; the second half has 96% of the first, by medians: holds." in page
+    assert "95 % of the fastest one's speed. By that criterion: it has 60%, **does not hold**." in page
 
 
 def test_memory_is_compared_on_the_same_environments(bench: Bench, tmp_path: Path) -> None:
@@ -184,10 +209,93 @@ def test_memory_is_compared_on_the_same_environments(bench: Bench, tmp_path: Pat
         row("sb3", 0, 3.0, workload=work, entry="gymnasium", peak_megabytes=300.0),
         row("sb3", 0, 2.0, workload=work, entry="envpool", peak_megabytes=500.0),
     ]
-    page = bench["report"].markdown(results_of(bench, tmp_path, rows), {}, has_chart=False)
-    assert "| 400 MB to 500 MB | holds |" in page
-    page = bench["report"].markdown(results_of(bench, tmp_path / "other", rows[:2]), {}, has_chart=False)
-    assert "| 400 MB to 300 MB | **does not hold** |" in page
+    page = page_of(bench, results_of(bench, tmp_path, rows))
+    assert "| one version behind | sb3 | no more | 400 MB to 500 MB | 1 | holds |" in page
+    assert "at most 2 cores: 400 MB to 300 MB, **does not hold**." in page.partition("## Criteria")[2]
+    page = page_of(bench, results_of(bench, tmp_path / "other", rows[:2]))
+    assert "| 400 MB to 300 MB | 1 | **does not hold** |" in page
+
+
+def test_acting_one_version_behind_is_named_and_compared_apart(bench: Bench, tmp_path: Path) -> None:
+    work = "ppo_cartpole_64_fastest"
+    rows = [
+        row("quintain", 0, 120.0, workload=work, entry="native+threads"),
+        row("quintain", 0, 80.0, workload=work, entry="native"),
+        row("purejax", 0, 100.0, workload=work, entry="compiled"),
+        # Workers of another library are not behind.
+        row("pufferlib", 0, 20.0, workload=work, entry="native+workers"),
+    ]
+    results = results_of(bench, tmp_path, rows)
+    page = page_of(bench, results)
+    aims = [
+        line.partition("| in")[1] + line.rpartition("purejax")[2] for line in page.splitlines() if "aim: 1 x |" in line
+    ]
+    assert aims == [
+        "| in | aim: 1 x | 0.80 x (0.80 to 0.80) | 1 | not reached |",
+        " | aim: 1 x | 1.20 x (1.20 to 1.20) | 1 | holds |",
+    ]
+    table = page.partition("## PPO, CartPole-v1, 64 lanes")[2].splitlines()
+    names = [line.split(" | ")[0] for line in table if line.startswith(("| quintain", "| purejax", "| pufferlib"))]
+    assert names[:4] == [
+        "| quintain (native, 1 thread)",
+        "| quintain one version behind (native+threads, 1 thread)",
+        "| purejax (compiled, 1 thread)",
+        "| pufferlib (native+workers, 1 thread)",
+    ]
+    factors, fastest = bench["chart"].factors, bench["workloads"].WORKLOADS[work]
+    assert factors(results, fastest) == {"purejax": [0.8], "pufferlib": [4.0]}
+    assert factors(results, fastest, is_behind=True) == {"purejax": [1.2], "pufferlib": [6.0]}
+    assert "aim: 1 x of purejax: 1.20 x (1.20 to 1.20), holds." in page.partition("## Criteria")[2]
+
+
+def of_commit(commit: str, *pairs: tuple[float, float], peer: str = "sb3") -> list[dict[str, Any]]:
+    """Returns rounds of quintain and a peer with these rates."""
+    return [
+        row(name, number, rate, commit=commit)
+        for number, pair in enumerate(pairs)
+        for name, rate in zip(("quintain", peer), pair, strict=True)
+    ]
+
+
+def test_rounds_of_several_commits_are_not_put_together(bench: Bench, tmp_path: Path) -> None:
+    newest_set = bench["results"].newest_set
+    old, complete = of_commit("old", *[(10.0, 1.0)] * 6), of_commit("complete", *[(4.0, 1.0)] * 5)
+    begun = of_commit("begun", (8.0, 1.0))
+    assert {each["commit"] for each in newest_set([*old, *complete, *begun], "sb3", 5)} == {"complete"}
+    # The order of the record says which is the newest.
+    assert {each["commit"] for each in newest_set([*complete, *old, *begun], "sb3", 5)} == {"old"}
+    # Where none is complete, the newest counts.
+    assert {each["commit"] for each in newest_set([*of_commit("old", *[(9.0, 1.0)] * 4), *begun], "sb3", 5)} == {
+        "begun"
+    }
+    # Rounds that only one of the two has are none.
+    assert newest_set([*complete, row("quintain", 0, 1.0, commit="later")], "sb3", 5) == complete
+    assert newest_set(complete, "skrl", 5) == []
+
+    others = of_commit("old", (10.0, 2.0), peer="skrl")
+    page = page_of(bench, results_of(bench, tmp_path, [*old, *others, *complete, *begun]))
+    assert "| sb3 | 3 x | 4.00 x (4.00 to 4.00) | 5 | holds |" in page
+    assert "| 1 (1 to 1) | 4.00 x (4.00 to 4.00) | 4.00 x | 1.00 | 0.10 | 300 | 5 | complete |" in page
+    # Each library is compared within its own newest commit, and other commits stand apart.
+    assert "| 2 (2 to 2) | 5.00 x (5.00 to 5.00) | 5.00 x | 1.00 | 0.10 | 300 | 1 | old |" in page
+    earlier = page.partition("## Rounds of other commits")[2]
+    assert "| in lockstep | 10.00 x (10.00 to 10.00) | 6 | old |" in earlier
+    assert "| in lockstep | 8.00 x (8.00 to 8.00) | 1 | begun |" in earlier
+    assert "complete" not in earlier
+
+
+def test_a_new_commit_is_measured_anew(bench: Bench, tmp_path: Path) -> None:
+    work = bench["workloads"].WORKLOADS["ppo_cartpole_8"]
+    results = results_of(bench, tmp_path, of_commit("old", (9.0, 1.0)))
+    failed = [{**row("sb3", number, 1.0, commit="old"), "error": "no"} for number in (1, 2)]
+    for each in failed:
+        results.add(each)
+    order = [
+        (who.peer, number)
+        for _, who, number in bench["run"]._schedule([work], ["quintain", "sb3"], results, 1, "new")
+        if results.add(row(who.peer, number, 1.0, commit="new")) is None
+    ]
+    assert order == [("quintain", 0), ("sb3", 0)]
 
 
 def test_a_chart_is_drawn_where_there_is_something_to_draw(bench: Bench, tmp_path: Path) -> None:
@@ -195,9 +303,11 @@ def test_a_chart_is_drawn_where_there_is_something_to_draw(bench: Bench, tmp_pat
     assert not bench["chart"].draw(results_of(bench, tmp_path, []), tmp_path / "none.png")
     rows = [row("quintain", 0, 9000.0), row("sb3", 0, 3000.0)]
     results = results_of(bench, tmp_path, rows)
-    assert bench["chart"].factors(results, "ppo_cartpole_8") == {"sb3": [3.0]}
+    assert bench["chart"].factors(results, bench["workloads"].WORKLOADS["ppo_cartpole_8"]) == {"sb3": [3.0]}
     assert bench["chart"].draw(results, tmp_path / "some.png")
     assert (tmp_path / "some.png").read_bytes().startswith(b"\x89PNG")
+    never = [goal_row("quintain", 0, 4.0, 5.0), goal_row("sb3", 0, None, 25.0)]
+    assert not bench["chart"].draw(results_of(bench, tmp_path / "never", never), tmp_path / "none.png")
 
 
 def test_a_peer_that_hangs_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
@@ -264,3 +374,12 @@ def test_quintain_is_measured_in_a_process_of_its_own(bench: Bench, workload: st
     assert measured["steps_per_second"] > 0
     assert measured["peak_megabytes"] > 10
     assert measured["versions"]["torch"]
+
+
+def test_libraries_of_one_interface_get_the_same_environments(bench: Bench) -> None:
+    sb3, sbx = (import_module(f"peers.{name}") for name in ("sb3", "sbx"))
+    for work in bench["workloads"].WORKLOADS.values():
+        if entries := sbx.entries(work):
+            assert entries == sb3.entries(work), work.name
+    assert "envpool" in sbx.entries(bench["workloads"].WORKLOADS["ppo_halfcheetah_8_fastest"])
+    assert bench["environments"]._ENVPOOL in bench["environments"].KITS["sbx"].requirements

@@ -1,51 +1,151 @@
-"""The comparison of learning: its test of significance, its tasks and its page."""
+"""The comparison of learning: its statistics, its tasks, its record and its page."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bench.conftest import Bench
+from tests.bench.conftest import BENCH, Bench
+
+RECORD = BENCH.parent / "docs" / "results" / "learning_beside.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        # A quarter of ten is 2.5, so two go at each end: (3 + 4 + 5 + 6 + 7 + 8) / 6.
+        ([10.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 900.0], 5.5),
+        # One of five goes at each end: (2 + 3 + 10) / 3.
+        ([3.0, -50.0, 2.0, 99.0, 10.0], 5.0),
+        # Three are too few to leave any out.
+        ([1.0, 2.0, 6.0], 3.0),
+    ],
+)
+def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end(
+    bench: Bench, scores: list[float], mean: float
+) -> None:
+    assert bench["intervals"].interquartile_mean(scores) == pytest.approx(mean)
+
+
+def test_the_bootstrap_interval_is_that_of_the_resampled_means(bench: Bench) -> None:
+    interval = bench["intervals"].bootstrap_interval
+    # Of the four samples of {0, 1} one has the mean 0, two 0.5 and one 1: each end has more than 2.5 %.
+    assert interval([0.0, 1.0]) == (0.0, 1.0)
+    assert interval([7.0] * 10) == (7.0, 7.0)
+    # Nine zeros and a ten: a sample's middle six are all zero unless the ten is drawn at least three times of ten,
+    # which has a chance of 7 %. With three its mean is 10 / 6, with four 20 / 6 (chance 1.28 %, less than 2.5 %).
+    assert interval([0.0] * 9 + [10.0]) == pytest.approx((0.0, 10 / 6))
+
+
+def test_the_bootstrap_interval_is_the_same_every_time(bench: Bench) -> None:
+    scores = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0]
+    interval = bench["intervals"].bootstrap_interval
+    assert interval(scores) == interval(list(scores))
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "chance"),
     [
-        # Of the 20 ways to deal six different scores, one leaves us as far below as this.
-        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 1 / 20),
-        ([4.0, 5.0, 6.0], [1.0, 2.0, 3.0], 1.0),
-        # {1, 2, 3} and {1, 2, 4} are the only hands with at most 7 points.
-        ([1.0, 2.0, 4.0], [3.0, 5.0, 6.0], 2 / 20),
+        # Of the 20 ways to deal six different scores, one leaves us as far below as this and one as far above.
+        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 2 / 20),
+        ([4.0, 5.0, 6.0], [1.0, 2.0, 3.0], 2 / 20),
+        # {1, 2, 3} and {1, 2, 4} are the only hands with at most 7 points; {6, 5, 4} and {6, 5, 3} with at least 14.
+        ([1.0, 2.0, 4.0], [3.0, 5.0, 6.0], 4 / 20),
         ([500.0, 500.0, 500.0], [500.0, 500.0, 500.0], 1.0),
     ],
 )
-def test_the_chance_of_being_below_counts_deals(
+def test_the_chance_of_a_difference_counts_deals(
     bench: Bench, ours: list[float], theirs: list[float], chance: float
 ) -> None:
-    assert bench["learning"].chance_of_being_below(ours, theirs) == pytest.approx(chance)
+    assert bench["intervals"].chance_of_difference(ours, theirs) == pytest.approx(chance)
 
 
-def rows(task: str, peer: str, *scores: float) -> list[dict[str, Any]]:
-    about = {"task": task, "peer": peer, "cpu_seconds": 10.0}
-    return [{**about, "seed": seed, "returns": [score, score]} for seed, score in enumerate(scores)]
+def rows(bench: Bench, task: str, peer: str, *scores: float, **more: Any) -> list[dict[str, Any]]:
+    numbers = bench["learning"].numbers_of(bench["learning_tasks"].TASKS[task], peer)
+    about = {"task": task, "peer": peer, "cpu_seconds": 10.0, "numbers": numbers, "commit": "abc1234", **more}
+    return [{**about, "seed": seed, "returns": [score - 1.0, score + 1.0]} for seed, score in enumerate(scores)]
 
 
-def test_the_page_says_which_tasks_are_below(bench: Bench) -> None:
+def line_of(page: str, title: str) -> str:
+    [found] = [line for line in page.partition("## Every seed")[0].splitlines() if line.startswith(f"| {title} |")]
+    return found
+
+
+def test_the_page_says_which_tasks_differ(bench: Bench) -> None:
+    low, high, mixed = range(1, 11), range(11, 21), (1, 20, 3, 18, 5, 16, 7, 14, 9, 12)
     page = bench["learning"].markdown(
-        rows("ppo-cartpole", "quintain", 1.0, 2.0, 3.0)
-        + rows("ppo-cartpole", "sb3", 4.0, 5.0, 6.0)
-        + rows("ppo-acrobot", "quintain", -80.0, -90.0, -85.0)
-        + rows("ppo-acrobot", "sb3", -82.0, -91.0, -84.0)
-        + rows("sac-pendulum", "sb3", -150.0)
+        [
+            *rows(bench, "ppo-cartpole", "quintain", *low),
+            *rows(bench, "ppo-cartpole", "sb3", *high),
+            *rows(bench, "ppo-acrobot", "quintain", *high),
+            *rows(bench, "ppo-acrobot", "sb3", *low),
+            *rows(bench, "ppo-pendulum", "quintain", *mixed),
+            *rows(bench, "ppo-pendulum", "sb3", *mixed),
+        ]
     )
-    [cartpole] = [line for line in page.splitlines() if "CartPole" in line]
-    [acrobot] = [line for line in page.splitlines() if "Acrobot" in line]
-    assert "0.05: below" in cartpole
-    assert "2.0 ± 1.0 (1.0, 2.0, 3.0)" in cartpole
-    assert "below" not in acrobot
-    # Nothing is said where one side is missing.
-    assert "Pendulum" not in page
+    # The middle six of 1..10 have the mean 5.5, those of 11..20 15.5.
+    cartpole = line_of(page, "PPO, CartPole-v1, rl-zoo's settings").split(" | ")
+    assert [cell.split()[0] for cell in cartpole[3:5]] == ["5.5", "15.5"]
+    assert cartpole[5:7] == ["0.00", "**below**"]
+    assert "| above |" in line_of(page, "PPO, Acrobot-v1")
+    assert "| 1.00 | not shown to differ |" in line_of(page, "PPO, Pendulum-v1")
+    assert "| PPO, Acrobot-v1 | quintain | abc1234 | 11.0, 12.0, 13.0," in page
+
+
+def test_sides_with_fewer_seeds_than_were_chosen_are_not_compared(bench: Bench) -> None:
+    found = rows(bench, "ppo-cartpole", "quintain", *range(9)) + rows(bench, "ppo-cartpole", "sb3", *range(10))
+    line = line_of(bench["learning"].markdown(found), "PPO, CartPole-v1, rl-zoo's settings")
+    assert "| 9 of 10 seeds were run |" in line
+    assert "| not compared: runs are missing |" in line
+
+
+def test_earlier_numbers_are_shown_and_not_pooled(bench: Bench) -> None:
+    current = rows(bench, "ppo-cartpole", "quintain", *[5.0] * 10) + rows(bench, "ppo-cartpole", "sb3", *[5.0] * 10)
+    old = rows(bench, "ppo-cartpole", "quintain", 100.0, 200.0, numbers="others", commit="def5678")
+    # More seeds than were chosen do not count either.
+    extra = [{**row, "seed": 10} for row in rows(bench, "ppo-cartpole", "quintain", 700.0)]
+    page = bench["learning"].markdown([*old, *current, *extra])
+    assert "| 10 | 5.0 (5.0 to 5.0) | 5.0 (5.0 to 5.0) |" in line_of(page, "PPO, CartPole-v1, rl-zoo's settings")
+    earlier = page.partition("## Earlier versions")[2]
+    assert "| quintain | others | def5678 | 100.0, 200.0 |" in earlier
+    assert "| 700.0 |" in earlier
+    assert "Earlier versions" not in bench["learning"].markdown(current)
+
+
+def test_only_missing_runs_are_made(bench: Bench) -> None:
+    task = bench["learning_tasks"].TASKS["sac-halfcheetah"]
+    found = rows(bench, task.name, "quintain", 1.0, 2.0) + rows(bench, task.name, "sb3", 1.0, 2.0, 3.0)
+    found += rows(bench, task.name, "quintain", 1.0, 2.0, 3.0, numbers="others")
+    missing = bench["learning"].missing_runs(found, [task], ["quintain", "sb3"])
+    assert [(run.seed, run.peer) for run in missing] == [
+        (2, "quintain"),
+        (3, "quintain"),
+        (3, "sb3"),
+        (4, "quintain"),
+        (4, "sb3"),
+    ]
+
+
+def test_a_run_that_fails_does_not_end_the_others(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learning = bench["learning"]
+    monkeypatch.setattr(learning, "RECORD", tmp_path / "record.jsonl")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho trouble >&2\nexit 3\n")
+    python.chmod(0o755)
+    run = learning.Run(bench["learning_tasks"].TASKS["ppo-cartpole"], "sb3", 4)
+    assert learning.attempt(python, run) == "ppo-cartpole sb3 seed 4: trouble"
+    assert "failed: trouble" in capsys.readouterr().err
+    assert not (tmp_path / "record.jsonl").exists()
+    python.write_text("""#!/bin/sh\necho 'RESULT {"cpu_seconds": 2.0, "returns": [3.0, 5.0]}'\n""")
+    assert learning.attempt(python, run) == ""
+    [row] = learning.rows_of(tmp_path / "record.jsonl")
+    assert (row["seed"], row["numbers"], row["returns"]) == (4, "stable-baselines3==2.9.2", [3.0, 5.0])
+    assert row["commit"]
 
 
 def test_every_task_has_one_algorithm_and_whole_rollouts(bench: Bench) -> None:
@@ -54,3 +154,21 @@ def test_every_task_has_one_algorithm_and_whole_rollouts(bench: Bench) -> None:
         if task.ppo is not None:
             rows_per_rollout = task.num_envs * task.ppo.num_steps
             assert task.ppo.minibatch_size(task.num_envs) * task.ppo.num_minibatches == rows_per_rollout
+
+
+def test_slow_tasks_have_five_seeds_and_the_others_ten(bench: Bench) -> None:
+    found = bench["learning"].rows_of(RECORD)
+    for task in bench["learning_tasks"].TASKS.values():
+        cpu = [row["cpu_seconds"] for row in found if (row["task"], row["peer"]) == (task.name, "quintain")]
+        assert task.num_seeds == (5 if min(cpu) > 300.0 else 10), task.name
+
+
+def test_the_record_keeps_every_run_once_with_its_commit(bench: Bench) -> None:
+    found = bench["learning"].rows_of(RECORD)
+    keys = [(row["task"], row["peer"], row["seed"], row["numbers"]) for row in found]
+    assert len(set(keys)) == len(keys)
+    assert all(row["commit"] for row in found)
+    # Runs that were taken out of the record once, because a task or the first weights changed.
+    restored = {json.dumps(row["task"]) for row in found if "note" in row}
+    assert restored == {'"ppo-pendulum-normalized"', '"sac-pendulum"', '"sac-halfcheetah"'}
+    assert sum("note" in row for row in found) == 12

@@ -103,3 +103,23 @@ class WrongShape(Plain):
 
 class NotAnEnv:
     """Has nothing of an environment."""
+
+
+class Endless(Plain):
+    """Has no end."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age = (self.age + 1) % 10
+        return self.obs(), self.reward(), False, False, {}
+
+
+class BreaksNowAndThen(Plain):
+    """Raises in every 20th step of all that were ever taken in this process."""
+
+    num_steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        BreaksNowAndThen.num_steps += 1
+        if BreaksNowAndThen.num_steps % 20 == 0:
+            raise RuntimeError("the gripper slipped")
+        return super().step(action)

@@ -15,10 +15,11 @@ import pytest
 import typer
 
 from quintain.cli import app, train
-from quintain.cli.errors import EXIT_CODES, crash_reports, redact
+from quintain.cli.errors import EXIT_CODES
 from quintain.cli.train import ResumeRequest, TrainRequest
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
 from quintain.errors import CheckpointError, NonFiniteError, QuintainError, ResourceError, SettingsError
+from quintain.services.reporting.crash_reports import crash_reports, redact
 
 Raise = Callable[[BaseException], None]
 

@@ -230,9 +230,13 @@ def test_a_run_with_other_weights(quintain: Command, trained: Path) -> None:
     assert "does not fit" in answer.error
 
 
-def test_stored_settings_may_name_code_only_if_it_is_allowed(quintain: Command, tmp_path: Path) -> None:
+def test_stored_settings_may_name_code_only_if_it_is_allowed(
+    quintain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = f"{ENVS}:Plain"
     assert quintain("train", "ppo", plain, *FAST, "--run-id", "mine", "--quiet").exit_code == 0
+    # To another user it is a stranger's run.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
     run = tmp_path / "runs" / "mine"
     before = everything_in(run / "checkpoints")
     longer = ("resume", "mine", "budget.env_steps=128", "--quiet")
@@ -348,6 +352,17 @@ def test_a_damaged_config_of_a_run(quintain: Command, trained: Path, text: str) 
 # -- environments -----------------------------------------------------------------------------------------------------
 
 
+def test_a_run_says_how_often_its_environments_broke(quintain: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(odd_envs.BreaksNowAndThen, "num_steps", 0)
+    words = (*FAST, "experiment.behaviors.default.events=[]", "env_workers.restart_window_seconds=60")
+    answer = quintain("train", "ppo", f"{ENVS}:BreaksNowAndThen", *words)
+    assert answer.exit_code == 0
+    # Three rollouts of 32 steps have fewer than 96 that count, so there is a fourth; 128 steps break 6 times.
+    said = " ".join((answer.out + answer.err).split())
+    assert "6 environment faults" in said
+    assert "note: run.env_workers.restart_window_seconds counts failures by the clock" in said
+
+
 def test_an_environment_that_fails_later(quintain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"{ENVS}:FailsLater"
     monkeypatch.setattr(odd_envs.FailsLater, "num_steps", 0)
@@ -356,7 +371,7 @@ def test_an_environment_that_fails_later(quintain: Command, tmp_path: Path, monk
     answer = quintain("train", "ppo", name, *words)
     assert answer.exit_code == 5
     # Both lanes break at every step from the 100th on, which is one of lane 1.
-    assert "lane 1 failed 5 times in a row; first: " in answer.error
+    assert "lane 1 failed 5 times in a row (run.env_workers.max_failures_in_a_row); first: " in answer.error
     assert "failed in step() on lane 1" in answer.error
     assert "ValueError: the gripper fell off" in answer.error
     run = tmp_path / "runs" / "f"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quintain.cli.app import main
-from quintain.env_limits import ACT, ENV, LEARN, OTHER, Pace, RawRate, advice, limits_of, pace_of
+from quintain.runs.env_limits import ACT, ENV, LEARN, OTHER, Pace, RawRate, advice, limits_of, pace_of
 from quintain.settings.tree import RunFile
 
 TINY = ("num_lanes=2", "num_steps=16", "batch_size=16", "num_epochs=2", "--seconds", "0.05")

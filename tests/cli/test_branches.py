@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quintain import launch
 from quintain.cli.app import main
-from quintain.services.metrics_file import read_rows
+from quintain.runs import launch
+from quintain.services.reporting.metrics_file import read_rows
 
 SMALL = ["num_lanes=2", "num_steps=16", "batch_size=16", "num_epochs=1", "run.checkpoint.every_updates=1", "keep=20"]
 

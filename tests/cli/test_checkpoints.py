@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from quintain.cli.checkpoints import app
 from quintain.errors import CheckpointError, RunDirectoryError
-from quintain.services import checkpoints
+from quintain.services.checkpoints import manager as checkpoints
 from tests.services.samples import committed, state_at
 
 

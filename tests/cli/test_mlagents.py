@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quintain import registry
-from quintain.infer import infer
-from quintain.launch import checkpoint_of
-from quintain.services.checkpoint_catalog import load
+from quintain.core import registry
+from quintain.runs.infer import infer
+from quintain.runs.launch import checkpoint_of
+from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
 from tests.cli.conftest import Command
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from quintain.compiled.activations import activate, tanh
-from quintain.compiled.tables import ACTIVATIONS
+from quintain.compiled.kernels.activations import activate, tanh
+from quintain.compiled.kernels.tables import ACTIVATIONS
 
 FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": functional.elu, "silu": functional.silu}
 

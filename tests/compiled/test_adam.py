@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.compiled.adam import Rates, descend
+from quintain.compiled.kernels.adam import Rates, descend
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.5, 1e6, math.inf])

@@ -16,8 +16,8 @@ import sys
 import torch
 torch.set_num_threads(1)
 from quintain import Trainer
-from quintain.versions import facts
-from quintain.services.state_files import digest_of
+from quintain.core.versions import facts
+from quintain.services.checkpoints.state_files import digest_of
 
 FEW = {"writers": [], "events": [], "seed": 3}
 PPO = {**FEW, "num_steps": 16, "batch_size": 32, "num_epochs": 2, "normalize_obs": True}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from quintain.compiled.kernel import fast_kernel, fast_part, kernel, matrix
+from quintain.compiled.runtime.kernel import fast_kernel, fast_part, kernel, matrix
 
 
 class Pair(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.compiled.mlp import add_product, add_products_of_rows, backward, forward, forward_rows
-from quintain.compiled.tables import ACTIVATIONS
+from quintain.compiled.kernels.mlp import add_product, add_products_of_rows, backward, forward, forward_rows
+from quintain.compiled.kernels.tables import ACTIVATIONS
 
 SIZES = [(1, 1, 1), (2, 4, 8), (3, 5, 7), (64, 64, 16), (1, 64, 33), (9, 2, 130), (5, 11, 64)]
 
@@ -83,7 +83,9 @@ def test_both_ways_forwards_and_the_way_back_are_those_of_torch(activation: str,
     (expected * torch.from_numpy(pull)).sum().backward()
 
     kind, num_units = ACTIVATIONS.index(activation), sum(sizes)
-    rows = forward_rows(flat, layers, kind, features, np.empty((3, 19 * max(sizes)), np.float32))
+    # What is returned is a part of this memory, and does not keep it.
+    memory = np.empty((3, 19 * max(sizes)), np.float32)
+    rows = forward_rows(flat, layers, kind, features, memory)
     np.testing.assert_allclose(rows, expected.detach(), rtol=1e-5, atol=1e-5)
 
     units, slopes, deltas = (np.full((num_units, 19), np.nan, np.float32) for _ in range(3))

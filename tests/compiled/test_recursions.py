@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quintain.algorithms import returns
-from quintain.compiled import recursions
+from quintain.compiled.kernels import recursions
 
 
 @pytest.mark.parametrize("num_lanes", [1, 8, 65])

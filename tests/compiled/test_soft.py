@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quintain.compiled import soft
+from quintain.compiled.kernels import soft
 
 
 def column(*values: float) -> np.ndarray:

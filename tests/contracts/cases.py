@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from quintain.assemble import assemble
-from quintain.run import Run
+from quintain.runs.assemble import assemble
+from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 
 ENVS: dict[str, dict[str, Any]] = {
     "gym lanes, choices": {"type": "gym", "id": "CartPole-v1", "max_episode_steps": 15},

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from quintain import registry
+from quintain.core import registry
 from tests.envs import fake_envpool
 
 USER_PARTS = "tests.contracts.user_parts"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from quintain import registry
+from quintain.core import registry
 from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 from quintain.trainers.joint import JointTrainer
 from tests.contracts.cases import (
     AGENT_ALGORITHMS,

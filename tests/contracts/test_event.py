@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quintain import registry
+from quintain.core import registry
 from quintain.events import After, Every
 from quintain.testing import assert_resumes_exactly, differences
 from tests.contracts.cases import ENVS, make_trainer, run_file

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from quintain import registry
+from quintain.core import registry
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.errors import SpecMismatch
+from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy, draw_noise
-from quintain.rng import Rng
 
 NAMES = [*registry.names("policy"), "wide_actor_critic"]
 SPECS = {
@@ -92,6 +94,33 @@ def test_predict_takes_one_observation_or_many_and_answers_for_the_environment(n
             assert np.abs(chosen).max() <= 0.5
     with pytest.raises(SpecMismatch, match="the policy takes"):
         policy.predict(np.zeros((2, 3, 5, 7)))
+
+
+def test_predict_samples_anew_at_every_call_and_repeats_itself_where_it_is_asked_to(
+    name: str, spec: BehaviorSpec
+) -> None:
+    policy, many = make(name, spec), observations(spec, 64)
+    before = {key: value.clone() for key, value in policy.state_dict().items()}
+
+    def sampled(**asked: Any) -> Any:
+        return policy.predict(many, deterministic=False, **asked)[0]
+
+    assert not np.array_equal(sampled(), sampled())
+    np.testing.assert_array_equal(sampled(seed=7), sampled(seed=7))
+    np.testing.assert_array_equal(sampled(seed=7), sampled(rng=Rng(7)))
+    assert not np.array_equal(sampled(seed=7), sampled(seed=8))
+    # A generator moves on, so that a whole episode repeats itself from its seed.
+    episodes = [[sampled(rng=generator) for _ in range(2)] for generator in map(np.random.default_rng, (3, 3))]
+    np.testing.assert_array_equal(episodes[0], episodes[1])
+    assert not np.array_equal(episodes[0][0], episodes[0][1])
+    # What is likeliest takes no draw.
+    first, second = (make(name, spec) for _ in range(2))
+    first.predict(many)
+    one, other = (each.predict(many, deterministic=False)[0] for each in (first, second))
+    np.testing.assert_array_equal(one, other)
+    assert all(torch.equal(value, before[key]) for key, value in policy.state_dict().items())
+    with pytest.raises(SettingsError, match=r"predict\(\) got both rng and seed; pass one of them"):
+        sampled(rng=Rng(1), seed=1)
 
 
 def test_a_loaded_state_acts_identically(name: str, spec: BehaviorSpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quintain import registry
+from quintain.core import registry
 from quintain.data import fields as f
 from quintain.errors import SettingsError
 from tests.contracts.cases import NUM_LANES, NUM_STEPS, make_trainer, run_file

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from quintain import registry
+from quintain.core import registry
 from quintain.settings.base import PartSettings, Settings
 from quintain.settings.outline import RunTree
 from quintain.settings.tree import RunFile

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from quintain import registry
+from quintain.core import registry
 from quintain.data import fields as f
 from quintain.testing import differences
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 from tests.contracts.cases import NUM_STEPS, make_trainer, run_file
 
 SLOW = {"processes"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quintain import registry
+from quintain.core import registry
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -65,7 +65,9 @@ def test_releasing_is_idempotent_and_frees_no_block_that_is_being_filled(name: s
 def test_what_nobody_took_is_not_released(name: str) -> None:
     """A rank may have filled its block when another was asked to stop: the resumed run still learns from it."""
     store, other = make(name), make(name)
-    store.commit(reserved(store))
+    block = reserved(store)
+    block.begin(1, version=0)
+    store.commit(block)
     store.release()
     assert store.ready()
     other.load_state_dict(store.state_dict())

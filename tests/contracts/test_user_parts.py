@@ -8,9 +8,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from quintain import Trainer, launch
+from quintain import Trainer
 from quintain.data import fields as f
 from quintain.errors import CheckpointError
+from quintain.runs import launch
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly
 from tests.contracts.cases import make_trainer
@@ -104,7 +105,7 @@ def test_learning_from_an_expert_who_goes_right_teaches_to_go_right(user_parts: 
 
 
 def test_parts_by_module_and_name_are_loaded_and_need_trust_when_resumed(
-    tmp_path: Path, user_parts: ModuleType
+    tmp_path: Path, user_parts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {"env": "tests.contracts.user_parts:Corridor", "algorithm": "tests.contracts.user_parts:MyReinforce"}
     settings = RunFile.from_mapping(
@@ -121,6 +122,8 @@ def test_parts_by_module_and_name_are_loaded_and_need_trust_when_resumed(
     launched = launch.start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
     launched.trainer.train()
     launched.run.close()
+    # To another user it is a stranger's run.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with pytest.raises(CheckpointError, match=r"user_parts:Corridor.* would import code"):
         launch.resume(tmp_path, "a", ["total_timesteps=96"], quiet=True)
     again = launch.resume(tmp_path, "a", ["total_timesteps=96"], allow=list(names.values()), quiet=True)

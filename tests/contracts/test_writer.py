@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quintain import registry
-from quintain.run_output import make_writers
-from quintain.services.writers import RunHeader, RunSummary, Writer
+from quintain.core import registry
+from quintain.runs.output import make_writers
+from quintain.services.reporting.writers import RunHeader, RunSummary, Writer
 from tests.contracts.cases import run_file
 
 OPTIONAL = ("tensorboard", "wandb")
@@ -52,8 +52,8 @@ def test_it_has_the_four_methods_of_the_protocol(name: str) -> None:
 
 
 def test_a_writer_of_ones_own_follows_a_run(user_parts) -> None:
-    from quintain.assemble import assemble
-    from quintain.run import Run
+    from quintain.runs.assemble import assemble
+    from quintain.runs.run import Run
 
     settings = run_file(cycles=2).replace("run.writers", ["list"])
     run = Run(settings, make_writers(settings))

@@ -11,6 +11,7 @@ import torch
 from quintain.algorithms import Algorithm, AlgorithmSettings, Loss
 from quintain.algorithms import register as register_algorithm
 from quintain.algorithms.returns import generalized_advantages
+from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs import Env, EnvSettings, StepResult
@@ -23,8 +24,7 @@ from quintain.policies import register as register_policy
 from quintain.rewards import RewardSignal, RewardSignalSettings
 from quintain.rewards import register as register_reward
 from quintain.rollouts import LocalSource
-from quintain.services.settings import WriterSettings
-from quintain.state import KeepsState
+from quintain.services.reporting.settings import WriterSettings
 from quintain.trainers import Trainer, TrainerSettings
 from quintain.trainers import register as register_trainer
 

@@ -14,7 +14,7 @@ from quintain.data.replay_memory import ReplayMemory
 from quintain.data.row_layout import RowLayout, Rows
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.services import state_files
+from quintain.services.checkpoints import state_files
 from quintain.settings.run import ReplayPlaceSettings
 
 PLAIN = BehaviorSpec(obs=box(3), action=box(2, low=-1.0, high=1.0))
@@ -94,6 +94,12 @@ def test_drawing_returns_the_rows_at_the_places_without_new_memory() -> None:
     second = memory.draw(np.array([1, 2, 0]))
     assert second["obs.place"].data_ptr() == first["obs.place"].data_ptr()
     assert second["obs.picture"][:, 0, 0, 0].tolist() == [1, 2, 0]
+    # Minibatches of sequences differ in size; fewer are drawn into a part of the same memory.
+    fewer = memory.draw(np.array([7]))
+    assert fewer["obs.place"].data_ptr() == first["obs.place"].data_ptr()
+    assert fewer["reward"].tolist() == [7.0]
+    assert memory.draw(np.array([4, 5, 6]))["reward"].tolist() == [4.0, 5.0, 6.0]
+    assert memory.draw(np.arange(5))["reward"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_file_holds_the_same_bits_as_memory(tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ def test_hashes_are_those_of_the_contents_and_taken_once(
 ) -> None:
     hashed = []
     genuine = hashlib.sha256
-    monkeypatch.setattr("quintain.state.hashlib.sha256", lambda data: hashed.append(1) or genuine(data))
+    monkeypatch.setattr("quintain.core.state.hashlib.sha256", lambda data: hashed.append(1) or genuine(data))
     for count in range(60):
         segmented.add(rows(segmented.layout, range(count, count + 1)))
         before = len(hashed)
@@ -171,5 +177,5 @@ def test_a_restored_ring_continues_like_the_other(segmented: ReplayMemory, count
 
 def test_a_ring_of_another_size_is_not_restored(segmented: ReplayMemory) -> None:
     segmented.add(rows(segmented.layout, range(10)))
-    with pytest.raises(ValueError, match=r"zip|broadcast"):
+    with pytest.raises(ValueError, match=r"zip|has the shape"):
         ReplayMemory(segmented.layout, buffer_size=6).load_state_dict(segmented.state_dict())

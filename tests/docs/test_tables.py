@@ -54,3 +54,13 @@ def test_defaults_are_those_of_the_settings(page: str, heading: str, settings: S
 def test_aliases_are_those_that_are_understood() -> None:
     listed = {alias: name for alias, name, _ in table(DOCS / "concepts/settings.md", "## Aliases")}
     assert listed == {alias: name for block in ALIASES.values() for alias, name in block.items()}
+
+
+def test_every_promise_names_a_test_that_exists_and_what_it_does_not_cover() -> None:
+    promises = list(table(ROOT / "README.md", "## What is promised"))
+    assert len(promises) >= 13
+    for promise, held_by, limits in promises:
+        path = ROOT / held_by.strip("`")
+        assert path.is_file(), f"{promise}: {held_by}"
+        assert "def test_" in path.read_text("utf-8"), held_by
+        assert len(limits) > 5, promise

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from quintain import PPO, ActorCritic, ActorCriticSettings, PPOSettings, RunFile, Trainer
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
 from quintain.errors import SettingsError
-from quintain.launch import resume, start
-from quintain.rng import Rng
 from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.sync_collector import SyncCollector
+from quintain.runs.launch import resume, start
 from quintain.services.events import On
 from quintain.settings.outline import RunTree
 from tests.embodichain.parts import Keeps, SummaryWriter, parts, quiet_trainer

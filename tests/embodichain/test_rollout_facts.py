@@ -9,12 +9,12 @@ import torch
 from tensordict import TensorDict
 
 from quintain import transition_view
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, LinearPolicy, scripted_env, value_at

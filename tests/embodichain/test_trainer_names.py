@@ -11,15 +11,16 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from quintain import PPOSettings, SyncCollector, Trainer, slots
-from quintain.embodichain_names import PARAMETERS
+from quintain import PPOSettings, SyncCollector, Trainer
 from quintain.envs.events import EnvEventManager
 from quintain.errors import CheckpointError, RunDirectoryError, SettingsError
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.settings import ActorOnlySettings
-from quintain.services.checkpoint_catalog import load
+from quintain.runs import slots
+from quintain.services.checkpoints.catalog import load
+from quintain.services.checkpoints.state_files import digest_of
 from quintain.services.events import EventManager, Every
-from quintain.services.state_files import digest_of
+from quintain.settings.embodichain import PARAMETERS
 from tests.embodichain.parts import Keeps, SummaryWriter, parts, quiet_trainer
 from tests.envs.point_mass import PointMass
 
@@ -49,6 +50,8 @@ def test_buffer_size_is_the_steps_of_a_rollout_and_batch_size_that_of_a_minibatc
     assert trainer.algorithm.settings.batch_size == 32
     sizes = [len(m["obs"]) for m in trainer.algorithm.minibatches(trainer.taken, trainer.algorithm.settings.batch_size)]
     assert sizes == [32, 32]
+    # Two minibatches in each epoch, whatever size the algorithm was made with.
+    assert int(trainer.algorithm.optimizer.num_steps) == 2 * trainer.algorithm.settings.num_epochs
 
 
 def test_parameters_may_be_given_by_name_or_by_place_but_not_both() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quintain import registry
+from quintain.core import registry
+from quintain.core.rng import Rng
 from quintain.envs.base import Env
-from quintain.envs.checks import Finding, check_env, check_lanes
+from quintain.envs.check.checks import Finding, check_env, check_lanes
 from quintain.envs.settings import GymSettings
-from quintain.rng import Rng
 from quintain.testing import Episode, ScriptedEnv
 from tests.envs import zoo
 

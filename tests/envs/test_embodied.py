@@ -8,13 +8,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.envs.base import Env, StepResult, WritesRollout
 from quintain.errors import SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.envs.point_mass import PointMass
 

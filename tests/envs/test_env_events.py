@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.envs.eventful import EventfulEnv, cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager, EventCfg
-from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.envs.hosting import Hosting
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import RandomizeParametersSettings
 from quintain.errors import EnvError, SettingsError
-from quintain.rng import Rng
 from quintain.settings.run import EnvWorkerSettings
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, scripted_env

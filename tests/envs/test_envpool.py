@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.envs.envpool import envpool_env
+from quintain.core.rng import Rng
+from quintain.envs.gym.envpool import envpool_env
 from quintain.envs.settings import EnvPoolSettings
 from quintain.errors import EnvError, SettingsError
-from quintain.rng import Rng
 from tests.envs import fake_envpool
 
 

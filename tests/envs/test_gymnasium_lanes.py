@@ -11,11 +11,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from quintain.envs.faults import FaultKeeper
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.core.rng import Rng
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.hosts.faults import FaultKeeper
 from quintain.errors import EnvError, SpecMismatch
-from quintain.rng import Rng
-from quintain.services.restart_budget import RestartBudget
+from quintain.services.processes.restart_budget import RestartBudget
 from tests.scripted import Episode, ScriptedEnv, scripted_env
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
@@ -128,6 +128,70 @@ def test_an_observation_of_another_shape_is_an_error_of_the_environment(obs: Any
     with pytest.raises(EnvError, match=r"step\(\) returned obs of shape .*, declared Box\(2\)") as failed:
         env.step(torch.zeros(2, dtype=torch.int64))
     assert (failed.value.code, failed.value.exit_code) == ("E0511", 5)
+
+
+class Shows(Recorder):
+    """Returns an observation as it was given."""
+
+    def __init__(self, shown: Any) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def step(self, action: Any) -> Any:
+        return self.shown, *super().step(action)[1:]
+
+
+class Says(Recorder):
+    """Returns what it was given as the ends of a step."""
+
+    def __init__(self, terminated: Any, truncated: Any) -> None:
+        super().__init__()
+        self.ends = terminated, truncated
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, *self.ends, info
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("false", "'false'"),
+        (np.array([False]), r"an array of shape \(1,\)"),
+        (np.array([True, False]), r"an array of shape \(2,\)"),
+        (None, "None"),
+        (2, "2"),
+        (0.5, "0.5"),
+        ([], r"an array of shape \(0,\)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_what_is_no_truth_value_is_an_error_of_the_environment(value: Any, shown: str, name: str) -> None:
+    ends = (value, False) if name == "terminated" else (False, value)
+    env = lanes(partial(Says, *ends))
+    env.reset()
+    with pytest.raises(EnvError, match=rf"step\(\) returned {name} as {shown}, expected True or False") as failed:
+        env.step(torch.zeros(2, dtype=torch.int64))
+    assert failed.value.code == "E0511"
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.array(True), 1, np.int64(1), np.array(1)])
+def test_every_kind_of_truth_value_is_understood(value: Any) -> None:
+    for ends in ((value, False), (np.False_, value), (value, 0)):
+        env = lanes(partial(Says, *ends), 1)
+        env.reset()
+        result = env.step(torch.zeros(1, dtype=torch.int64))
+        assert result.terminated.tolist() == [bool(ends[0])]
+        assert result.truncated.tolist() == [bool(ends[1])]
+
+
+@pytest.mark.parametrize("obs", [np.array([1.0, 2.0], object), np.array(["1", "2"]), ("1", "2"), [None, 1.0]])
+def test_an_observation_without_numbers_is_an_error_of_the_environment(obs: Any) -> None:
+    env = lanes(partial(Shows, obs))
+    env.reset()
+    with pytest.raises(EnvError, match=r"step\(\) returned obs of dtype .*, which holds no numbers") as failed:
+        env.step(torch.zeros(2, dtype=torch.int64))
+    assert failed.value.code == "E0511"
 
 
 def test_an_environment_that_raises_is_named_with_its_lane_and_action() -> None:
@@ -244,7 +308,7 @@ class BreaksLater(Recorder):
 def test_an_environment_that_breaks_while_it_is_replayed_is_named_with_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keeper = FaultKeeper(RestartBudget(max_restarts=10, window_seconds=60.0, max_in_a_row=5))
+    keeper = FaultKeeper(RestartBudget(max_restarts=10, window_steps=1000, max_in_a_row=5))
     restored = LaneEnv("env", [BreaksLater] * 2, Rng(0), faults=keeper)
     env = lanes(BreaksLater)
     env.reset()
@@ -257,6 +321,78 @@ def test_an_environment_that_breaks_while_it_is_replayed_is_named_with_its_error
     alone = lanes(BreaksLater)
     with pytest.raises(EnvError, match="RuntimeError: no display"):
         alone.load_state_dict(env.state_dict())
+
+
+class BreaksOften(Recorder):
+    """Raises in every so-manieth step of all that were ever taken."""
+
+    every = 1
+    num_steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        BreaksOften.num_steps += 1
+        if BreaksOften.num_steps % BreaksOften.every == 0:
+            raise RuntimeError("no display")
+        return super().step(action)
+
+
+def breaking(every: int, monkeypatch: pytest.MonkeyPatch) -> LaneEnv:
+    monkeypatch.setattr(BreaksOften, "every", every)
+    monkeypatch.setattr(BreaksOften, "num_steps", 0)
+    return broken_often()
+
+
+def broken_often() -> LaneEnv:
+    budget: RestartBudget[Any] = RestartBudget(max_restarts=10, window_steps=1000, max_in_a_row=5)
+    return LaneEnv("env", [BreaksOften], Rng(0), faults=FaultKeeper(budget))
+
+
+def step_until_it_ends(env: LaneEnv, num_steps: int) -> int:
+    """Returns after how many steps the run would end, of so many at most."""
+    reasons: list[str] = []
+    env.faults.listen(lambda fault, line: None, reasons.append)
+    for step in range(num_steps):
+        env.step(torch.ones(1, dtype=torch.int64))
+        if reasons:
+            assert env.faults.spent is not None
+            assert env.faults.spent.code == "E0503"
+            assert "failed 10 times in 1000 steps (run.env_workers.max_restarts)" in env.faults.spent.message
+            return step + 1
+    return num_steps
+
+
+def test_rare_faults_do_not_end_a_run_however_fast_it_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = breaking(120, monkeypatch)
+    env.reset()
+    # Thirty faults within a second or so; 9 of them in any 1,000 steps.
+    assert step_until_it_ends(env, 3600) == 3600
+    assert env.faults.restarts == 30
+
+
+def test_frequent_faults_end_a_run_and_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = breaking(100, monkeypatch)
+    env.reset()
+    # The tenth fault is at step 1,000, 900 steps after the first.
+    assert step_until_it_ends(env, 3600) == 1000
+
+
+def test_faults_before_a_resume_count_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = breaking(100, monkeypatch)
+    env.reset()
+    assert step_until_it_ends(env, 610) == 610
+    restored = broken_often()
+    monkeypatch.setattr(BreaksOften, "every", 10**9)  # not while the episode is played again
+    restored.load_state_dict(env.state_dict())
+    monkeypatch.setattr(BreaksOften, "every", 100)
+    monkeypatch.setattr(BreaksOften, "num_steps", 610)
+    assert restored.state_dict()["faults"] == env.state_dict()["faults"]
+    assert step_until_it_ends(restored, 3600) == 1000 - 610
+
+
+def test_without_faults_nothing_of_them_is_in_the_state() -> None:
+    env = lanes(Recorder)
+    env.reset()
+    assert "faults" not in env.state_dict()
 
 
 def test_closing_closes_every_lane() -> None:

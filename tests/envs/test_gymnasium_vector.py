@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -11,10 +11,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.core.rng import Rng
+from quintain.envs.gym.vector import VectorEnv
 from quintain.errors import EnvError
-from quintain.rng import Rng
-from quintain.services.state_files import decode, encode
+from quintain.services.checkpoints.state_files import decode, encode
 from tests.scripted import Episode, ScriptedVectorEnv, scripted_env
 
 VECTOR_MODES = ("NextStep", "SameStep", "Disabled")
@@ -247,3 +247,48 @@ def test_numbers_of_numpy_keep_their_precision_over_a_file() -> None:
     VectorEnv("mine", restored, Rng(0)).load_state_dict(state)
     assert restored.friction == np.float32(0.1)  # type: ignore[attr-defined]
     assert type(restored.friction) is np.float32  # type: ignore[attr-defined]
+
+
+class Twisted(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Returns ends and observations as they were given."""
+
+    metadata: ClassVar = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    num_envs = 2
+    single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    single_action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, obs: Any, terminated: Any) -> None:
+        self.given = obs, terminated
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        obs, terminated = self.given
+        return obs, np.zeros(2), terminated, np.zeros(2, np.bool_), {}
+
+
+GOOD = np.zeros((2, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("obs", "terminated", "said"),
+    [
+        (GOOD, np.array(["false", "false"]), r"terminated as <U5 of shape \(2,\), expected True or False"),
+        (GOOD, np.zeros((2, 1), np.bool_), r"terminated as bool of shape \(2, 1\), expected True or False"),
+        (GOOD, False, r"terminated as bool of shape \(\), expected True or False"),
+        (GOOD.astype(object), np.zeros(2, np.bool_), "obs of dtype object, which holds no numbers"),
+    ],
+)
+def test_what_is_no_truth_value_or_number_is_refused(obs: Any, terminated: Any, said: str) -> None:
+    env = VectorEnv("twisted", Twisted(obs, terminated), Rng(0))
+    env.reset()
+    with pytest.raises(EnvError, match=said) as failed:
+        env.step(torch.zeros(2, dtype=torch.int64))
+    assert failed.value.code == "E0511"
+
+
+def test_whole_numbers_stand_for_truth_values() -> None:
+    env = VectorEnv("twisted", Twisted(GOOD, np.zeros(2, np.int64)), Rng(0))
+    env.reset()
+    assert env.step(torch.zeros(2, dtype=torch.int64)).terminated.dtype == np.bool_

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.core.rng import Rng
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.errors import EnvError
-from quintain.rng import Rng
-from quintain.services.state_files import decode, encode
+from quintain.services.checkpoints.state_files import decode, encode
 
 PUSH = torch.tensor([1, 0])
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from quintain.envs.recipes import Recipe
+from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
 from tests.envs.fragile import Fragile, Walk

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from quintain.data.spec import DictSpec, DiscreteSpec, MultiDiscreteSpec, TupleSpec, box
-from quintain.envs.spaces import behavior_spec, text_notes
+from quintain.envs.gym.spaces import behavior_spec, text_notes
 from quintain.errors import SpecMismatch
 
 OBS, ACTION = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.env_values import from_env
 from quintain.data.spec import Spec, build, flatten, leaves
 from quintain.envs.base import Env
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
 from quintain.errors import EnvError, QuintainError
-from quintain.rng import Rng
 from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes, observe
 
 SOURCES = ("info", "method", "obs")

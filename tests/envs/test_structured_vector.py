@@ -11,11 +11,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from quintain.core.rng import Rng
 from quintain.data.env_values import from_env
 from quintain.data.spec import flatten, leaves
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.errors import EnvError
-from quintain.rng import Rng
 from tests.envs.test_structured_lanes import SOURCES, some_action
 from tests.structured import OBSERVATIONS, Structured
 

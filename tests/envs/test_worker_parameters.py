@@ -8,10 +8,10 @@ import signal
 import numpy as np
 import pytest
 
+from quintain.core.rng import Rng
 from quintain.envs.eventful import with_events
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
 from quintain.errors import EnvError
-from quintain.rng import Rng
 from tests.envs.test_workers import LANES, Crowd, actions, fragile_name, make, numbers, pids
 
 __all__ = ["make"]

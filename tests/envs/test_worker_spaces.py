@@ -64,7 +64,7 @@ def test_more_workers_than_lanes_and_hundreds_of_lanes(num_lanes: int, num_worke
         ("none", r"step\(\) returned a NoneType instead of"),
         ("rewards", r"step\(\) returned a reward of shape \(2,\); it must be a number"),
         ("no reward", r"step\(\) returned a reward None; it must be a number"),
-        ("words", r"step\(\) returned obs that holds no numbers"),
+        ("words", r"step\(\) returned obs of dtype <U1, which holds no numbers"),
         ("reset", r"reset\(\) returned a ndarray instead of \(obs, info\)"),
     ],
 )

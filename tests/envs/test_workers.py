@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.envs.base import StepResult
-from quintain.envs.faults import LaneFault
-from quintain.envs.gymnasium import env_from_object, gym_env
-from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.envs.hosting import Hosting
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.make import env_from_object, gym_env
+from quintain.envs.hosts.faults import LaneFault
+from quintain.envs.hosts.hosting import Hosting
+from quintain.envs.hosts.workers import WorkerEnv
 from quintain.envs.settings import GymSettings
-from quintain.envs.workers import WorkerEnv
 from quintain.errors import EnvError, SettingsError
-from quintain.rng import Rng
 from quintain.settings.run import EnvWorkerSettings
 from tests.envs import fragile
 
@@ -248,9 +248,9 @@ def test_a_budget_that_is_spent_asks_to_stop_and_names_the_first_error(make: Cro
     assert len(make.given_up) == 1
     assert env.faults.spent is not None
     assert env.faults.spent.code == "E0503"
-    assert "lane 0 failed 3 times in a row; first: env 'tests.envs.fragile:Fragile' failed in step()" in str(
-        env.faults.spent
-    )
+    said = str(env.faults.spent)
+    assert "lane 0 failed 3 times in a row (run.env_workers.max_failures_in_a_row); first: env " in said
+    assert "'tests.envs.fragile:Fragile' failed in step()" in said
     assert str(env.faults.spent).endswith("RuntimeError: the arm fell off")
     assert env.down.all()
 
@@ -285,8 +285,14 @@ def test_a_death_while_it_is_made_says_where(make: Crowd) -> None:
     assert any(f'File "{fragile.__file__}", line ' in note for note in failed.value.notes)
 
 
-def test_a_variable_that_workers_do_not_see_is_named(make: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_see_the_variables_of_a_simulator(make: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMULATOR_HOME", "/opt/simulator")
+    make(fragile_name("NeedsVariable"), 2)
+
+
+def test_a_secret_that_workers_do_not_see_is_named(make: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By its value: this is what an access key looks like.
+    monkeypatch.setenv("SIMULATOR_HOME", "sk-123456789012")
     make(fragile_name("NeedsVariable"), None)
     with pytest.raises(EnvError, match="KeyError: 'SIMULATOR_HOME'") as failed:
         make(fragile_name("NeedsVariable"), 2)
@@ -295,7 +301,11 @@ def test_a_variable_that_workers_do_not_see_is_named(make: Crowd, monkeypatch: p
     make(fragile_name("NeedsVariable"), 2, pass_environment=("SIMULATOR_HOME",))
     with pytest.raises(EnvError) as failed:
         make(fragile_name("CannotBeMade"), 2)
-    assert not any("help:" in note for note in failed.value.notes)
+    assert "SIMULATOR_HOME" in failed.value.notes[-1]
+    assert "look like secrets" in failed.value.notes[-1]
+    with pytest.raises(EnvError) as failed:
+        make(fragile_name("CannotBeMade"), None)
+    assert not any("secrets" in note for note in failed.value.notes)
 
 
 def test_what_is_named_and_not_there_is_refused(make: Crowd) -> None:
@@ -468,5 +478,5 @@ def test_a_keeper_tells_what_happened_before_anyone_listened() -> None:
     hosting.faults.listen(lambda fault, line: told.append(line), lambda reason: None)
     assert len(told) == 1
     assert told[0].startswith("warning[W0501]: env 'tests.envs.fragile:Fragile' failed in step() on lane 0")
-    assert told[0].endswith("(RuntimeError: the arm fell off), restarted (1 of 10 in 60 s)")
+    assert told[0].endswith("(RuntimeError: the arm fell off), restarted (1 of 10 in 1000 steps)")
     assert (hosting.faults.restarts, hosting.faults.aborted) == (1, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quintain.cli import app
-from quintain.services import atomic
+from quintain.services.files import atomic
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
 WORDS = (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from quintain.assemble import assemble
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
-from quintain.run import Run
+from quintain.runs.assemble import assemble
+from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.trainers.joint import JointTrainer

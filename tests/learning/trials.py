@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quintain import RunFile, launch
-from quintain.run_output import code_names
+from quintain import RunFile
+from quintain.runs import launch
+from quintain.runs import results as stored
+from quintain.runs.output import code_names
 from quintain.settings.agent_rules import has_agents
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,8 @@ class Task:
     num_seeds: int
     is_control: bool = False
     """Whether the return must stay below the target, because something is missing that the task needs."""
+    missed: tuple[int, ...] = ()
+    """Seeds that are on record as not reaching it: what is too hard still, and why, is in decision 0029."""
 
     def is_met_by(self, mean_return: float) -> bool:
         return (mean_return < self.target) if self.is_control else (mean_return >= self.target)
@@ -76,6 +80,17 @@ TASKS = {
         Task("balls-sac", "quintain train examples/balls_sac.yaml", target=18.0, num_seeds=3),
         Task("gates-sac", "quintain train examples/gates_sac.yaml", target=8.0, num_seeds=3),
         Task("catch", "quintain train examples/catch.yaml", target=0.9, num_seeds=3),
+        # At best 0.96, or 0.99 with two strides to an end: 3 wrong ends in 100 are too many.
+        Task("clue-image-sac", "quintain train examples/clue_image_sac.yaml", target=0.9, num_seeds=5),
+        Task("clue-images-sac", "quintain train examples/clue_images_sac.yaml", target=0.9, num_seeds=5, missed=(4,)),
+        Task("clue-images-ppo", "quintain train examples/clue_images.yaml", target=0.9, num_seeds=5, missed=(1, 2)),
+        Task("clue-memory-sac", "quintain train examples/clue_memory_sac.yaml", target=0.9, num_seeds=5),
+        Task(
+            "clue-memory-mixed-sac",
+            "quintain train examples/clue_memory_sac.yaml kwargs.num_choices=1 kwargs.stride=0.5",
+            target=0.9,
+            num_seeds=5,
+        ),
     )
 }
 
@@ -123,11 +138,11 @@ def _mean_return(settings: RunFile, runs_dir: Path, which: str) -> float:
     how: dict[str, Any] = {"num_episodes": EPISODES, "deterministic": True, "seed": None}
     how["allow"] = code_names(settings.to_dict())
     if has_agents(settings.experiment):
-        played = launch.evaluate_behaviors(runs_dir, "trial@latest", **how)
+        played = stored.evaluate_behaviors(runs_dir, "trial@latest", **how)
         assert played is not None
         [results] = played[0].values()
         return results.mean_return
-    return launch.evaluate(runs_dir, f"trial@{which}", **how)[0].mean_return
+    return stored.evaluate(runs_dir, f"trial@{which}", **how)[0].mean_return
 
 
 def remember(task: Task, outcome: Outcome) -> None:

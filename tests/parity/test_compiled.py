@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quintain import RunFile, Trainer
-from quintain.services.state_files import digest_of
+from quintain.services.checkpoints.state_files import digest_of
 from quintain.testing import assert_resumes_exactly
 
 SMALL = {"seed": 3, "num_lanes": 4, "num_steps": 32, "num_epochs": 3, "batch_size": 60, "max_episode_steps": 17}
@@ -19,6 +19,8 @@ CASES: dict[str, dict[str, Any]] = {
     "discrete": {"env": "CartPole-v1", "entropy_coef": 0.01},
     "continuous": {"env": "Pendulum-v1", "clip_value": 0.2},
     "normalized": {"env": "Pendulum-v1", "normalize_obs": True, "activation": "relu"},
+    "lstm": {"env": "CartPole-v1", "memory": {"cell": "lstm", "size": 8}, "batch_size": 64},
+    "gru": {"env": "Pendulum-v1", "memory": {"cell": "gru", "size": 8}, "batch_size": 32, "normalize_obs": True},
     "many lanes": {"env": "CartPole-v1", "num_lanes": 30, "num_steps": 8, "normalize_obs": True},
 }
 
@@ -102,7 +104,7 @@ def test_the_same_seed_gives_the_same_digest_of_sac_with_any_threads(case: str) 
     one, again, two = (soft_trained(case, threads=threads) for threads in (1, 1, 2))
     torch.set_num_threads(1)
     assert len({digest_of(trainer.state_dict()) for trainer in (one, again, two)}) == 1
-    assert two.algorithm.second_thread.pool is not None
+    assert two.algorithm.accelerator.second_thread.pool is not None
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ ONE_FILE = Path(__file__).parents[2] / "examples" / "ppo_in_one_file.py"
 # 4 * 64, so every epoch ends with a smaller minibatch.
 SMALL = {"seed": 3, "num_lanes": 4, "num_steps": 64, "num_epochs": 3, "batch_size": 60, "max_episode_steps": 17}
 NUM_UPDATES = 5
-BUDGET = NUM_UPDATES * 4 * 64
+# Moves of the scale are folded from 10,000 rows on: after three updates of so many steps.
+MOVING = {"num_steps": 900, "batch_size": 700, "max_episode_steps": 60}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "discrete": ({"env_id": "CartPole-v1"}, {}),
@@ -32,6 +33,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "continuous": ({"env_id": "Pendulum-v1"}, {}),
     "normalized": ({"env_id": "Pendulum-v1", "normalize_obs": True}, {"normalize_obs": True}),
+    "moving": ({"env_id": "Pendulum-v1", "normalize_obs": True, **MOVING}, {"normalize_obs": True, **MOVING}),
+    "clipped": (
+        {"env_id": "Pendulum-v1", "normalize_obs": True, "obs_clip": 1.5, **MOVING},
+        {"normalize_obs": True, "obs_clip": 1.5, **MOVING},
+    ),
     "other seed": ({"env_id": "CartPole-v1", "seed": 11}, {"seed": 11}),
 }
 
@@ -47,15 +53,20 @@ def one_file() -> ModuleType:
     return module
 
 
+def budget(settings: dict[str, Any]) -> int:
+    return NUM_UPDATES * int(settings["num_lanes"]) * int(settings["num_steps"])
+
+
 def weights_of_one_file(one_file: ModuleType, settings: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[str]]:
     lines: list[str] = []
-    agent = one_file.train(one_file.Args(total_steps=BUDGET, **{**SMALL, **settings}), show=lines.append)
+    chosen = {**SMALL, **settings}
+    agent = one_file.train(one_file.Args(total_steps=budget(chosen), **chosen), show=lines.append)
     return agent.state_dict(), lines
 
 
 def weights_of_framework(env_id: str, settings: dict[str, Any]) -> tuple[dict[str, torch.Tensor], Trainer]:
     plain = {"compiled": False, **SMALL, **settings}
-    trainer = Trainer("ppo", env_id, total_timesteps=BUDGET, writers=[], events=[], **plain)
+    trainer = Trainer("ppo", env_id, total_timesteps=budget(plain), writers=[], events=[], **plain)
     trainer.train()
     renamed = {
         name.removeprefix("head.heads.0.").removeprefix("trunk.encoder.normalizer."): tensor
@@ -64,7 +75,9 @@ def weights_of_framework(env_id: str, settings: dict[str, Any]) -> tuple[dict[st
     return renamed, trainer
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in ("moving", "clipped") else case for case in CASES]
+)
 def test_the_same_seed_gives_the_same_weights_bit_for_bit(one_file: ModuleType, case: str) -> None:
     specified_settings, framework_settings = CASES[case]
     specified, lines = weights_of_one_file(one_file, specified_settings)
@@ -108,7 +121,7 @@ def test_the_specification_uses_nothing_of_the_framework_and_stays_short() -> No
             assert node.module is not None
             imported.add(node.module.split(".")[0])
     assert imported <= {"argparse", "collections", "dataclasses", "gymnasium", "hashlib", "math", "numpy", "torch"}
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 350
 
 
 @pytest.mark.slow

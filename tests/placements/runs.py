@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quintain import Trainer
-from quintain.services.state_files import digest_of
+from quintain.services.checkpoints.state_files import digest_of
 from tests.envs.fragile import Walk
 
 LANES, STEPS = 2, 16

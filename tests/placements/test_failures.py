@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quintain import Trainer
-from quintain.envs.faults import FaultKeeper, FaultNews, LaneFault
+from quintain.envs.hosts.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, SettingsError
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.envs.fragile import Walk

@@ -62,6 +62,11 @@ def test_acting_ahead_gives_the_same_numbers_every_time() -> None:
     assert one != trained("threads", 2)
 
 
+@pytest.mark.parametrize("max_staleness", [1, 2])
+def test_acting_behind_in_the_learners_own_thread_gives_the_numbers_of_threads(max_staleness: int) -> None:
+    assert trained("local", max_staleness) == trained("threads", max_staleness)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [1, 2])
 def test_acting_ahead_gives_the_same_numbers_in_threads_and_processes(max_staleness: int) -> None:
@@ -75,7 +80,7 @@ def test_every_kind_of_space_memory_and_algorithm_acts_elsewhere(one: Combinatio
     local = played(one, "local", 0)
     for placement in placements:
         assert played(one, placement, 0) == local, placement
-    first, *others = [played(one, placement, 1) for placement in placements]
+    first, *others = [played(one, placement, 1) for placement in ("local", *placements)]
     assert all(other == first for other in others)
 
 
@@ -86,9 +91,13 @@ def test_environments_that_break_on_the_same_steps_break_the_same_everywhere() -
     local = trained("local", env=env, **budget)
     for placement in AHEAD:
         assert trained(placement, env=env, **budget) == local
-    assert trained("threads", 1, env=env, **budget) == trained("processes", 1, env=env, **budget)
+    behind = trained("threads", 1, env=env, **budget)
+    assert trained("processes", 1, env=env, **budget) == behind
+    assert trained("local", 1, env=env, **budget) == behind
 
 
 @pytest.mark.slow
 def test_a_thread_may_have_workers() -> None:
-    assert trained("threads", 1, **{"env_workers.num_workers": 2}) == trained("threads", 1)
+    behind = trained("threads", 1)
+    assert trained("threads", 1, **{"env_workers.num_workers": 2}) == behind
+    assert trained("local", 1, **{"env_workers.num_workers": 2}) == behind

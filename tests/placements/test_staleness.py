@@ -42,7 +42,7 @@ def versions_and_policies(trainer: Trainer) -> tuple[list[int], list[Any]]:
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2])
-@pytest.mark.parametrize("placement", EITHER)
+@pytest.mark.parametrize("placement", ["local", *EITHER])
 def test_a_block_is_acted_with_the_weights_of_exactly_so_many_versions_before(
     placement: str, max_staleness: int
 ) -> None:

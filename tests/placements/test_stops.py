@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quintain import Trainer
+from quintain.services.checkpoints.state_files import decode, encode
 from quintain.services.events import After
-from quintain.services.state_files import decode, encode
 from quintain.testing import assert_all_state_saved
 from tests.envs.fragile import Windy
 from tests.placements.gated import Gated, wait_for

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -18,7 +19,6 @@ from quintain.errors import SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 
 CHOICES = BehaviorSpec(obs=box(4), action=discrete(3))
 NUMBERS = BehaviorSpec(obs=box(2, 2), action=box(2, low=-0.5, high=0.25))

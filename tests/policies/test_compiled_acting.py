@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.algorithms.optimizer import Optimizer
+from quintain.compiled.plug import accelerate
+from quintain.compiled.rules import MAX_WEIGHTS
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete, flatten, leaves
 from quintain.errors import SettingsError
-from quintain.optimizer import Optimizer
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
-from quintain.policies.kernel_rule import MAX_WEIGHTS
-from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
-from quintain.rng import Rng
-from tests.policies.twins import CASES, rollout_for, twins
+from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings, SoftActorSettings
+from quintain.policies.soft_actor import SoftActor
+from tests.policies.twins import CASES, IMAGE_CASES, rollout_for, twins
 
 SPEC = BehaviorSpec(box(4), discrete(2))
 
@@ -53,7 +55,7 @@ def keep_clear_of_edges(policy: ActorCritic, rollout: Rollout) -> None:
 
 
 @pytest.mark.parametrize("num_lanes", [1, 7, 24, 150])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *IMAGE_CASES])
 def test_draws_are_those_of_the_plain_path(case: str, num_lanes: int) -> None:
     compiled, plain = twins(case)
     rollout = rollout_for(plain, num_lanes)
@@ -65,7 +67,7 @@ def test_draws_are_those_of_the_plain_path(case: str, num_lanes: int) -> None:
 
 
 @pytest.mark.parametrize("num_lanes", [5, 40])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *IMAGE_CASES])
 def test_the_likeliest_actions_are_those_of_the_plain_path(case: str, num_lanes: int) -> None:
     compiled, plain = twins(case)
     rollout = rollout_for(plain, num_lanes)
@@ -76,7 +78,7 @@ def test_the_likeliest_actions_are_those_of_the_plain_path(case: str, num_lanes:
 
 
 @pytest.mark.parametrize("num_rows", [1, 30])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *IMAGE_CASES])
 def test_values_are_those_of_the_plain_path(case: str, num_rows: int) -> None:
     compiled, plain = twins(case)
     obs = rollout_for(plain, num_rows).slots[0].obs
@@ -133,6 +135,7 @@ def test_a_policy_without_a_critic_values_everything_at_zero() -> None:
         ActorOnly(ActorOnlySettings(hidden_sizes=(8,), compiled=is_compiled), SPEC, Rng(0))
         for is_compiled in (True, False)
     )
+    accelerate(compiled)
     rollout = rollout_for(plain, 6)
     keep_clear_of_edges(plain, rollout)
     expected, found = acted(plain, rollout), acted(compiled, rollout)
@@ -155,41 +158,69 @@ def test_the_encoder_sees_structured_observations_by_name() -> None:
     assert not compiled.trunk.encoder.is_plain
 
 
-IMAGE = BehaviorSpec(box(8, 8, 1, low=0, high=255, dtype="uint8"), discrete(2))
-
-
 @pytest.mark.parametrize(
     ("settings", "spec", "reason"),
     [
-        ({"memory": MemorySettings(size=3)}, SPEC, "no kernel for policy.memory"),
-        ({}, IMAGE, "no kernel for convolutions"),
         ({"compiled": False}, SPEC, "policy.compiled is off"),
         ({"hidden_sizes": (600, 600)}, SPEC, "as fast without kernels"),
     ],
-    ids=["memory", "images", "off", "large"],
+    ids=["off", "large"],
 )
 def test_what_has_no_kernels_acts_plainly_and_says_why(settings: dict, spec: BehaviorSpec, reason: str) -> None:
     policy = ActorCritic(ActorCriticSettings(**{"hidden_sizes": (8,), **settings}), spec, Rng(0))
-    assert reason in policy.why_plain
-    assert policy.kernels is None
+    assert reason in accelerate(policy).acting.fallback_reason
+    assert policy.accelerator is None
 
 
-@pytest.mark.parametrize(("settings", "spec"), [({"memory": MemorySettings(size=3)}, SPEC), ({}, IMAGE)])
-def test_kernels_that_cannot_be_are_refused_where_they_were_asked_for(settings: dict, spec: BehaviorSpec) -> None:
-    policy = ActorCritic(ActorCriticSettings(**settings, compiled=True), spec, Rng(0))
+def test_a_soft_actor_with_memory_acts_plainly_and_says_why() -> None:
+    spec = BehaviorSpec(box(4), box(2, low=-1.0, high=1.0))
+    policy = SoftActor(SoftActorSettings(hidden_sizes=(8,), memory=MemorySettings(size=3)), spec, Rng(0))
+    assert accelerate(policy).acting.fallback_reason == "there is no kernel for policy.memory of a soft_actor"
+    assert policy.accelerator is None
+
+
+def test_kernels_that_cannot_be_are_refused_where_they_were_asked_for() -> None:
+    spec = BehaviorSpec(box(4), box(2, low=-1.0, high=1.0))
+    policy = SoftActor(SoftActorSettings(compiled=True, memory=MemorySettings(size=3)), spec, Rng(0))
     with pytest.raises(SettingsError, match=r"policy\.compiled cannot be on: there is no kernel for") as error:
-        _ = policy.why_plain
+        accelerate(policy)
     assert error.value.code == "E0251"
+
+
+def test_the_weights_of_images_do_not_make_a_network_large() -> None:
+    image = box(84, 84, 4, low=0, high=255, dtype="uint8")
+    policy = ActorCritic(ActorCriticSettings(), BehaviorSpec(image, discrete(2)), Rng(0))
+    assert sum(parameter.numel() for parameter in policy.parameters()) > MAX_WEIGHTS
+    assert accelerate(policy).acting.fallback_reason == ""
+
+
+@pytest.mark.parametrize("case", ["image", "three pixels", "images and numbers"])
+def test_features_do_not_depend_on_how_many_images_there_are(case: str) -> None:
+    compiled, _ = twins(case)
+    rollout = rollout_for(compiled, 7)
+    together = encoded(compiled, rollout)
+    for lane in range(7):
+        alone = rollout_for(compiled, 1)
+        for name, array in alone.arrays.items():
+            array[...] = rollout.arrays[name][:, lane : lane + 1]
+        np.testing.assert_array_equal(encoded(compiled, alone)[0], together[lane])
+
+
+def encoded(policy: ActorCritic, rollout: Rollout) -> np.ndarray:
+    acted(policy, rollout)
+    [encoding] = rollout.slots[1].prepared.encodings
+    return encoding.rows
 
 
 def test_large_networks_are_compiled_where_that_was_asked_for() -> None:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(600, 600), compiled=True), SPEC, Rng(0))
     assert sum(parameter.numel() for parameter in policy.parameters()) > MAX_WEIGHTS
-    assert policy.why_plain == ""
+    assert accelerate(policy).acting.fallback_reason == ""
 
 
 def test_what_a_subclass_changes_is_not_compiled_away() -> None:
     class Doubled(ActorCritic):
         """Values everything twice as high."""
 
-    assert "kernels do not know what Doubled changes" in Doubled(ActorCriticSettings(), SPEC, Rng(0)).why_plain
+    accelerated = accelerate(Doubled(ActorCriticSettings(), SPEC, Rng(0)))
+    assert "kernels do not know what Doubled changes" in accelerated.acting.fallback_reason

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec, DictSpec, MultiDiscreteSpec, TupleSpec, box, discrete, multi_discrete
 from quintain.errors import QuintainError, SettingsError
 from quintain.policies import export, heads
@@ -21,7 +22,6 @@ from quintain.policies.memory import Memory
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.rng import Rng
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
 pytestmark = pytest.mark.slow

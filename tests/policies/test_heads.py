@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
+from quintain.core.rng import Rng
 from quintain.data.spec import box, discrete
 from quintain.policies.heads import CategoricalHead, GaussianHead, NoiseSpec
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
+from quintain.compiled.kernels import heads as kernel_heads
+from quintain.compiled.kernels.heads import mean_log_slope
+from quintain.core.rng import Rng
 from quintain.data.spec import DictSpec, TupleSpec, box, discrete, multi_discrete
+from quintain.policies import heads
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead, NoiseSpec
 from quintain.policies.joint_head import JointHead
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 
 ROWS = 200
 
@@ -139,9 +142,56 @@ def test_a_squashed_gaussian_is_torchs_transformed_distribution() -> None:
     expected = Independent(TransformedDistribution(plain, [TanhTransform()]), 1).log_prob(torch.tanh(action.double()))
     torch.testing.assert_close(log_prob.double(), expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(sampled, log_prob, atol=1e-4, rtol=0)
-    # The entropy has no closed form: the Gaussian's plus log |d tanh / du| at the action.
-    slope = torch.log1p(-torch.tanh(action.double()).square()).sum(-1)
-    torch.testing.assert_close(entropy.double(), plain.entropy().sum(-1) + slope, atol=1e-4, rtol=1e-4)
+    mean, std = (numbers.numpy() for numbers in (plain.loc, plain.scale))
+    np.testing.assert_allclose(entropy, entropy_of_tanh(mean, np.log(std)).sum(-1), atol=2e-5, rtol=0)
+
+
+def entropy_of_tanh(mean: Any, log_std: Any) -> np.ndarray:
+    """Integrates -p log p of y = tanh(u), u ~ N(mean, std^2), over u in steps that resolve the narrower of the two."""
+    std = np.exp(np.asarray(log_std, np.float64))[..., None]
+    noise = np.linspace(-12.0, 12.0, 20001)
+    u = np.asarray(mean, np.float64)[..., None] + std * noise
+    density = np.exp(-0.5 * noise**2) / (std * np.sqrt(2.0 * np.pi))
+    log_slope = -2.0 * (np.logaddexp(u, -u) - np.log(2.0))  # of 1 / cosh(u)^2
+    step = std[..., 0] * (noise[1] - noise[0])
+    return -(density * (-0.5 * noise**2 - np.log(std * np.sqrt(2.0 * np.pi)) - log_slope)).sum(-1) * step
+
+
+SPREADS = np.stack(np.meshgrid([-6.0, -2.0, -0.7, 0.0, 0.3, 1.0, 4.0, 30.0], [-5.0, -2.0, -0.5, 0.0, 0.4, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("is_by_component", [False, True])
+def test_the_entropy_of_a_squashed_gaussian_and_its_slopes_are_those_of_numerical_integration(
+    is_by_component: bool,
+) -> None:
+    means, log_stds = SPREADS.reshape(2, -1)
+    head = gaussian(1, squash_actions=True, state_dependent_std=True)
+    output = torch.tensor(np.stack((means, log_stds), axis=1), dtype=torch.float32, requires_grad=True)
+    action = torch.full((len(means), 1), 0.9)  # whatever was done: the entropy is the distribution's
+    judge = head.evaluate_components if is_by_component else head.evaluate
+    entropy = judge(output, action, None)[1].reshape(-1)
+    entropy.sum().backward()
+    np.testing.assert_allclose(entropy.detach(), entropy_of_tanh(means, log_stds), atol=1e-5, rtol=1e-6)
+    d = 1e-4
+    by_mean = (entropy_of_tanh(means + d, log_stds) - entropy_of_tanh(means - d, log_stds)) / (2 * d)
+    by_log_std = (entropy_of_tanh(means, log_stds + d) - entropy_of_tanh(means, log_stds - d)) / (2 * d)
+    assert output.grad is not None
+    np.testing.assert_allclose(output.grad[:, 0], by_mean, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(output.grad[:, 1], by_log_std, atol=2e-5, rtol=0)
+    # At mean 0 and log std 0 the entropy falls with the deviation, though the Gaussian's own rises by 1.
+    [standard] = np.flatnonzero((means == 0.0) & (log_stds == 0.0))
+    assert float(output.grad[standard, 1]) == pytest.approx(-0.21, abs=0.005)
+
+
+def test_kernels_have_the_same_entropy_of_squashing() -> None:
+    for mean, log_std in SPREADS.reshape(2, -1).T:
+        found = mean_log_slope(np.float32(mean), np.float32(np.exp(2.0 * log_std)))
+        d, gaussian_part = 1e-4, 0.5 * np.log(2.0 * np.pi * np.e)
+        by_mean = (entropy_of_tanh(mean + d, log_std) - entropy_of_tanh(mean - d, log_std)) / (2 * d)
+        by_log_std = (entropy_of_tanh(mean, log_std + d) - entropy_of_tanh(mean, log_std - d)) / (2 * d)
+        expected = entropy_of_tanh(mean, log_std) - log_std - gaussian_part, by_mean, by_log_std - 1.0
+        np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-6, err_msg=f"mean {mean}, log std {log_std}")
+    assert np.isnan(mean_log_slope(np.float32(np.nan), np.float32(1.0))).all()
 
 
 def test_squashed_actions_fill_their_bounds_and_never_leave_them() -> None:
@@ -220,3 +270,8 @@ def test_a_hybrid_action_is_the_sum_of_its_parts(is_masked: bool) -> None:
         log_prob, _ = head.evaluate(output, step, mask)
     assert torch.equal(step["action.push"], push)
     torch.testing.assert_close(of_mode, log_prob, atol=1e-4, rtol=0)
+
+
+def test_kernels_have_the_mixture_of_the_heads() -> None:
+    assert kernel_heads.LOGISTIC_WEIGHTS == heads.LOGISTIC_WEIGHTS
+    assert kernel_heads.LOGISTIC_STDS == heads.LOGISTIC_STDS

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.compiled.plug import accelerate
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
@@ -15,7 +17,6 @@ from quintain.errors import SpecMismatch
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.rng import Rng
 
 NUMBERS = BehaviorSpec(obs=box(2), action=box(2, low=-3.0, high=1.0))
 HYBRID = BehaviorSpec(
@@ -110,8 +111,8 @@ def test_kernels_act_as_torch_does(spec: BehaviorSpec, deterministic: bool) -> N
         SoftActor(SoftActorSettings(hidden_sizes=(16, 8), normalize_obs=True, compiled=is_compiled), spec, Rng(0))
         for is_compiled in (True, False)
     )
-    assert compiled.why_plain == ""
-    assert plain.why_plain == "policy.compiled is off"
+    assert accelerate(compiled).acting.fallback_reason == ""
+    assert accelerate(plain).acting.fallback_reason == "policy.compiled is off"
     with torch.no_grad():
         plain.actor[-1].weight.mul_(60)
     plain.observe({"obs": np.random.default_rng(0).normal(2.0, 3.0, (50, 2)).astype(np.float32)})
@@ -137,6 +138,7 @@ def test_random_actions_are_random_with_kernels_too() -> None:
     rollouts = []
     for is_compiled in (True, False):
         policy = SoftActor(SoftActorSettings(hidden_sizes=(4,), compiled=is_compiled), NUMBERS, Rng(0))
+        assert bool(accelerate(policy).acting.fallback_reason) is not is_compiled
         policy.acts_at_random.fill_(True)
         rollouts.append(acted(policy, 6))
     assert torch.equal(rollouts[0].storage[f.ACTION], rollouts[1].storage[f.ACTION])
@@ -147,4 +149,4 @@ def test_what_a_subclass_changes_is_not_compiled_away() -> None:
         """Does everything twice."""
 
     policy = Doubled(SoftActorSettings(hidden_sizes=(4,)), NUMBERS, Rng(0))
-    assert "kernels do not know what Doubled changes" in policy.why_plain
+    assert "kernels do not know what Doubled changes" in accelerate(policy).acting.fallback_reason

@@ -11,16 +11,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, choice_sizes, discrete, flatten, leaves
-from quintain.envs.spaces import behavior_spec
+from quintain.envs.gym.spaces import behavior_spec
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
-from quintain.rng import Rng
 from tests.structured import ACTIONS, OBSERVATIONS, as_declared, observe
 from tests.structured import choice_sizes as choice_sizes_of
 

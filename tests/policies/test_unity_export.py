@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec, BoxSpec, TupleSpec, box, discrete, multi_discrete
 from quintain.errors import QuintainError, SpecMismatch
 from quintain.policies import heads
@@ -20,7 +21,6 @@ from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
 from quintain.policies.unity_export import UnityModule, export_unity
-from quintain.rng import Rng
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from quintain.compiled.plug import accelerate
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, TupleSpec, box, discrete, leaves, multi_discrete
 from quintain.policies.actor_critic import ActorCritic
-from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
+from quintain.policies.settings import ActorCriticSettings, MemorySettings
 
 HYBRID = DictSpec((("go", discrete(3)), ("push", box(2, low=-1.0, high=2.0)), ("turn", multi_discrete(2, 4))))
 TWO_OF_A_KIND = TupleSpec((box(2, low=-1.0, high=1.0), discrete(5), box(1, low=0.0, high=4.0), discrete(2)))
@@ -48,10 +49,28 @@ CASES: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "pixels": (BehaviorSpec(box(4, 4, 1, low=0, high=255, dtype="uint8"), discrete(2)), {"image_encoder": "flatten"}),
 }
 
+IMAGE, TALL_IMAGE = box(20, 20, 3, low=0, high=255, dtype="uint8"), box(2, 22, 30, low=0.0, high=1.0)
+IMAGE_CASES: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
+    "image": (BehaviorSpec(IMAGE, discrete(2)), {"image_features": 10}),
+    "channels first": (BehaviorSpec(TALL_IMAGE, HYBRID), {"image_encoder": "simple", "image_features": 9}),
+    "three pixels": (BehaviorSpec(box(9, 12, 1, low=0.0, high=1.0), discrete(3)), {"image_features": 8}),
+    "large image": (BehaviorSpec(box(40, 36, 3, low=0, high=255, dtype="uint8"), discrete(3)), {"image_features": 8}),
+    "images and numbers": (
+        BehaviorSpec(DictSpec((("a", box(3)), ("b", IMAGE), ("c", discrete(4)), ("d", TALL_IMAGE))), box(2)),
+        {"image_features": 6, "normalize_obs": True},
+    ),
+    "seen by the critic": (
+        BehaviorSpec(DictSpec((("a", box(3)), ("b", IMAGE))), discrete(3)),
+        {"image_features": 6, "actor_obs": ("a",), "critic_obs": ("a", "b")},
+    ),
+}
+"""What kernels act on and do not learn from."""
 
-def twins(case: str) -> tuple[ActorCritic, ActorCritic]:
+
+def twins(case: str, memory: MemorySettings | None = None) -> tuple[ActorCritic, ActorCritic]:
     """Returns a compiled policy and a plain one with equal weights, away from where a fresh policy begins."""
-    spec, settings = CASES[case]
+    spec, settings = {**CASES, **IMAGE_CASES}[case]
+    settings = {**settings, "memory": memory}
     compiled, plain = (
         ActorCritic(
             ActorCriticSettings(**{"hidden_sizes": (16, 12), **settings, "compiled": is_compiled}), spec, Rng(5)
@@ -67,8 +86,8 @@ def twins(case: str) -> tuple[ActorCritic, ActorCritic]:
     seen = rollout_for(plain, 40)
     plain.observe({name: seen.arrays[name].reshape(-1, *seen.arrays[name].shape[2:]) for name in seen.obs_names})
     compiled.load_state_dict(plain.state_dict())
-    assert not compiled.why_plain
-    assert plain.why_plain
+    assert not accelerate(compiled).acting.fallback_reason
+    assert accelerate(plain).acting.fallback_reason
     return compiled, plain
 
 
@@ -79,6 +98,7 @@ def rollout_for(policy: ActorCritic, num_lanes: int, num_steps: int = 2) -> Roll
         num_lanes=num_lanes,
         num_steps=num_steps,
         noise_size=policy.noise.size,
+        state_size=policy.state_size,
         num_components=policy.num_components,
     )
     rollout.begin(1, version=0)
@@ -91,6 +111,9 @@ def rollout_for(policy: ActorCritic, num_lanes: int, num_steps: int = 2) -> Roll
     noise, num_uniform = rollout.arrays[f.NOISE], policy.noise.num_uniform
     noise[..., :num_uniform] = draw.random(noise[..., :num_uniform].shape)
     noise[..., num_uniform:] = draw.normal(size=noise[..., num_uniform:].shape)
+    if policy.state_size:
+        rollout.arrays[f.FIRST][...] = draw.random(rollout.arrays[f.FIRST].shape) < 0.15
+        rollout.policy_state.copy_(torch.from_numpy(draw.normal(size=rollout.policy_state.shape) * 0.5))
     if policy.spec.mask_size:
         allowed = rollout.arrays[f.ACTION_MASK]
         allowed[...] = draw.random(allowed.shape) < 0.5

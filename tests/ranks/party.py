@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quintain.world import Gloo
+from quintain.core.process_group import Gloo
 
 Arrays = dict[str, Any]
 """What a rank returns: arrays by name."""

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from quintain.algorithms.base import Loss
-from quintain.assemble import assemble
-from quintain.follow import Follower
-from quintain.run import Run
-from quintain.services.writers import WriterGroup
+from quintain.core.process_group import World
+from quintain.runs.assemble import assemble
+from quintain.runs.ranks.follow import Follower
+from quintain.runs.run import Run
+from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
-from quintain.world import World
 from tests.ranks.party import Arrays, on_ranks
 
 LANES, STEPS, UPDATES = 4, 8, 6

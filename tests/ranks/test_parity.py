@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.assemble import assemble
+from quintain.core.process_group import Alone, Gloo, World
 from quintain.data import fields as f
 from quintain.errors import NonFiniteError
-from quintain.services.writers import WriterGroup
+from quintain.runs.assemble import assemble
+from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
-from quintain.trainers.base import Trainer
-from quintain.world import Alone, Gloo, World
+from quintain.trainers import Trainer
 from tests.ranks.party import Arrays, on_ranks
 from tests.trainers.small_runs import NoSession
 
@@ -151,6 +151,30 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_pat
     np.testing.assert_array_equal(np.concatenate((one["seen"], other["seen"]), axis=1), alone["seen"])
     # Losses are reported as means over ranks, which is another mean where ranks have different numbers of steps.
     assert [name for name in differing(one, alone, 1e-6) if kind != "grpo" or not name.startswith("train/")] == []
+
+
+def move(world: World) -> Arrays:
+    """Lets ranks see rows of their own, of which only rank 1 has any that are clipped, and returns what they hold."""
+    draw = np.random.default_rng(0)
+    first = draw.normal(size=(12_000, 4))
+    second = draw.normal(1.0, 2.0, (6000, 4))
+    second[4000:, 0] *= 20.0
+    trainer = make("ppo", world)
+    for rows in (first, second):
+        # Ranks have different numbers of rows.
+        places = slice(None) if world.size == 1 else [slice(0, 4000), slice(4000, None)][world.rank]
+        trainer.algorithm.observe({f.OBS: rows[places].astype(np.float32)})
+    return {name: tensor.numpy().copy() for name, tensor in trainer.policy.state_dict().items()}
+
+
+@pytest.mark.slow
+def test_a_move_of_the_scale_by_two_ranks_is_that_of_one_rank_on_all_rows(tmp_path: Path) -> None:
+    one, other = on_ranks(2, tmp_path, move)
+    assert differing(one, other) == []
+    alone = move(Alone())
+    assert differing(one, alone, 1e-5) == []
+    begins = make("ppo", Alone()).policy.state_dict()["actor.0.weight"].numpy()
+    assert (np.abs(alone["actor.0.weight"] / begins) > 1.1).all(), "deviations grew, so that weights did"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quintain.services.checkpoint_catalog import CheckpointCatalog, load
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
 from tests.ranks.commands import children, finish, is_alive, run, start, train, wait_for, wait_for_rows
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 

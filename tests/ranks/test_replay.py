@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.assemble import assemble
-from quintain.services.writers import WriterGroup
+from quintain.core.process_group import World
+from quintain.runs.assemble import assemble
+from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
-from quintain.world import World
 from tests.ranks.commands import run
 from tests.ranks.party import Arrays, on_ranks
 from tests.ranks.test_parity import Deaf

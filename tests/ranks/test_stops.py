@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.rank_state import broadcast_state, gather_state
-from quintain.restore import restore_rank
-from quintain.services.state_files import digest_of
-from quintain.world import World
+from quintain.core.process_group import World
+from quintain.runs.ranks.state import broadcast_state, gather_state
+from quintain.runs.restore import restore_rank
+from quintain.services.checkpoints.state_files import digest_of
 from tests.ranks.party import Arrays, on_ranks
 from tests.ranks.test_parity import ALL, STEPS, make
 

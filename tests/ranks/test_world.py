@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from quintain.core.process_group import Alone, Gloo, World, joint_moments
 from quintain.errors import RankError
-from quintain.world import Alone, Gloo, World, joint_moments
 from tests.ranks.party import Arrays, on_ranks
 
 SIZES = (0, 5, 1)

@@ -45,14 +45,14 @@ def install(fate: Fate) -> None:
 
 def places() -> dict[str, Callable[[_Countdown], None]]:
     """Returns the places by name, each with what arms it."""
-    from quintain.optimizer import Optimizer
-    from quintain.progress import Progress
+    from quintain.algorithms.optimizer import Optimizer
+    from quintain.core.progress import Progress
     from quintain.rollouts.evaluate import Evaluator
     from quintain.rollouts.sync_collector import SyncCollector
-    from quintain.run import Run
-    from quintain.services.checkpoints import CheckpointManager
-    from quintain.services.metrics_file import MetricsFile
-    from quintain.services.run_directory import RunDirectory
+    from quintain.runs.run import Run
+    from quintain.services.checkpoints.manager import CheckpointManager
+    from quintain.services.files.run_directory import RunDirectory
+    from quintain.services.reporting.metrics_file import MetricsFile
 
     return {
         "collect": lambda c: _before(SyncCollector, "_step", c),
@@ -131,7 +131,7 @@ def _inside(
 
     setattr(owner, name, entered)
     if only_env_steps:
-        from quintain.envs.gymnasium_lanes import LaneEnv
+        from quintain.envs.gym.lanes import LaneEnv
 
         LaneEnv.step = counted(LaneEnv.step)  # type: ignore[method-assign]
         return

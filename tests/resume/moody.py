@@ -19,13 +19,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from quintain.assemble import Slots, assemble
-from quintain.run import Run
-from quintain.services import state_files
+from quintain.runs.assemble import Slots, assemble
+from quintain.runs.run import Run
+from quintain.services.checkpoints import state_files
 from quintain.services.events import CYCLE_END, After, Every, On
-from quintain.services.writers import WriterGroup
+from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 
 LANES, STEPS, CYCLES = 3, 8, 5
 TOTAL = LANES * STEPS * CYCLES

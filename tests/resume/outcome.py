@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quintain.services import checkpoint_catalog
-from quintain.services.checkpoint_catalog import CheckpointCatalog
+from quintain.services.checkpoints import catalog as checkpoint_catalog
+from quintain.services.checkpoints.catalog import CheckpointCatalog
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from quintain.errors import QuintainError
-from quintain.services import restart_budget, state_files
-from quintain.services.events import CYCLE_END, After, Entry, On
-from quintain.trainers.base import Trainer
+from quintain.services.checkpoints import state_files
+from quintain.services.events import CYCLE_END, After, On, ScheduledEvent
+from quintain.services.processes import restart_budget
+from quintain.trainers import Trainer
 from tests.resume.moody import CYCLES, LANES, SETTINGS, STEPS, TOTAL, Moody, Rows, begin, build
 
 
@@ -65,7 +66,7 @@ def stop_after(stage: str) -> Callable[[Trainer], None]:
 
 def stop_closing(trainer: Trainer) -> None:
     """Interrupts the event between the two that nudge, as a signal interrupts an evaluation."""
-    trainer.events.entries[1] = Entry(
+    trainer.events.entries[1] = ScheduledEvent(
         "interrupted", On(CYCLE_END), lambda t: _interrupt(t) if t.progress.iteration == CYCLES - 1 else None
     )
 
@@ -303,6 +304,8 @@ other mode."""
 
 def test_the_list_is_the_whole_state(stopped) -> None:
     saved = {item for state, _ in stopped.values() for item in leaves(state["training"])}
+    # How often lanes broke is there only once one did; tests/resume/test_workers.py holds it.
+    saved = {item for item in saved if "/faults/" not in item}
     assert saved - {f"{BLOCK}/block"} == {*ITEMS, *CONSTANTS}
 
 

@@ -20,7 +20,7 @@ SETTINGS = (
     "checkpoint.every_updates=3", "checkpoint.every_seconds=null", 'env.kwargs={"step_seconds": 0.001}',
     'experiment.behaviors.default.events=[{"type": "evaluate", "every_env_steps": 700, "num_episodes": 2}]',
 )  # fmt: skip
-PLACED = [("threads", 0), ("threads", 1), ("processes", 0), ("processes", 1)]
+PLACED = [("local", 1), ("threads", 0), ("threads", 1), ("processes", 0), ("processes", 1)]
 
 
 def words_of(run_id: str, placement: str, max_staleness: int) -> tuple[str, ...]:

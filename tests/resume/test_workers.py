@@ -179,7 +179,9 @@ def test_an_environment_that_always_breaks_ends_the_run_and_names_the_cause(
     assert "RuntimeError: the arm fell off" in printed
     assert f"failed in {call}()" in printed
     if call == "step":
-        assert printed.startswith("error[E0503]: lane 0 failed 5 times in a row; first: ")
+        assert printed.startswith(
+            "error[E0503]: lane 0 failed 5 times in a row (run.env_workers.max_failures_in_a_row); first: "
+        )
         directory = tmp_path / "runs" / "a"
         assert_every_checkpoint_is_sound(directory)
         status_file = json.loads((directory / "status.json").read_text())

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from quintain.algorithms.returns import generalized_advantages
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.envs.base import StepResult
-from quintain.rng import Rng
 from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.testing import Episode, ScriptedEnv

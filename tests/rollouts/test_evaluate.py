@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.rollout import Slot
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from tests.scripted import MODES, Episode, LinearPolicy, never, scripted_env
 
@@ -26,7 +30,7 @@ def cartpole(num_lanes: int = 3) -> LaneEnv:
     return LaneEnv("CartPole-v1", [lambda: gymnasium.make("CartPole-v1", max_episode_steps=40)] * num_lanes, Rng(4))
 
 
-def acting(env: LaneEnv, seed: int = 1) -> ActorCritic:
+def acting(env: LaneEnv | VectorEnv, seed: int = 1) -> ActorCritic:
     return ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), env.spec, Rng(seed))
 
 
@@ -105,3 +109,62 @@ def test_evaluation_leaves_the_policy_as_it_was() -> None:
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     Evaluator(env, 3, Rng(3)).play(policy, deterministic=False, should_stop=never)
     assert all(torch.equal(policy.state_dict()[name], value) for name, value in before.items())
+
+
+class Endless(gymnasium.Env[np.ndarray, int]):
+    """Never ends; its observation and reward say how many steps the episode has."""
+
+    observation_space = gymnasium.spaces.Box(0.0, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.age += 1
+        return np.full(1, self.age, np.float32), float(self.age), False, False, {}
+
+
+def endless(num_lanes: int) -> LaneEnv:
+    return LaneEnv("Endless", [Endless] * num_lanes, Rng(4))
+
+
+def test_episodes_that_do_not_end_are_cut_and_the_next_ones_begin_anew() -> None:
+    env = endless(2)
+    results = Evaluator(env, 3, Rng(0), max_episode_steps=4).play(acting(env), deterministic=True, should_stop=never)
+    assert results.lengths.tolist() == [4, 4, 4]
+    # Rewards of an episode are 1, 2, 3 and 4.
+    assert results.returns.tolist() == [10.0, 10.0, 10.0]
+    assert results.num_cut == 3
+    assert results.cut_note == "3 of 3 episodes did not end and were cut after 4 steps"
+
+
+def test_a_lane_that_cannot_be_reset_plays_no_further_episode_after_a_cut() -> None:
+    vector = gymnasium.vector.SyncVectorEnv([Endless, Endless])
+    env = VectorEnv("Endless", vector, Rng(4))
+    results = Evaluator(env, 4, Rng(0), max_episode_steps=3).play(acting(env), deterministic=True, should_stop=never)
+    # The second episode of each lane would begin in the middle of the first.
+    assert (results.returns.tolist(), results.num_cut) == ([6.0, 6.0], 2)
+
+
+def test_only_episodes_that_are_too_long_are_cut() -> None:
+    env = scripted_env(SCRIPT, "lanes")
+    results = Evaluator(env, 3, Rng(0), max_episode_steps=3).play(
+        LinearPolicy(env.spec), deterministic=True, should_stop=never
+    )
+    # An episode that ends at the limit ended by itself.
+    assert (results.lengths.tolist(), results.num_cut) == ([1, 2, 3], 0)
+
+
+def test_a_long_evaluation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(0.0, 6.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    env, told = endless(2), []
+    Evaluator(env, 4, Rng(0), max_episode_steps=200).play(
+        acting(env), deterministic=True, should_stop=never, tell=told.append
+    )
+    # It looks every 64 steps: the clock, which moves by 6 s at each look, passes 10 s at the second.
+    assert told[0] == "note: evaluating, 0 of 4 episodes after 64 steps; an episode is cut after 200"
+    assert told[-1].startswith("note: evaluating, 2 of 4 episodes after")

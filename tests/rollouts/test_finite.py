@@ -10,14 +10,14 @@ import torch
 
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import PPOSettings
+from quintain.core.progress import Progress
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.envs.base import Env, StepResult
 from quintain.errors import EnvError, NonFiniteError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.progress import Progress
-from quintain.rng import Rng
 from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.finite import CLAMP_LIMIT, FiniteGate
 from quintain.rollouts.sync_collector import SyncCollector

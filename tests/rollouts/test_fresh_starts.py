@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.scripted import Episode, LinearPolicy, never, scripted_env
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from quintain import Trainer
-from quintain.envs.workers import WorkerEnv
+from quintain.envs.hosts.workers import WorkerEnv
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.services.state_files import decode, digest_of, encode
+from quintain.services.checkpoints.state_files import decode, digest_of, encode
 from tests.composition.combinations import FEW, Combination
 from tests.envs.fragile import Fragile, Walk, Windy
 from tests.placements.broken import Wrong

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.policies.base import draw_noise
 from quintain.policies.heads import NoiseSpec
-from quintain.rng import Rng
 from quintain.rollouts.noise_ahead import NoiseAhead
 
 NOISE = NoiseSpec(num_uniform=1, num_normal=3)

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from quintain.algorithms.minibatches import MinibatchSampler
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.envs.base import Env
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, MemorySettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.scripted import MODES, Episode, Row, expected_rows, ignore_episodes, never, scripted_env
 

@@ -12,7 +12,7 @@ from quintain import Trainer
 from quintain.errors import ResourceError
 from quintain.rollouts import replay_place
 from quintain.rollouts.replay_place import ReplayPlace, available_memory
-from quintain.services import atomic
+from quintain.services.files import atomic
 from quintain.settings.run import ReplayPlaceSettings
 
 GB = 1_000_000_000

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from quintain.core.rng import Rng
 from quintain.envs.base import Env
-from quintain.envs.gymnasium_lanes import LaneEnv
-from quintain.envs.gymnasium_vector import VectorEnv
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.vector import VectorEnv
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, MemorySettings
-from quintain.rng import Rng
 from quintain.rollouts.evaluate import Evaluator
 from tests.scripted import MODES, never
 from tests.structured import Structured

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.base import Env, StepResult
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
 from quintain.errors import NonFiniteError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
-from quintain.rng import Rng
 from quintain.rollouts.sync_collector import SyncCollector
-from quintain.services.state_files import decode, encode
+from quintain.services.checkpoints.state_files import decode, encode
 from tests.scripted import MODES, Episode, LinearPolicy, expected_rows, never, scripted_env, value_at
 
 SCRIPT = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quintain.services.checkpoints import CheckpointManager
+from quintain.services.checkpoints.manager import CheckpointManager
 
 ABOUT = {"fingerprint": "f00d", "exactness": "L3"}
 

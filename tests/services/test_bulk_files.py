@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quintain.core.state import BulkArray
 from quintain.errors import CheckpointError
-from quintain.rank_state import pack, unpack
-from quintain.services import checkpoints, state_files
-from quintain.services.checkpoints import CheckpointManager
-from quintain.state import BulkArray
+from quintain.runs.ranks.state import pack, unpack
+from quintain.services.checkpoints import manager as checkpoints
+from quintain.services.checkpoints import state_files
+from quintain.services.checkpoints.manager import CheckpointManager
 from tests.services.samples import ABOUT, flip_bit, names_in, never
 
 

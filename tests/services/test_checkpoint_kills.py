@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quintain.services import checkpoints
-from quintain.services.checkpoints import CheckpointManager
+from quintain.services.checkpoints import manager as checkpoints
+from quintain.services.checkpoints.manager import CheckpointManager
 from tests.services.samples import (
     committed,
     flip_bit,

@@ -16,8 +16,8 @@ from quintain.errors import (
     RunDirectoryError,
     SettingsError,
 )
-from quintain.services import checkpoints
-from quintain.services.checkpoints import CheckpointManager
+from quintain.services.checkpoints import manager as checkpoints
+from quintain.services.checkpoints.manager import CheckpointManager
 from tests.services.samples import (
     ABOUT,
     committed,
@@ -38,7 +38,7 @@ class TestCommit:
         assert stat.S_IMODE(checkpoint.path.stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in checkpoint.path.iterdir()} == {0o600}
         manifest = json.loads((checkpoint.path / "manifest.json").read_text())
-        assert (manifest["format"], manifest["schema"]) == ("quintain-checkpoint", 1)
+        assert (manifest["format"], manifest["schema"]) == ("quintain-checkpoint", 2)
         assert (manifest["commit"], manifest["step"], manifest["is_best"]) == (1, 8, True)
         assert manifest["about"] == ABOUT
         document = (checkpoint.path / "state.json").read_bytes()
@@ -103,7 +103,7 @@ class TestCommit:
             CheckpointManager(tmp_path, keep=1)
 
     def test_needs_no_torch(self) -> None:
-        modules = "quintain.cli.checkpoints, quintain.services.run_directory"
+        modules = "quintain.cli.checkpoints, quintain.services.files.run_directory"
         code = f"import sys, {modules}; print('torch' in sys.modules)"
         assert run_python(code).stdout == "False\n"
 
@@ -197,7 +197,7 @@ class TestFullDisk:
             import numpy as np
             from pathlib import Path
             from quintain.errors import ResourceError
-            from quintain.services.checkpoints import CheckpointManager
+            from quintain.services.checkpoints.manager import CheckpointManager
             manager = CheckpointManager(Path(sys.argv[1]) / "c", keep=9)
             for step in range(1, 9):
                 try:

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from quintain.services.console import ConsoleWriter
-from quintain.services.console_layout import render_snapshot
-from quintain.services.console_text import duration, grouped, measured, short_count
-from quintain.services.console_view import RunView
-from quintain.services.printable import escape_control_characters
-from quintain.services.settings import ConsoleSettings
-from quintain.services.writers import RunHeader, RunSummary, WriterGroup
+from quintain.services.reporting.console import ConsoleWriter
+from quintain.services.reporting.console_layout import render_snapshot
+from quintain.services.reporting.console_text import duration, grouped, measured, short_count
+from quintain.services.reporting.console_view import RunView
+from quintain.services.reporting.printable import escape_control_characters
+from quintain.services.reporting.settings import ConsoleSettings
+from quintain.services.reporting.writers import RunHeader, RunSummary, WriterGroup
 
 HEADER = RunHeader("0.1.0", "ppo", "CartPole-v1", 8, "cpu", 2, 0, "runs/cartpole-ppo-1115-otter", 100_000)
 ROW = {
@@ -201,6 +201,14 @@ def test_the_last_row_is_not_printed_twice() -> None:
         console.close(SUMMARY)
 
     assert sum(line.startswith("step ") for line in log_of(feed)) == 1
+
+
+def test_the_closing_line_says_how_often_environments_broke() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(HEADER)
+        console.close(RunSummary("finished", 31.0, 5000, last_checkpoint="c1", num_faults=3))
+
+    assert log_of(feed)[-1] == "done in 31 s · 3 environment faults · checkpoint c1"
 
 
 def test_a_run_that_ends_before_its_first_row() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from quintain.core.progress import Progress
 from quintain.errors import EventError, SettingsError
-from quintain.progress import Progress
 from quintain.services.events import CYCLE_END, After, EventManager, Every, On
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quintain.services.messages import MAX_MESSAGE_BYTES, MAX_TEXT_BYTES, Assembler, receive, send_text
+from quintain.services.processes.messages import MAX_MESSAGE_BYTES, MAX_TEXT_BYTES, Assembler, receive, send_text
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quintain.errors import RunDirectoryError
-from quintain.services.metrics_file import MAX_BUFFERED_ROWS, MetricsFile, read_rows
+from quintain.services.reporting.metrics_file import MAX_BUFFERED_ROWS, MetricsFile, read_rows
 from tests.services.samples import never
 
 

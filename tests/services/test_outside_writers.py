@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from quintain import registry
 from quintain.cli import app
-from quintain.run_output import header_of, hyper_parameters, make_writers
-from quintain.services import extras
-from quintain.services.settings import WandbSettings
-from quintain.services.wandb_writer import WandbWriter, kept_run_id
-from quintain.services.writers import RunSummary
+from quintain.core import registry
+from quintain.core.budget import Budget
+from quintain.runs.output import header_of, hyper_parameters, make_writers
+from quintain.services.reporting import extras
+from quintain.services.reporting.settings import WandbSettings
+from quintain.services.reporting.wandb_writer import WandbWriter, kept_run_id
+from quintain.services.reporting.writers import RunSummary
 from quintain.settings.tree import RunFile
 from tests.ranks.commands import wait_for
 from tests.resume.nursery import Nursery
@@ -108,13 +109,15 @@ def no_wandb_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wandb_without_a_key_keeps_rows_and_little_else_in_files(tmp_path: Path, no_wandb_key: None) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     run_file = RunFile.from_names("ppo", "CartPole-v1", 'env.kwargs={"token": "hf_secret"}')
     writer = WandbWriter(WandbSettings(type="wandb"))
-    writer.open(replace(header_of(run_file, None, 0, 256), run_directory=str(tmp_path)))
+    writer.open(replace(header_of(run_file, None, (0, 0), Budget(256)), run_directory=str(tmp_path)))
     for step in (128, 256):
         writer.write(step, {"train/value_loss": 0.25 * step})
     writer.close(RunSummary("finished", 1.0, 256))
+    # Its own process writes the file, and is done with it at the latest when it ends.
+    wandb.teardown()
     [folder] = (tmp_path / "wandb").glob("offline-run-*")
     assert folder.name.endswith(kept_run_id(tmp_path))
     [file] = folder.glob("*.wandb")
@@ -165,7 +168,7 @@ def test_only_what_is_harmless_is_shown_to_others() -> None:
     assert "hf_secret" not in shown.values()
     assert 4711 not in shown.values()
     assert not any("kwargs" in name or name.startswith("run.") for name in shown)
-    assert header_of(run_file, None, 0, 1).hyper_parameters == shown
+    assert header_of(run_file, None, (0, 0), Budget(1)).hyper_parameters == shown
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])

@@ -10,8 +10,8 @@ import pytest
 
 from quintain import Trainer
 from quintain.errors import SettingsError
-from quintain.services.queued_writer import QueuedWriter
-from quintain.services.writers import RunHeader, RunSummary, WriterComplaint, WriterGroup
+from quintain.services.reporting.queued_writer import QueuedWriter
+from quintain.services.reporting.writers import RunHeader, RunSummary, WriterComplaint, WriterGroup
 
 HEADER = RunHeader(
     version="1", algorithm="ppo", env="CartPole-v1", num_lanes=4, device="cpu", cores=1, seed=0, run_directory=None,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quintain.errors import RunDirectoryError
-from quintain.services import run_names
-from quintain.services.run_names import check_run_id, default_run_id, resolve_run, split_checkpoint_suffix
+from quintain.services.files import run_names
+from quintain.services.files.run_names import check_run_id, default_run_id, resolve_run, split_checkpoint_suffix
 
 
 @pytest.fixture

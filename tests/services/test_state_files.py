@@ -11,8 +11,8 @@ from quintain.errors import (
     CheckpointError,
     NonFiniteError,
 )
-from quintain.services import checkpoints
-from quintain.services.checkpoints import CheckpointManager
+from quintain.services.checkpoints import manager as checkpoints
+from quintain.services.checkpoints.manager import CheckpointManager
 from tests.services.samples import (
     committed,
     names_in,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from quintain.errors import CheckpointIncompatible
-from quintain.services.stats import EpisodeWindow, StatsReporter
-from quintain.services.writers import RunHeader, RunSummary, WriterGroup
+from quintain.services.reporting.stats import EpisodeWindow, StatsReporter
+from quintain.services.reporting.writers import RunHeader, RunSummary, WriterGroup
 
 HEADER = RunHeader("0.1.0", "ppo", "CartPole-v1", 8, "cpu", 2, 0, None, 1000)
 

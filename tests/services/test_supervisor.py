@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from quintain.services.child_environment import child_environment
-from quintain.services.supervisor import Child, Supervisor
+from quintain.services.processes.child_environment import child_environment, withheld, withheld_note
+from quintain.services.processes.supervisor import Child, Supervisor
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.services.test_supervisor"
@@ -178,22 +178,48 @@ def test_what_was_printed_before_the_log_has_a_place_is_not_lost(supervisor: Sup
     assert (tmp_path / "child.log").read_text() == "good morning\n"
 
 
-def test_only_harmless_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "1")
-    monkeypatch.setenv("PYTHON_SECRET", "2")
-    monkeypatch.setenv("MY_SIMULATOR", "3")
-    monkeypatch.setenv("MUJOCO_GL", "egl")
+def test_all_variables_but_secrets_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = {
+        "CARLA_ROOT": "/opt/carla",
+        "SC2PATH": "/opt/sc2",
+        "HF_HOME": "/data/hf_cache_directory",
+        "TOKENIZERS_PARALLELISM": "false",
+        "KEYBOARD_LAYOUT": "de",
+        "MUJOCO_GL": "egl",
+    }
+    secret = {
+        "OPENAI_API_KEY": "1",
+        "PYTHON_SECRET": "2",
+        "GITHUB_TOKEN": "3",
+        "db_passwd": "4",
+        "HARMLESS_NAME": "ghp_abcdefghijkl1234",
+        "DATABASE_URL": "postgres://me:letmein@example.org/db",
+    }
+    for name, value in {**harmless, **secret}.items():
+        monkeypatch.setenv(name, value)
     passed = child_environment()
-    assert passed["MUJOCO_GL"] == "egl"
-    assert passed["OMP_NUM_THREADS"] == "1"
+    assert passed["OMP_NUM_THREADS"] == os.environ.get("OMP_NUM_THREADS", "1")
     assert "PATH" in passed
-    assert not {"OPENAI_API_KEY", "PYTHON_SECRET", "MY_SIMULATOR"} & set(passed)
-    assert child_environment(["MY_SIMULATOR"])["MY_SIMULATOR"] == "3"
+    assert {name: passed.get(name) for name in harmless} == harmless
+    assert not set(secret) & set(passed)
+    assert set(secret) <= withheld()
+    assert child_environment(["OPENAI_API_KEY"])["OPENAI_API_KEY"] == "1"
+
+
+def test_the_note_names_what_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    assert withheld_note() == ()
+    for letter in "CAB":
+        monkeypatch.setenv(f"{letter}_TOKEN", "1")
+    (note,) = withheld_note(["B_TOKEN"])
+    assert "do not see A_TOKEN, C_TOKEN, which look like secrets" in note
+    assert "pass_environment=[A_TOKEN]" in note
 
 
 OWNER = """
 import json, sys, time
-from quintain.services.supervisor import Supervisor
+from quintain.services.processes.supervisor import Supervisor
 supervisor = Supervisor([])
 children = [supervisor.start(str(i), "tests.services.test_supervisor:sleep_through_signals") for i in range(3)]
 while any(child.pid is None for child in children):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from quintain.services import unnamed_memory
+from quintain.services.processes import unnamed_memory
 
 
 def test_memory_is_shared_by_its_descriptor_and_has_no_name() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quintain.errors import EnvError, SettingsError
-from quintain.services import video
+from quintain.services.reporting import video
 
 Image = pytest.importorskip("PIL.Image", reason="needs the extra [video], which `make install` installs")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quintain import registry
 from quintain.algorithms.settings import AlgorithmSettings
+from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.placements.settings import PlacementSettings
 from quintain.settings import RunFile

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from quintain import registry
 from quintain.algorithms.settings import AlgorithmSettings, PPOSettings
+from quintain.core import registry
 from quintain.errors import CheckpointError, SettingsError
 from quintain.settings import RunFile, Schedule
 from quintain.settings.base import PartSettings

@@ -11,12 +11,12 @@ import torch
 
 from quintain import RunFile
 from quintain.algorithms.ppo import PPO
-from quintain.assemble import assemble
-from quintain.progress import Progress
-from quintain.run import Run
-from quintain.state import KeepsState
+from quintain.core.progress import Progress
+from quintain.core.state import KeepsState
+from quintain.runs.assemble import assemble
+from quintain.runs.run import Run
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 
 SETTINGS = RunFile.from_names(
     "ppo", "CartPole-v1", "num_lanes=2", "num_steps=16", "batch_size=16", "num_epochs=1", "total_timesteps=128"

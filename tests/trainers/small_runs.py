@@ -10,11 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from quintain.assemble import Slots, assemble
-from quintain.services.state_files import decode, digest_of, encode
-from quintain.services.writers import RunSummary, WriterGroup
+from quintain.runs.assemble import Slots, assemble
+from quintain.services.checkpoints.state_files import decode, digest_of, encode
+from quintain.services.reporting.writers import RunSummary, WriterGroup
 from quintain.settings.tree import RunFile
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 
 
 class NoSession:
@@ -26,6 +26,7 @@ class NoSession:
     def __init__(self) -> None:
         self.num_cycles = 0
         self.warnings: list[str] = []
+        self.told: list[str] = []
 
     @contextmanager
     def running(self, trainer: Trainer) -> Iterator[None]:
@@ -48,6 +49,9 @@ class NoSession:
 
     def warn(self, trainer: Trainer, code: str, text: str) -> None:
         self.warnings.append(f"{code}: {text}")
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
 
     def summary(self, trainer: Trainer) -> RunSummary:
         return RunSummary("finished", 0.0, trainer.progress.env_steps)

@@ -14,9 +14,9 @@ from quintain.algorithms.base import Loss
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
 from quintain.errors import NonFiniteError
-from quintain.launch import Launched, start
+from quintain.runs.launch import Launched, start
 from quintain.settings.tree import RunFile
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 from tests.embodichain.parts import Keeps
 
 SMALL = (
@@ -156,7 +156,7 @@ def test_going_back_restores_the_last_checkpoint_with_a_smaller_learning_rate(
 
 
 def test_the_smaller_learning_rate_survives_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from quintain.launch import resume
+    from quintain.runs.launch import resume
 
     launched, _ = begin(tmp_path, "run.on_nonfinite_update=rollback")
     spoil(monkeypatch, lambda n: n == 1, nan_loss)

@@ -16,7 +16,7 @@ from quintain import RunFile, Trainer
 from quintain.data import fields as f
 from quintain.data.spec import spec_from_dict
 from quintain.errors import EnvError, SettingsError
-from quintain.launch import start
+from quintain.runs.launch import start
 from tests.envs.point_mass import PointMass
 
 SMALL: dict[str, Any] = {"num_lanes": 2, "num_steps": 8, "batch_size": 8, "num_epochs": 1, "writers": []}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quintain.services.events import CYCLE_END, After, On
-from quintain.trainers.base import Trainer
+from quintain.trainers import Trainer
 from quintain.trainers.global_streams import GlobalStreams
 from tests.trainers.small_runs import UsesGlobalNoise, digest, in_another_process, small_trainer
 

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, Spec, TupleSpec, box, choice_sizes, leaves, multi_discrete
+from quintain.envs.truths import NO_NUMBERS, is_truth
 from quintain.errors import EnvError, NonFiniteError, SpecMismatch
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+Described: TypeAlias = Any
+"""Something like a BehaviorSpec of ML-Agents, of whichever library; `core_spec` looks at it."""
+Steps: TypeAlias = Any
+"""Something like DecisionSteps or TerminalSteps of ML-Agents; `Boundary` looks at it."""
+Given: TypeAlias = Any
+"""What stands at one attribute of steps: an array, lists, or anything else that is refused."""
+CLAMP_LIMIT = 1e6
+"""What infinity becomes where it is clamped; NaN becomes 0."""
+Dtype: TypeAlias = type[np.float32 | np.int64 | np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +50,16 @@ class Reports:
     """[n, choices] bool, True where a choice is allowed; only with decisions."""
     interrupted: Array | None = None
     """[n] bool, the episode was cut; only with ends."""
+    spoiled: Array | None = None
+    """[n] bool, something was not finite, so that the episode is left out; None where all was finite."""
+    num_clamped: int = 0
+    """Agents of which something was not finite and was clamped."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def core_spec(behavior: str, described: Any) -> BehaviorSpec:
+def core_spec(behavior: str, described: Described) -> BehaviorSpec:
     """Turns what looks like a BehaviorSpec of ML-Agents into the spec of a policy."""
     try:
         shapes = [tuple(int(n) for n in each.shape) for each in described.observation_specs]
@@ -76,10 +91,17 @@ def core_spec(behavior: str, described: Any) -> BehaviorSpec:
 
 
 class Boundary:
-    """Reads the steps of one behaviour."""
+    """Reads the steps of one behaviour.
 
-    def __init__(self, behavior: str, spec: BehaviorSpec) -> None:
+    NaN and infinity are refused with `on_nonfinite` error, become finite with clamp, and mark their agent as spoiled
+    with drop_episode.
+    """
+
+    def __init__(self, behavior: str, spec: BehaviorSpec, on_nonfinite: str = "error") -> None:
         self.behavior = behavior
+        self.on_nonfinite = on_nonfinite
+        self.bad: list[Array] = []
+        """Of each part of the steps that are read now: which agents returned something there that is not finite."""
         self.leaves = leaves(spec.obs, f.OBS)
         self.branches = choice_sizes(spec.action)
         self.last_ids: Array = np.zeros(0, np.int64)
@@ -93,21 +115,21 @@ class Boundary:
             interrupted=np.zeros(0, np.bool_),
         )
 
-    def decisions(self, steps: Any) -> Reports:
+    def decisions(self, steps: Steps) -> Reports:
         """Returns the agents that want a decision."""
         reports = self._reports(steps, "decision")
         if not self.branches or reports is self.nobody:
             return reports
         return replace(reports, mask=self._mask(getattr(steps, "action_mask", None), len(reports)))
 
-    def ends(self, steps: Any) -> Reports:
+    def ends(self, steps: Steps) -> Reports:
         """Returns the agents whose episode ended."""
         reports = self._reports(steps, "terminal")
         if reports is self.nobody:
             return reports
         return replace(reports, interrupted=self._column(steps, "interrupted", len(reports), np.bool_))
 
-    def _reports(self, steps: Any, which: str) -> Reports:
+    def _reports(self, steps: Steps, which: str) -> Reports:
         try:
             ids = np.asarray(steps.agent_id, dtype=np.int64).reshape(-1)
         except (AttributeError, TypeError, ValueError) as error:
@@ -116,13 +138,20 @@ class Boundary:
         if num_agents == 0:
             return self.nobody
         self._refuse_doubles(ids, which)
-        return Reports(
+        self.bad.clear()
+        reports = Reports(
             ids=ids,
             obs=self._obs(getattr(steps, "obs", None), num_agents, which),
             reward=self._column(steps, "reward", num_agents, np.float32),
             group_id=self._column(steps, "group_id", num_agents, np.int64, is_optional=True),
             group_reward=self._column(steps, "group_reward", num_agents, np.float32, is_optional=True),
         )
+        if not self.bad:
+            return reports
+        is_bad: Array = np.logical_or.reduce(self.bad)
+        if self.on_nonfinite == "clamp":
+            return replace(reports, num_clamped=int(np.count_nonzero(is_bad)))
+        return replace(reports, spoiled=is_bad)
 
     def _refuse_doubles(self, ids: Array, which: str) -> None:
         # Most often the same agents ask again, who were looked at before.
@@ -133,7 +162,7 @@ class Boundary:
             raise self._refusal(f"{which} steps that name an agent twice: {values[counts > 1][0]}")
         self.last_ids = ids.copy()
 
-    def _obs(self, given: Any, num_agents: int, which: str) -> dict[str, Array]:
+    def _obs(self, given: Given, num_agents: int, which: str) -> dict[str, Array]:
         shapes = [(num_agents, *leaf.shape) for leaf in self.leaves.values()]
         # One array in place of a list of one array.
         if isinstance(given, np.ndarray) and [given.shape] == shapes:
@@ -146,29 +175,28 @@ class Boundary:
             array = self._numbers(rows, np.float32, name)
             if array.shape != (num_agents, *leaf.shape):
                 raise self._refusal(f"{name} of shape {array.shape}, expected {(num_agents, *leaf.shape)}")
-            self._require_finite(array, name)
-            obs[name] = array
+            obs[name] = self._finite(array, name)
         return obs
 
-    def _column(self, steps: Any, name: str, num_agents: int, dtype: Any, *, is_optional: bool = False) -> Array:
+    def _column(self, steps: Steps, name: str, num_agents: int, dtype: Dtype, *, is_optional: bool = False) -> Array:
         given = getattr(steps, name, None)
         if given is None and is_optional:
             return np.zeros(num_agents, dtype)
         if given is None:
             raise self._refusal(f"steps without {name}")
+        if dtype is np.bool_ and not is_truth(np.asarray(given)):
+            raise self._refusal(f"{name} as {np.asarray(given).dtype}, expected True or False for each agent")
         column = self._numbers(given, dtype, name).reshape(-1)
         if len(column) != num_agents:
             raise self._refusal(f"{len(column)} of {name} for {num_agents} agents")
-        if dtype is np.float32:
-            self._require_finite(column, name)
-        return column
+        return self._finite(column, name) if dtype is np.float32 else column
 
-    def _mask(self, given: Any, num_agents: int) -> Array:
+    def _mask(self, given: Given, num_agents: int) -> Array:
         """Returns which choices are allowed; the environment says which are forbidden."""
         width = sum(self.branches)
         if given is None:
             return np.ones((num_agents, width), np.bool_)
-        parts: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+        parts: Sequence[Given] = given if isinstance(given, list | tuple) else [given]
         arrays = [self._numbers(part, np.bool_, "action_mask").reshape(num_agents, -1) for part in parts]
         widths = tuple(part.shape[1] for part in arrays)
         if widths not in (self.branches, (width,)):
@@ -188,20 +216,32 @@ class Boundary:
             )
         return allowed
 
-    def _numbers(self, given: Any, dtype: Any, name: str) -> Array:
+    def _numbers(self, given: Given, dtype: Dtype, name: str) -> Array:
         try:
-            return np.asarray(given, dtype=dtype)
+            found = np.asarray(given)
+            if found.dtype.kind in NO_NUMBERS:
+                raise TypeError(f"its dtype is {found.dtype}")
+            return found.astype(dtype, copy=False)
         except (TypeError, ValueError) as error:
             raise self._refusal(f"{name} that is no array of numbers ({error})") from error
 
-    def _require_finite(self, array: Array, name: str) -> None:
-        if not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
+    def _finite(self, array: Array, name: str) -> Array:
+        """Returns an array with finite values only, and takes note of the rows that had others."""
+        is_finite = np.isfinite(array)
+        if is_finite.all():
+            return array
+        bad = np.asarray(~is_finite.reshape(len(array), -1).all(axis=1))
+        if self.on_nonfinite == "error":
+            row = int(np.flatnonzero(bad)[0])
             raise NonFiniteError(
-                f"behaviour {self.behavior!r} returned {name} that is not finite in row {row}. Mend the environment",
+                f"behaviour {self.behavior!r} returned {name} that is not finite in row {row}. Mend the environment, "
+                f"or set env.on_nonfinite to drop_episode or clamp",
                 code="E0601",
                 evidence={name: array[row : row + 1].copy()},
             )
+        self.bad.append(bad)
+        limit = CLAMP_LIMIT if self.on_nonfinite == "clamp" else 0.0
+        return np.nan_to_num(array, nan=0.0, posinf=limit, neginf=-limit)
 
     def _refusal(self, what: str) -> EnvError:
         return EnvError(f"behaviour {self.behavior!r} returned {what}", code="E0511")
@@ -224,4 +264,10 @@ def joined(parts: Sequence[Reports]) -> Reports:
             if first.interrupted is None
             else np.concatenate([part.interrupted for part in parts if part.interrupted is not None])
         ),
+        spoiled=(
+            None
+            if all(part.spoiled is None for part in parts)
+            else np.concatenate([np.zeros(len(p), np.bool_) if p.spoiled is None else p.spoiled for p in parts])
+        ),
+        num_clamped=sum(part.num_clamped for part in parts),
     )

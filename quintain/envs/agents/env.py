@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from quintain.core.rng import Rng
+from quintain.core.state import KeepsState, require_count
 from quintain.data.spec import BehaviorSpec
-from quintain.envs.agents.boundary import Boundary, Reports, core_spec, joined
+from quintain.envs.agents.boundary import Boundary, Described, Reports, Steps, core_spec, joined
 from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.specs import ActionTuple
 from quintain.errors import EnvError
-from quintain.rng import Rng
 from quintain.services.user_code import named_failure
-from quintain.state import KeepsState
 from quintain.typing import Stateful
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, State
+    from quintain.typing import Array, Mirror, State
 
 _ID_BITS = 32
 """An agent is numbered by its stream and, below that, by its own id."""
@@ -34,12 +35,12 @@ class BaseEnv(Protocol):
     """What an environment of agents must look like."""
 
     @property
-    def behavior_specs(self) -> Mapping[str, Any]: ...
+    def behavior_specs(self) -> Mapping[str, Described]: ...
     def reset(self) -> None: ...
     def step(self) -> None: ...
     def close(self) -> None: ...
-    def get_steps(self, behavior_name: str) -> tuple[Any, Any]: ...
-    def set_actions(self, behavior_name: str, action: Any) -> None: ...
+    def get_steps(self, behavior_name: str) -> tuple[Steps, Steps]: ...
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None: ...
 
 
 class Stream(NamedTuple):
@@ -61,10 +62,19 @@ def behavior_of(full_id: str) -> str:
 class AgentEnv(KeepsState):
     """Steps the copies and reads their reports."""
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"copies", "boundaries", "specs", "streams", "num_known", "rng"})
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"copies", "boundaries", "specs", "streams", "num_known", "rng", "on_nonfinite"}
+    )
 
-    def __init__(self, copies: Sequence[BaseEnv], rng: Rng = Rng(0)) -> None:  # noqa: B008  # frozen
+    def __init__(
+        self,
+        copies: Sequence[BaseEnv],
+        rng: Rng = Rng(0),  # noqa: B008  # frozen
+        *,
+        on_nonfinite: str = "error",
+    ) -> None:
         self.copies = list(copies)
+        self.on_nonfinite = on_nonfinite
         self.rng = rng
         self.num_settings = 0
         self.specs: dict[str, BehaviorSpec] = {}
@@ -120,6 +130,24 @@ class AgentEnv(KeepsState):
                     copy.set_samplers(samplers)  # type: ignore[attr-defined]  # asked for above
                 set_numbers(copy, {**values, **drawn})
 
+    def render(self) -> Array | None:
+        """Returns a picture of the first copy, if it has a method `render`."""
+        draw = getattr(self.copies[0], "render", None)
+        if draw is None:
+            return None
+        with named_failure("render() of the environment raised", EnvError, "E0522"):
+            drawn = draw()
+        return None if drawn is None else np.asarray(drawn)
+
+    @property
+    def frames_per_second(self) -> float:
+        return float(getattr(self.copies[0], "metadata", {}).get("render_fps", 30.0))
+
+    def mirror_of(self, behavior: str) -> Mirror | None:
+        """Returns the function that mirrors observations and actions of a behaviour, if the environment has one."""
+        mirror = getattr(self.copies[0], "mirror", None)
+        return None if mirror is None else partial(mirror, behavior)
+
     def step(self) -> None:
         for copy in self.copies:
             with named_failure("step() of the environment raised", EnvError, "E0501"):
@@ -148,11 +176,17 @@ class AgentEnv(KeepsState):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict({name: state[name] for name in state if name not in ("copies", "streams")})
         self.streams = {name: [Stream(*each) for each in met] for name, met in state["streams"].items()}
+        for name, met in self.streams.items():
+            for copy_number, _ in met:
+                require_count(f"streams.{name}", copy_number, len(self.copies) - 1)
         self.num_known = [0] * len(self.copies)
         for copy, saved in zip(self.copies, state["copies"], strict=False):
             if isinstance(copy, Stateful):
                 copy.load_state_dict(saved)
         self._meet()
+        for name, counts in self.counts.items():
+            if len(counts) != len(self.streams[name]):
+                raise ValueError(f"counts.{name} is of {len(counts)} streams, expected {len(self.streams[name])}")
 
     def _meet(self) -> None:
         """Takes note of full ids that a copy did not have before."""
@@ -164,7 +198,7 @@ class AgentEnv(KeepsState):
             for full_id, spec in described.items():
                 self._meet_one(Stream(number, str(full_id)), spec)
 
-    def _meet_one(self, stream: Stream, described: Any) -> None:
+    def _meet_one(self, stream: Stream, described: Described) -> None:
         behavior = behavior_of(stream.full_id)
         spec = core_spec(behavior, described)
         known = self.specs.setdefault(behavior, spec)
@@ -172,7 +206,7 @@ class AgentEnv(KeepsState):
             raise EnvError(
                 f"{stream.full_id!r} has {spec}, and other agents of behaviour {behavior!r} have {known}", code="E0511"
             )
-        self.boundaries.setdefault(behavior, Boundary(behavior, spec))
+        self.boundaries.setdefault(behavior, Boundary(behavior, spec, self.on_nonfinite))
         streams = self.streams.setdefault(behavior, [])
         if stream not in streams:
             streams.append(stream)
@@ -187,7 +221,7 @@ def _numbered(reports: Reports, stream: int) -> Reports:
     return replace(reports, ids=reports.ids + first, group_id=groups)
 
 
-def set_numbers(copy: Any, values: Mapping[str, float]) -> None:
+def set_numbers(copy: BaseEnv, values: Mapping[str, float]) -> None:
     """Gives a copy numbers of its task, by our name for it or by that of ML-Agents' side channel."""
     if not values:
         return

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from quintain import registry
-from quintain.envs.agents.env import AgentEnv
+from quintain.core import registry
+from quintain.core.rng import Rng
+from quintain.envs.agents.env import AgentEnv, BaseEnv
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.envs.agents.samplers import sampler_of
 from quintain.envs.settings import AgentsSettings
 from quintain.errors import EnvError
-from quintain.rng import Rng
 from quintain.services.user_code import named_failure
+
+if TYPE_CHECKING:
+    from quintain.typing import Keywords
 
 _NEEDED = ("reset", "step", "close", "behavior_specs", "get_steps", "set_actions")
 
@@ -35,7 +38,7 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
                 f"ML-Agents' BaseEnv, or an environment of PettingZoo",
                 code="E0506",
             )
-    env = AgentEnv(copies, rng.child("samplers"))
+    env = AgentEnv(copies, rng.child("samplers"), on_nonfinite=settings.on_nonfinite)
     if settings.parameters or settings.samplers:
         samplers = {name: sampler_of(each) for name, each in settings.samplers.items()}
         env.set_parameters(settings.parameters, samplers)
@@ -43,7 +46,7 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
     return env
 
 
-def _accepted(make: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _accepted(make: Callable[..., BaseEnv], given: Keywords) -> Keywords:
     """Returns those arguments that a class or function names among its parameters."""
     try:
         parameters = inspect.signature(make).parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -11,15 +11,18 @@ from quintain.envs.agents.specs import ActionSpec, ObservationSpec
 from quintain.errors import SpecMismatch
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.envs.gym.protocols import Returned, Space
+    from quintain.typing import Action, Array, Observation
 
 MASK = "action_mask"
+LeafPath: TypeAlias = tuple[str | int, ...]
+"""Keys and places that lead from an observation to one of its leaves."""
 
 
 class Observations:
     """Turns what an agent sees into arrays: numbers as they are, bytes between 0 and 1, choices as ones and zeros."""
 
-    def __init__(self, agent: str, space: Any) -> None:
+    def __init__(self, agent: str, space: Space) -> None:
         self.space = space
         below = getattr(space, "spaces", None)
         self.has_mask = isinstance(below, Mapping) and MASK in below
@@ -35,11 +38,11 @@ class Observations:
                 raise SpecMismatch(f"agent {agent!r}: {where} is a {_kind(leaf)}, for which there is no network")
         self.specs = [ObservationSpec(_shape(leaf), name=".".join(map(str, path))) for path, leaf in leaves]
 
-    def read(self, seen: Any) -> list[Array]:
+    def read(self, seen: Observation) -> list[Array]:
         """Returns one array for each leaf of the space."""
         return [_numbers(leaf, _at(seen, path)) for path, leaf in self.leaves]
 
-    def mask_in(self, seen: Any, info: Any) -> Any:
+    def mask_in(self, seen: Observation, info: Returned) -> Returned:
         """Returns what may be chosen as the game says it: beside the observation, or in the info."""
         if self.has_mask:
             return seen[MASK]
@@ -49,7 +52,7 @@ class Observations:
 class Actions:
     """Turns choices and numbers between -1 and 1 into what a game takes."""
 
-    def __init__(self, agent: str, space: Any) -> None:
+    def __init__(self, agent: str, space: Space) -> None:
         self.space = space
         kind = _kind(space)
         if kind == "Discrete":
@@ -65,7 +68,7 @@ class Actions:
                 f"agent {agent!r} acts in a {kind}; expected Discrete, MultiDiscrete, MultiBinary or Box"
             )
 
-    def native(self, numbers: Array, choices: Array) -> Any:
+    def native(self, numbers: Array, choices: Array) -> Action:
         """Returns one action of the game."""
         space = self.space
         if _kind(space) == "Discrete":
@@ -79,11 +82,11 @@ class Actions:
         start = np.asarray(getattr(space, "start", 0))
         return (choices.reshape(space.shape) + start).astype(space.dtype)
 
-    def nothing(self) -> Any:
+    def nothing(self) -> Action:
         """Returns the action of an agent that was given none: zeros."""
         return self.native(np.zeros(self.spec.continuous_size), np.zeros(self.spec.discrete_size, np.int64))
 
-    def forbidden(self, allowed: Any) -> Array | None:
+    def forbidden(self, allowed: Returned) -> Array | None:
         """Returns what may not be chosen, over all branches; None where everything may."""
         if allowed is None or not self.spec.discrete_branches:
             return None
@@ -91,11 +94,11 @@ class Actions:
         return ~np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.bool_)
 
 
-def _kind(space: Any) -> str:
+def _kind(space: Space) -> str:
     return type(space).__name__
 
 
-def _leaves(space: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Any]]:
+def _leaves(space: Space, path: LeafPath) -> list[tuple[LeafPath, Space]]:
     below = getattr(space, "spaces", None)
     if below is None:
         return [(path, space)]
@@ -103,13 +106,13 @@ def _leaves(space: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], An
     return [leaf for key, each in items for leaf in _leaves(each, (*path, key))]
 
 
-def _at(seen: Any, path: tuple[Any, ...]) -> Any:
+def _at(seen: Observation, path: LeafPath) -> Observation:
     for step in path:
         seen = seen[step]
     return seen
 
 
-def _shape(leaf: Any) -> tuple[int, ...]:
+def _shape(leaf: Space) -> tuple[int, ...]:
     if _kind(leaf) == "Discrete":
         return (int(leaf.n),)
     if _kind(leaf) == "MultiDiscrete":
@@ -117,7 +120,7 @@ def _shape(leaf: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in leaf.shape) or (1,)
 
 
-def _numbers(leaf: Any, value: Any) -> Array:
+def _numbers(leaf: Space, value: Observation) -> Array:
     if _kind(leaf) == "Discrete":
         return _one_hot(int(leaf.n), int(value) - int(leaf.start))
     if _kind(leaf) == "MultiDiscrete":

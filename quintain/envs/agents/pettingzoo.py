@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from quintain.core.rng import Rng
+from quintain.core.state import KeepsState
 from quintain.envs.agents.game_spaces import Actions, Observations
-from quintain.envs.agents.specs import BehaviorSpec
+from quintain.envs.agents.specs import ActionTuple, BehaviorSpec
 from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
+from quintain.envs.truths import truth
 from quintain.errors import EnvError
-from quintain.rng import Rng
-from quintain.state import KeepsState
 from quintain.typing import Stateful
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.envs.agents.env import BaseEnv
+    from quintain.envs.gym.protocols import Returned
+    from quintain.typing import Action, Array, Info, Observation
+
+Game: TypeAlias = Any
+"""An environment of PettingZoo's, of one kind or the other; what it has is looked for in `adapted`."""
 
 _NUMBER_AT_END = re.compile(r"_?\d+$")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def adapted(env: Any, seed: int) -> Any:
+def adapted(env: BaseEnv | Game, seed: int) -> BaseEnv:
     """Returns an environment of agents for one of PettingZoo's; anything else as it is."""
     if hasattr(env, "behavior_specs") or not hasattr(env, "possible_agents"):
         return env
@@ -63,7 +69,7 @@ class _Said:
 class PettingZooAgents(ABC):
     """What both kinds share: behaviours, spaces and seeds."""
 
-    def __init__(self, env: Any, seed: int = 0) -> None:
+    def __init__(self, env: Game, seed: int = 0) -> None:
         self.env = env
         self.rng = Rng(seed).child("games")
         self.num_games = 0
@@ -78,7 +84,7 @@ class PettingZooAgents(ABC):
         self.decisions: dict[str, _Said] = {}
         self.ends: dict[str, _Said] = {}
         self.asking: dict[str, list[str]] = {}
-        self.chosen: dict[str, Any] = {}
+        self.chosen: dict[str, Action] = {}
         self._forget()
 
     def _behaviors(self) -> dict[str, str]:
@@ -97,7 +103,7 @@ class PettingZooAgents(ABC):
         self.ends = {name: _Said() for name in self.behavior_specs}
         self.asking = {name: [] for name in self.behavior_specs}
 
-    def _ask(self, name: str, seen: Any, reward: float, info: Any) -> None:
+    def _ask(self, name: str, seen: Observation, reward: float, info: Returned) -> None:
         """Takes note that an agent wants a decision."""
         behavior = self.behavior_of[name]
         said = self.decisions[behavior]
@@ -105,7 +111,7 @@ class PettingZooAgents(ABC):
         said.masks.append(self.acted[name].forbidden(self.observed[name].mask_in(seen, info)))
         self.asking[behavior].append(name)
 
-    def _end(self, name: str, seen: Any, reward: float, *, interrupted: bool) -> None:
+    def _end(self, name: str, seen: Observation, reward: float, *, interrupted: bool) -> None:
         """Takes note that an agent's part in a game ended."""
         said = self.ends[self.behavior_of[name]]
         said.add(self.numbers[name], self.observed[name].read(seen), reward)
@@ -115,7 +121,7 @@ class PettingZooAgents(ABC):
         self.num_games += 1
         return self.rng.seed_for("game", self.num_games)
 
-    def set_actions(self, behavior_name: str, action: Any) -> None:
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
         for row, name in enumerate(self.asking[behavior_name]):
             self.chosen[name] = self.acted[name].native(action.continuous[row], action.discrete[row])
 
@@ -143,6 +149,16 @@ class PettingZooAgents(ABC):
     @abstractmethod
     def step(self) -> None: ...
 
+    def render(self) -> Array | None:
+        """Returns the game's picture; a game is made with `render_mode: rgb_array` to have one."""
+        drawn: Array | None = self.env.render()
+        return drawn
+
+    @property
+    def metadata(self) -> Info:
+        found: Info = getattr(self.env, "metadata", {})
+        return found
+
     def close(self) -> None:
         self.env.close()
 
@@ -150,9 +166,9 @@ class PettingZooAgents(ABC):
 class ParallelAgents(PettingZooAgents):
     """All agents of a game act at once."""
 
-    def __init__(self, env: Any, seed: int = 0) -> None:
+    def __init__(self, env: Game, seed: int = 0) -> None:
         super().__init__(env, seed)
-        self.last_seen: dict[str, Any] = {}
+        self.last_seen: dict[str, Observation] = {}
 
     def reset(self) -> None:
         self._forget()
@@ -164,10 +180,10 @@ class ParallelAgents(PettingZooAgents):
         self._forget()
         self.chosen = {}
         for name in actions:
-            if terminated.get(name) or truncated.get(name):
+            has_ended, is_cut = _ends(name, terminated.get(name, False), truncated.get(name, False))
+            if has_ended or is_cut:
                 last = seen.get(name, self.last_seen.get(name))
-                is_cut = bool(truncated.get(name)) and not terminated.get(name)
-                self._end(name, last, rewards.get(name, 0.0), interrupted=is_cut)
+                self._end(name, last, rewards.get(name, 0.0), interrupted=is_cut and not has_ended)
             elif name in seen:
                 self._ask(name, seen[name], rewards.get(name, 0.0), infos.get(name, {}))
         for name in seen:
@@ -216,8 +232,16 @@ class AecAgents(PettingZooAgents):
                 self.env.reset(seed=self.next_seed())
             name = self.env.agent_selection
             seen, reward, terminated, truncated, info = self.env.last()
-            if not terminated and not truncated:
+            has_ended, is_cut = _ends(name, terminated, truncated)
+            if not has_ended and not is_cut:
                 self._ask(name, seen, reward, info)
                 return
-            self._end(name, seen, reward, interrupted=bool(truncated) and not terminated)
+            self._end(name, seen, reward, interrupted=is_cut and not has_ended)
             self.env.step(None)
+
+
+def _ends(name: str, terminated: Returned, truncated: Returned) -> tuple[bool, bool]:
+    return (
+        truth(terminated, f"agent {name!r}: step() returned terminated"),
+        truth(truncated, f"agent {name!r}: step() returned truncated"),
+    )

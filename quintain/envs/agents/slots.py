@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.state import KeepsState
+from quintain.core.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array

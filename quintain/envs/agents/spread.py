@@ -5,15 +5,15 @@ PettingZoo itself is not needed. `quintain train ppo agents/quintain.envs.agents
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
-from quintain.state import KeepsState
+from quintain.core.state import KeepsState
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, Info, Keywords
 
 _DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
 """What each choice pushes an agent by: nowhere, left, right, down, up."""
@@ -27,7 +27,7 @@ class Spread(KeepsState):
     speed, of which a quarter is lost at each step. Games are cut after `num_steps` steps.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"name": "spread", "is_parallelizable": True, "render_modes": []}
+    metadata: ClassVar[Info] = {"name": "spread", "is_parallelizable": True, "render_modes": []}
     render_mode: str | None = None
 
     def __init__(self, num_agents: int = 2, num_steps: int = 25) -> None:
@@ -63,7 +63,9 @@ class Spread(KeepsState):
     def action_space(self, agent: str) -> spaces.Discrete:
         return self._acted[agent]
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+    def reset(
+        self, seed: int | None = None, options: Keywords | None = None
+    ) -> tuple[dict[str, Array], dict[str, Info]]:
         """Begins a game; without a seed it goes on with the numbers of the last one."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
@@ -74,8 +76,8 @@ class Spread(KeepsState):
         return self._seen(), {name: {} for name in self.agents}
 
     def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        self, actions: dict[str, int]
+    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
         """Lets everybody push at once; nobody ends before the game is cut."""
         if not self.agents:
             return {}, {}, {}, {}, {}

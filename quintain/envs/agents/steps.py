@@ -6,7 +6,7 @@ One array for each thing and one row for each agent. Single agents are made only
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,7 +38,10 @@ class TerminalStep(NamedTuple):
     group_reward: float
 
 
-class _Steps(Mapping[int, Any]):
+Step = TypeVar("Step", DecisionStep, TerminalStep)
+
+
+class _Steps(Mapping[int, Step]):
     """Finds rows by agent id; iterates over the ids."""
 
     obs: list[Array]
@@ -64,7 +67,7 @@ class _Steps(Mapping[int, Any]):
         return int(found[0])
 
 
-class DecisionSteps(_Steps):
+class DecisionSteps(_Steps[DecisionStep]):
     """All agents of a behaviour that want a decision, in the order in which actions are expected."""
 
     def __init__(
@@ -104,7 +107,7 @@ class DecisionSteps(_Steps):
         return DecisionSteps(_no_obs(spec), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
 
-class TerminalSteps(_Steps):
+class TerminalSteps(_Steps[TerminalStep]):
     """All agents of a behaviour whose episode ended at this step."""
 
     def __init__(

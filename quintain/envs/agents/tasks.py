@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from quintain.core.state import KeepsState
 from quintain.envs.agents.samplers import Sampler
-from quintain.envs.agents.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from quintain.envs.agents.specs import ActionSpec, ActionTuple, BehaviorSpec, ObservationSpec
 from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
-from quintain.state import KeepsState
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -203,7 +203,7 @@ class TaskEnv(KeepsState):
         for population in self.populations.values():
             population.reset()
 
-    def set_actions(self, behavior_name: str, action: Any) -> None:
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
         """Takes the actions of the agents that wanted a decision; the others' do not matter."""
         who = self.populations[behavior_name].decides
         numbers, choices = self.actions[behavior_name]

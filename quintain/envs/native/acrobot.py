@@ -8,16 +8,17 @@ numpy has functions of its own that no mathematics library repeats to the last b
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.compiled.kernel import kernel_part
+from quintain.compiled.runtime.kernel import kernel_part
 from quintain.data.spec import discrete
 from quintain.envs.native.lanes import draw, first_impossible_choice, squared, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Record
     from quintain.typing import Array
 
 
@@ -47,7 +48,7 @@ def _first_obs(state: Array) -> Array:
 
 
 @kernel_part
-def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
+def _move(state: Array, action: int, p: Record, _: bool) -> tuple[float, bool]:
     """Moves both links by one Runge-Kutta step of fourth order."""
     torque, half = action - 1.0, p.dt / 2.0
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
@@ -65,7 +66,9 @@ def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
 
 
 @kernel_part
-def _slope(angle1: float, angle2: float, speed1: float, speed2: float, torque: float, p: Any) -> Any:
+def _slope(
+    angle1: float, angle2: float, speed1: float, speed2: float, torque: float, p: Record
+) -> tuple[float, float, float, float]:
     """Returns how fast both angles and both speeds change."""
     m1, m2, l1, lc1, lc2, moi = (
         p.LINK_MASS_1,

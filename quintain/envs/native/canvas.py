@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from quintain.errors import EnvError
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Action, Array, Observation
 
 
 class Canvas:
@@ -19,7 +19,7 @@ class Canvas:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.envs: list[Any] = []
+        self.envs: list[gymnasium.Env[Observation, Action]] = []
 
     def draw(self, state: Array, parameters: Mapping[str, float], action: float | None) -> Array:
         """Returns a picture [height, width, 3]; `action` is the last one of the episode, which a pendulum shows."""

@@ -6,14 +6,15 @@ Operations stand in the order in which Gymnasium has them, so that every number 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from quintain.compiled.kernel import kernel_part
+from quintain.compiled.runtime.kernel import kernel_part
 from quintain.data.spec import discrete
 from quintain.envs.native.lanes import draw, first_impossible_choice, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Record
     from quintain.typing import Array
 
 
@@ -34,7 +35,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: int, p: Any, _: bool) -> tuple[float, bool]:
+def _move(state: Array, action: int, p: Record, _: bool) -> tuple[float, bool]:
     total_mass, polemass_length = p.masspole + p.masscart, p.masspole * p.length
     x, x_dot, theta, theta_dot = state[0], state[1], state[2], state[3]
     force = p.force_mag if action == 1 else -p.force_mag

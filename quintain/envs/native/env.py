@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from quintain.compiled.cache import cache_note
+from quintain.compiled.runtime.cache import cache_note
+from quintain.compiled.runtime.kernel import why_unavailable
+from quintain.core.state import MOST_COUNTED, require_within
 from quintain.data.spec import DiscreteSpec
 from quintain.envs.base import Env, StepResult
 from quintain.envs.native.canvas import Canvas
@@ -22,8 +24,8 @@ from quintain.envs.settings import NativeSettings
 from quintain.errors import EnvError, QuintainError, SettingsError
 
 if TYPE_CHECKING:
-    from quintain.rng import Rng
-    from quintain.typing import Array, State
+    from quintain.core.rng import Rng
+    from quintain.typing import Action, Array, LaneIds, LaneMask, Observation, State
 
 _TASKS = {
     "Acrobot-v1": ("acrobot", 500),
@@ -57,7 +59,15 @@ class NativeEnv(Env):
         }
     )
 
+    saved_shapes: ClassVar[frozenset[str]] = frozenset({"state", "age", "episode", "parameters", "obs"})
+
     def __init__(self, settings: NativeSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> None:
+        if reason := why_unavailable():
+            raise SettingsError(
+                f"env native/{settings.id} is compiled, and {reason}. Gymnasium's own gives the same numbers: "
+                f"{settings.id}",
+                code="E0242",
+            )
         module, limit = _TASKS[settings.id]
         self.settings = settings
         self.task: Task = import_module(f"quintain.envs.native.{module}").TASK
@@ -85,7 +95,7 @@ class NativeEnv(Env):
         self.outcome = (self.obs, self.result.final_obs, reward, ends[0], ends[1])
         self.move = self.task.kernels.step.bind(self.lanes, self.action, self.outcome)
 
-    def reset(self, lanes: Any = None) -> Any:
+    def reset(self, lanes: LaneMask | None = None) -> Observation:
         if lanes is None:
             # Lanes of a group may have played different numbers of episodes; from here on they begin alike.
             latest = self.episode.reshape(-1, self.group_size).max(axis=1)
@@ -97,7 +107,7 @@ class NativeEnv(Env):
         self._follow(started)
         return self.obs
 
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Action) -> StepResult:
         np.copyto(self.action, action.cpu().numpy())
         num_ended = self.move()
         if num_ended:
@@ -106,7 +116,7 @@ class NativeEnv(Env):
             self._follow(np.flatnonzero(self.result.terminated | self.result.truncated))
         return self.result
 
-    def set_parameters(self, values: Parameters, lanes: Any = None) -> None:
+    def set_parameters(self, values: Parameters, lanes: LaneIds | None = None) -> None:
         try:
             self._assign(values, lanes)
         except SettingsError as error:
@@ -119,14 +129,14 @@ class NativeEnv(Env):
         except SettingsError as error:
             raise EnvError(error.message, code="E0521") from error
 
-    def _assign(self, values: Parameters, lanes: Any = None) -> None:
+    def _assign(self, values: Parameters, lanes: LaneIds | None = None) -> None:
         for name, value in values.items():
             column = self.task.column(name)
             rows = slice(None) if lanes is None else np.asarray(lanes)
             numbers = [self.task.number(name, each) for each in np.atleast_1d(np.asarray(value)).tolist()]
             self.parameters[rows, column] = numbers if np.ndim(value) else numbers[0]
 
-    def begin_anew(self, played: Sequence[State]) -> Any:
+    def begin_anew(self, played: Sequence[State]) -> Observation:
         self.episode.fill(max(int(np.max(state["episode"])) for state in played))
         return self.reset()
 
@@ -145,6 +155,8 @@ class NativeEnv(Env):
         self.canvas.close()
 
     def load_state_dict(self, state: State) -> None:
+        require_within("age", state["age"], 0, MOST_COUNTED)
+        require_within("episode", state["episode"], -1, MOST_COUNTED)
         super().load_state_dict(state)
         self._plan(np.arange(self.num_lanes))
 

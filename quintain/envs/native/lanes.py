@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.compiled.kernel import kernel, kernel_part
+from quintain.compiled.runtime.kernel import kernel, kernel_part
 from quintain.envs.native.pcg64 import fill_uniform
 from quintain.envs.native.task import TaskKernels
 
 if TYPE_CHECKING:
-    from quintain.envs.native.task import Lanes, Outcome
+    from collections.abc import Callable
+
+    from quintain.envs.native.task import LaneAction, Lanes, Number, Outcome, Record
     from quintain.typing import Array
 
 
-def task_kernels(name: str, first_impossible: Any, begin: Any, observe: Any, move: Any) -> TaskKernels:
+def task_kernels(
+    name: str,
+    first_impossible: Callable[[Array], int],
+    begin: Callable[[Array, int], None],
+    observe: Callable[[Array, Array], None],
+    move: Callable[[Array, LaneAction, Record, bool], tuple[float, bool]],
+) -> TaskKernels:
     """Makes the kernels of a task from its parts.
 
     Parts get views of a lane's row: `begin(state, seed)`, `observe(state, obs)`, and
@@ -98,7 +106,7 @@ def draw(out: Array, seed: int, low: float, high: float) -> None:
 
 
 @kernel_part
-def squared(x: Any) -> Any:
+def squared(x: Number) -> Number:
     """Returns `x**2` as numpy's numbers do: by the mathematics library, which now and then rounds unlike `x * x`."""
     # A compiler that could see the exponent would multiply instead; it may not assume that x - x is zero.
     return math.pow(x, x - x + np.float32(2.0))

@@ -8,15 +8,16 @@ double; a motor at its limit is a Python number, which takes the precision of wh
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.compiled.kernel import kernel_part
+from quintain.compiled.runtime.kernel import kernel_part
 from quintain.envs.native.lanes import draw, first_impossible_number, task_kernels
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Record
     from quintain.typing import Array
 
 
@@ -32,14 +33,14 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: Array, p: Any, is_first: bool) -> tuple[float, bool]:
+def _move(state: Array, action: Array, p: Record, is_first: bool) -> tuple[float, bool]:
     is_there = _roll(state, action[0], p, np.float64) if is_first else _roll(state, action[0], p, np.float32)
     used = np.float64(action[0]) * np.float64(action[0])
     return (100.0 if is_there else 0.0) - used * 0.1, is_there
 
 
 @kernel_part
-def _roll(state: Array, wanted: Any, p: Any, number: Any) -> bool:
+def _roll(state: Array, wanted: np.float32, p: Record, number: type[np.float32 | np.float64]) -> bool:
     """Moves the car in the precision that `number` is; `wanted` is a single."""
     position, velocity = number(state[0]), number(state[1])
     slope = 0.0025 * math.cos(np.float64(number(3.0) * position))
@@ -60,7 +61,7 @@ def _roll(state: Array, wanted: Any, p: Any, number: Any) -> bool:
 
 
 @kernel_part
-def _push(wanted: Any, slope: float, p: Any) -> float:
+def _push(wanted: np.float32, slope: float, p: Record) -> float:
     """Returns what motor and slope add to the velocity."""
     if wanted < np.float32(p.min_action):
         return float(p.min_action * p.power - slope)

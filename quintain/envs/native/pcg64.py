@@ -7,14 +7,17 @@ Space-Efficient Statistically Good Algorithms for Random Number Generation", 201
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from quintain.compiled.kernel import kernel_part
+from quintain.compiled.runtime.kernel import kernel_part
 
 if TYPE_CHECKING:
     from quintain.typing import Array
+
+Word: TypeAlias = np.uint64
+"""64 bits, or 32 of them in use."""
 
 # Every constant is a uint64: numba makes a float of a uint64 and a signed integer.
 _0, _1, _11, _16, _32, _58, _63, _64 = (np.uint64(n) for n in (0, 1, 11, 16, 32, 58, 63, 64))
@@ -28,7 +31,7 @@ _STEP = 1.0 / 9007199254740992.0
 
 
 @kernel_part
-def fill_uniform(out: Array, seed: Any) -> None:
+def fill_uniform(out: Array, seed: int) -> None:
     """Fills `out` with the first numbers in [0, 1) of numpy's generator of a seed below 2**32."""
     words = _seed_words(np.uint64(seed))
     increment_high, increment_low = (words[2] << _1) | (words[3] >> _63), (words[3] << _1) | _1
@@ -41,7 +44,7 @@ def fill_uniform(out: Array, seed: Any) -> None:
 
 
 @kernel_part
-def _seed_words(seed: Any) -> Any:
+def _seed_words(seed: Word) -> tuple[Word, Word, Word, Word]:
     """Spreads a seed over four words of 64 bits, as `SeedSequence(seed).generate_state(4, uint64)` does."""
     a, constant = _hash(seed, _SPREAD_FIRST, _SPREAD_NEXT)
     b, constant = _hash(_0, constant, _SPREAD_NEXT)
@@ -67,7 +70,7 @@ def _seed_words(seed: Any) -> Any:
 
 
 @kernel_part
-def _mix(target: Any, source: Any, constant: Any) -> Any:
+def _mix(target: Word, source: Word, constant: Word) -> tuple[Word, Word]:
     """Stirs a word of the pool into another; returns that and the constant for the next one."""
     value, following = _hash(source, constant, _SPREAD_NEXT)
     mixed = (_MIX_LEFT * target - _MIX_RIGHT * value) & _LOW
@@ -75,7 +78,7 @@ def _mix(target: Any, source: Any, constant: Any) -> Any:
 
 
 @kernel_part
-def _word(low: Any, high: Any, constant: Any) -> Any:
+def _word(low: Word, high: Word, constant: Word) -> tuple[Word, Word]:
     """Takes 64 bits from two words of the pool; returns them and the constant for the next ones."""
     first, constant = _hash(low, constant, _TAKE_NEXT)
     second, constant = _hash(high, constant, _TAKE_NEXT)
@@ -83,7 +86,7 @@ def _word(low: Any, high: Any, constant: Any) -> Any:
 
 
 @kernel_part
-def _hash(value: Any, constant: Any, multiplier: Any) -> Any:
+def _hash(value: Word, constant: Word, multiplier: Word) -> tuple[Word, Word]:
     """Scrambles a 32-bit word; returns it and the constant for the next one."""
     following = (constant * multiplier) & _LOW
     product = ((value ^ constant) * following) & _LOW
@@ -91,7 +94,7 @@ def _hash(value: Any, constant: Any, multiplier: Any) -> Any:
 
 
 @kernel_part
-def _advance(high: Any, low: Any, increment_high: Any, increment_low: Any) -> Any:
+def _advance(high: Word, low: Word, increment_high: Word, increment_low: Word) -> tuple[Word, Word]:
     """Multiplies the 128-bit state and adds the increment."""
     times_high, times_low = _MULTIPLIER
     product_high, product_low = _product(low, times_low)
@@ -100,7 +103,7 @@ def _advance(high: Any, low: Any, increment_high: Any, increment_low: Any) -> An
 
 
 @kernel_part
-def _product(a: Any, b: Any) -> Any:
+def _product(a: Word, b: Word) -> tuple[Word, Word]:
     """Multiplies two words of 64 bits to one of 128, by halves."""
     a_high, a_low, b_high, b_low = a >> _32, a & _LOW, b >> _32, b & _LOW
     low = a_low * b_low
@@ -110,13 +113,13 @@ def _product(a: Any, b: Any) -> Any:
 
 
 @kernel_part
-def _add(high: Any, low: Any, other_high: Any, other_low: Any) -> Any:
+def _add(high: Word, low: Word, other_high: Word, other_low: Word) -> tuple[Word, Word]:
     total = low + other_low
     return high + other_high + (_1 if total < low else _0), total
 
 
 @kernel_part
-def _fold(high: Any, low: Any) -> Any:
+def _fold(high: Word, low: Word) -> Word:
     """Turns the state into 64 random bits: both halves together, rotated by the state's highest bits."""
     word, turn = high ^ low, high >> _58
     return (word >> turn) | (word << ((_64 - turn) & _63))

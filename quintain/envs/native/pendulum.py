@@ -7,16 +7,17 @@ A torque is a single, and what is computed of it alone is one too.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.compiled.kernel import kernel_part
+from quintain.compiled.runtime.kernel import kernel_part
 from quintain.envs.native.lanes import first_impossible_number, squared, task_kernels
 from quintain.envs.native.pcg64 import fill_uniform
 from quintain.envs.native.task import Task, bounded
 
 if TYPE_CHECKING:
+    from quintain.envs.native.task import Record
     from quintain.typing import Array
 
 
@@ -32,7 +33,7 @@ def _observe(state: Array, obs: Array) -> None:
 
 
 @kernel_part
-def _move(state: Array, action: Array, p: Any, _: bool) -> tuple[float, bool]:
+def _move(state: Array, action: Array, p: Record, _: bool) -> tuple[float, bool]:
     angle, speed = state[0], state[1]
     torque = min(max(action[0], np.float32(-p.max_torque)), np.float32(p.max_torque))
     from_top = (angle + math.pi) % (2 * math.pi) - math.pi

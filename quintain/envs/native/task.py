@@ -13,7 +13,7 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec
 from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
-    from quintain.compiled.kernel import Kernel
+    from quintain.compiled.runtime.kernel import Kernel
     from quintain.typing import Array
 
 Parameter: TypeAlias = float | bool | tuple[str, ...]
@@ -22,6 +22,12 @@ Parameter: TypeAlias = float | bool | tuple[str, ...]
 if TYPE_CHECKING:
     Lanes: TypeAlias = tuple[Array, Array, Array, Array, int]
     """State, age, seed of the next episode and parameters of each lane [N, ...], and the time limit of episodes."""
+    LaneAction: TypeAlias = Any
+    """The action of one lane as its kernel takes it: an int, or a row of numbers."""
+    Number: TypeAlias = Any
+    """A number in the precision of what it is computed from, which stubs cannot say: numba has rules of its own."""
+    Record: TypeAlias = Any
+    """The parameters of one lane by name, as a kernel reads them: one number for each attribute."""
     Outcome: TypeAlias = tuple[Array, Array, Array, Array, Array]
     """Where a step writes obs, final_obs, reward, terminated and truncated [N, ...]."""
 
@@ -54,7 +60,7 @@ class Task:
         return BehaviorSpec(self.obs, self.action)
 
     @property
-    def record(self) -> np.dtype[Any]:
+    def record(self) -> np.dtype[np.void]:
         """The parameters of one lane by name, as kernels read them."""
         return np.dtype([(name, np.float64) for name in self.parameters])
 
@@ -67,7 +73,7 @@ class Task:
         hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known)}"
         raise SettingsError(f'unknown parameter "{name}" of a native environment; {hint}', code="E0203")
 
-    def number(self, name: str, value: Any) -> float:
+    def number(self, name: str, value: float | str) -> float:
         """Turns what a user wrote for a parameter into the number that kernels read."""
         default = self.parameters[name]
         if isinstance(default, tuple) and value in default:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from quintain.core.rng import Rng
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
 from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.tasks import ball_and_gates
 from quintain.envs.settings import AgentsSettings, SamplerSettings
 from quintain.errors import EnvError
-from quintain.rng import Rng
 from tests.envs.agents.toy import Faulty, Toy
 
 HERE = "tests.envs.agents.toy"

@@ -114,6 +114,7 @@ def test_masks_say_what_is_allowed(mask: Any) -> None:
         ({"obs": [[[1.0, 2.0]]]}, r"obs of shape \(1, 2\), expected \(2, 2\)"),
         ({"obs": []}, "0 observations with decision steps, declared 1"),
         ({"obs": [[["a", "b"], ["c", "d"]]]}, "no array of numbers"),
+        ({"obs": [np.array([[1.0, 2.0], [3.0, 4.0]], object)]}, "no array of numbers"),
         ({"reward": [1.0]}, "1 of reward for 2 agents"),
         ({"reward": None}, "steps without reward"),
         ({"agent_id": [4, 4]}, "name an agent twice: 4"),
@@ -126,6 +127,13 @@ def test_what_was_not_declared_is_refused_with_a_sentence(changes: dict[str, Any
         boundary().decisions(steps(**changes))
     assert caught.value.code == "E0511"
     assert "'Ball'" in caught.value.message
+
+
+@pytest.mark.parametrize("interrupted", [["false", "false"], [0.5, 1.0], [None, True], [2, 0]])
+def test_ends_that_are_no_truth_values_are_refused(interrupted: Any) -> None:
+    with pytest.raises(EnvError, match=r"returned interrupted as .*, expected True or False") as caught:
+        boundary().ends(steps(interrupted=interrupted))
+    assert caught.value.code == "E0511"
 
 
 @pytest.mark.parametrize(

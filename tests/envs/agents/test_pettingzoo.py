@@ -11,7 +11,7 @@ from gymnasium import spaces
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.game_spaces import Actions, Observations
 from quintain.envs.agents.pettingzoo import AecAgents, ParallelAgents, adapted
-from quintain.errors import SpecMismatch
+from quintain.errors import EnvError, SpecMismatch
 from tests.envs.agents.games import Meeting, Nim
 from tests.envs.agents.toy import Toy
 
@@ -158,3 +158,20 @@ def test_structured_observations_have_an_array_for_each_leaf() -> None:
     assert [spec.shape for spec in observed.specs] == [(2,), (2,), (3,)]
     read = observed.read({"a": np.array([0.5, -0.5]), "b": (1, 0)})
     assert [array.tolist() for array in read] == [[0.5, -0.5], [0.0, 1.0], [1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("value", ["false", np.array([False]), None])
+def test_ends_of_a_game_that_are_no_truth_values_are_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    game = Meeting(length=2)
+    env = AgentEnv([adapted(game, 7)])
+    for name in ("walker", "judge"):
+        env.read(name)
+    step = game.step
+
+    def twisted(actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        seen, rewards, terminated, truncated, infos = step(actions)
+        return seen, rewards, {**terminated, "judge": value}, truncated, infos
+
+    monkeypatch.setattr(game, "step", twisted)
+    with pytest.raises(EnvError, match=r"'judge'.* step\(\) returned terminated as .*, expected True or False"):
+        act(env, {"walker": [[-1.0], [1.0]]}, {"judge": [[1]]})

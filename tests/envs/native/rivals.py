@@ -11,11 +11,11 @@ import gymnasium
 import numpy as np
 import torch
 
+from quintain.core.rng import Rng
 from quintain.data.spec import DiscreteSpec
-from quintain.envs.gymnasium_lanes import LaneEnv
+from quintain.envs.gym.lanes import LaneEnv
 from quintain.envs.native.env import NativeEnv
 from quintain.envs.settings import NativeSettings
-from quintain.rng import Rng
 
 NAMES = ["Acrobot-v1", "CartPole-v0", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 SPEEDS = {"Acrobot-v1": 5, "MountainCar-v0": 1, "MountainCarContinuous-v0": 1}

@@ -1,5 +1,5 @@
 """Names of ML-Agents' `mlagents.trainers.policy.checkpoint_manager`."""
 
-from quintain.services.model_checkpoints import ModelCheckpoint, ModelCheckpointManager
+from quintain.behaviors.model_checkpoints import ModelCheckpoint, ModelCheckpointManager
 
 __all__ = ["ModelCheckpoint", "ModelCheckpointManager"]

@@ -1,0 +1,89 @@
+"""Plugs kernels into a policy and its algorithm. The composition root calls this once for each pair that it makes.
+
+A policy or an algorithm that is made by hand works by torch's own operations until it is accelerated. Neither knows
+kernels: each has a hook (`Policy.accelerator`, `PPO.accelerator`, `SAC.accelerator`, `Optimizer.kernel`,
+`Algorithm.generalized_advantages`) that is filled here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quintain.algorithms.settings import PPOSettings, SACSettings
+from quintain.compiled.acting import CompiledActing
+from quintain.compiled.kernels.act import act
+from quintain.compiled.kernels.adam import descend
+from quintain.compiled.kernels.memory import remember
+from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain
+from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.soft_actor import SoftActor
+
+if TYPE_CHECKING:
+    from quintain.algorithms.base import Algorithm
+    from quintain.compiled.runtime.kernel import Kernel
+    from quintain.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class Half:
+    """Acting or learning: compiled, or the reason why it is left to torch."""
+
+    fallback_reason: str = ""
+    """Empty where kernels took it over."""
+    kernel: Kernel[..., float | None] | None = None
+    """A kernel that every such half calls: where an earlier start has compiled it, this one need not."""
+
+    @property
+    def path(self) -> str:
+        """The half in a word, as manifests have it."""
+        return f"plain: {self.fallback_reason}" if self.fallback_reason else "compiled"
+
+
+@dataclass(frozen=True)
+class Accelerated:
+    """What kernels do of a policy's acting and an algorithm's learning."""
+
+    acting: Half = Half("it was not accelerated")
+    learning: Half = Half("it was not accelerated")
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return {"acting": self.acting.path, "learning": self.learning.path}
+
+
+def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerated:
+    """Lets kernels act for a policy, and learn for its algorithm if one is given, where settings and spaces allow it.
+
+    Called when weights, device and number of values are final. Kernels that the settings ask for and that cannot be are
+    refused (E0251).
+    """
+    acting = _accelerate_acting(policy)
+    if algorithm is None:
+        return Accelerated(acting, Half("there is no algorithm"))
+    reason = _accelerate_learning(algorithm, acting.fallback_reason)
+    return Accelerated(acting, Half(reason) if reason else Half(kernel=descend))
+
+
+def _accelerate_acting(policy: Policy) -> Half:
+    policy.accelerator = None
+    if not isinstance(policy, ActorCritic | SoftActor):
+        return Half("this policy has no kernels")
+    if reason := why_acting_is_plain(policy):
+        return Half(reason)
+    policy.accelerator = CompiledActing(policy)
+    return Half(kernel=remember if policy.state_size else act)
+
+
+def _accelerate_learning(algorithm: Algorithm, acting_reason: str) -> str:
+    """Returns why learning is left to torch; nothing if kernels took it over."""
+    # Each is loaded only where it may be used: SAC's modules are no part of a run of PPO.
+    if isinstance(algorithm.settings, PPOSettings):
+        from quintain.compiled.learning import accelerate_ppo
+
+        return accelerate_ppo(algorithm, acting_reason)
+    if isinstance(algorithm.settings, SACSettings):
+        from quintain.compiled.soft_learning import accelerate_sac
+
+        return accelerate_sac(algorithm)
+    return NO_LEARNING_KERNELS

@@ -1,0 +1,162 @@
+"""From a policy to the tables that kernels read: where its parameters and outputs are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from quintain.compiled.kernels.tables import (
+    ACTIVATIONS,
+    CELLS,
+    CHANNELS,
+    FILTER_HEIGHT,
+    FILTER_WIDTH,
+    FIRST_OUTPUT,
+    HEIGHT,
+    NUM_FILTERS,
+    NUM_INPUTS,
+    NUM_OUTPUTS,
+    STRIDE,
+    WIDTH,
+    MemoryTables,
+    PolicyTables,
+)
+from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.encoders import ImageEncoder
+from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from quintain.policies.joint_head import JointHead
+from quintain.policies.networks import Mlp
+
+if TYPE_CHECKING:
+    from quintain.policies.soft_actor import SoftActor
+    from quintain.typing import Array
+
+    KernelPolicy: TypeAlias = ActorCritic | SoftActor
+    """A policy that kernels can act for."""
+
+MAX_TILE = 256
+"""Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
+_VECTOR = 16
+
+
+def tables_of(policy: KernelPolicy) -> PolicyTables:
+    """Returns the tables of a policy whose parameters lie one after the other in flat memory."""
+    places = _places(policy)
+    critic = policy.critic if isinstance(policy, ActorCritic) and policy.has_values else None
+    choices, numbers = _head_table(policy.head, places)
+    return PolicyTables(
+        actor=_layer_table(policy.actor, places),
+        critic=np.zeros((0, 6), np.int64) if critic is None else _layer_table(critic, places),
+        activation=ACTIVATIONS.index(policy.settings.activation),
+        choices=choices,
+        numbers=numbers,
+        has_state_std=policy.settings.state_dependent_std,
+        is_squashed=policy.settings.squash_actions,
+        initial_log_std=policy.settings.initial_log_std,
+    )
+
+
+def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
+    """Returns the tables of the memories of a policy, in the order of its state; nothing if it has none."""
+    places, memories = _places(policy), policy.memories
+    if not memories:
+        return None
+    rows, column = [], 0
+    for memory in memories:
+        parts = (memory.input_weight, memory.state_weight, memory.input_bias, memory.state_bias)
+        num_gates, num_features = memory.input_weight.shape
+        rows.append((*(places[id(part)] for part in parts), num_features, memory.size, num_gates, column))
+        column += memory.state_size
+    return MemoryTables(CELLS.index(memories[0].kind), np.array(rows, np.int64))
+
+
+def image_table_of(policy: KernelPolicy, image: ImageEncoder) -> Array:
+    """Returns the table of the layers that an image goes through."""
+    places = _places(policy)
+    rows, (channels, height, width) = [], image.shape
+    for layer in image.weighted:
+        assert layer.bias is not None
+        kernel, stride = (height, width), 1
+        if isinstance(layer, nn.Conv2d):
+            kernel, stride = (layer.kernel_size[0], layer.kernel_size[1]), layer.stride[0]
+        where = (places[id(layer.weight)], places[id(layer.bias)])
+        rows.append((*where, channels, height, width, *kernel, stride, len(layer.weight)))
+        channels = len(layer.weight)
+        height, width = (height - kernel[0]) // stride + 1, (width - kernel[1]) // stride + 1
+    return np.array(rows, np.int64)
+
+
+def widest_image(layers: Array) -> int:
+    """Returns how many numbers the largest input, set of patches or output of an image's layers has."""
+    channels, height, width = layers[:, CHANNELS], layers[:, HEIGHT], layers[:, WIDTH]
+    tall, wide, stride = layers[:, FILTER_HEIGHT], layers[:, FILTER_WIDTH], layers[:, STRIDE]
+    num_patches = ((height - tall) // stride + 1) * ((width - wide) // stride + 1)
+    sizes = (channels * height * width, num_patches * channels * tall * wide, num_patches * layers[:, NUM_FILTERS])
+    return int(np.max(sizes))
+
+
+def _places(policy: KernelPolicy) -> dict[int, int]:
+    """Returns where each parameter begins in flat memory."""
+    sizes = [parameter.numel() for parameter in policy.parameters()]
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    return {id(parameter): start for parameter, start in zip(policy.parameters(), starts, strict=True)}
+
+
+def num_units(tables: PolicyTables) -> int:
+    """Returns how many features and outputs the larger network has in all its layers."""
+    return max(int(layers[-1, FIRST_OUTPUT] + layers[-1, NUM_OUTPUTS]) for layers in _networks(tables))
+
+
+def widest_layer(tables: PolicyTables) -> int:
+    return max(int(layers[:, [NUM_INPUTS, NUM_OUTPUTS]].max()) for layers in _networks(tables))
+
+
+def num_outputs(tables: PolicyTables) -> int:
+    return max(int(layers[-1, NUM_OUTPUTS]) for layers in _networks(tables))
+
+
+def tile_size(num_rows: int) -> int:
+    """Returns how many rows go through a network at once: tiles of equal size, so that few columns stay empty."""
+    num_tiles = max(1, -(-num_rows // MAX_TILE))
+    size = -(-num_rows // num_tiles)
+    return size + -size % _VECTOR
+
+
+def aligned_zeros(*shape: int) -> Array:
+    """Makes memory for kernels to work in: it begins with a cache line, or every vector would lie across two."""
+    zeros: Array = torch.zeros(shape).numpy()
+    return zeros
+
+
+def _networks(tables: PolicyTables) -> list[Array]:
+    return [layers for layers in (tables.actor, tables.critic) if len(layers)]
+
+
+def _layer_table(network: Mlp, places: dict[int, int]) -> Array:
+    rows, unit = [], 0
+    for weight, bias in network.weights_and_biases:
+        num_outputs, num_inputs = weight.shape
+        rows.append((places[id(weight)], places[id(bias)], num_inputs, num_outputs, unit, unit + num_inputs))
+        unit += num_inputs
+    return np.array(rows, np.int64)
+
+
+def _head_table(head: JointHead, places: dict[int, int]) -> tuple[Array, Array]:
+    """Returns one row for each choice and one for each number, in the order of the action's leaves."""
+    choices: list[tuple[int, int, int]] = []
+    numbers: list[tuple[int, int]] = []
+    output = allowed = 0
+    for part in head.parts:
+        if isinstance(part, CategoricalHead | MultiCategoricalHead):
+            for size in [part.num_choices] if isinstance(part, CategoricalHead) else part.nvec:
+                choices.append((output, size, allowed))
+                output, allowed = output + size, allowed + size
+        else:
+            assert isinstance(part, GaussianHead)
+            log_std = output + part.spec.size if part.has_state_std else places[id(part.log_std)]
+            numbers += [(output + i, log_std + i) for i in range(part.spec.size)]
+            output += part.output_size
+    return np.array(choices, np.int64).reshape(-1, 3), np.array(numbers, np.int64).reshape(-1, 2)

@@ -1,0 +1,89 @@
+"""Says what kernels take over, and why not the rest: decided by settings and spaces alone, never by measured time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quintain.compiled.runtime.kernel import why_unavailable
+from quintain.errors import SettingsError
+from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.actor_only import ActorOnly
+from quintain.policies.heads import GaussianHead
+from quintain.policies.networks import Mlp
+from quintain.policies.settings import SoftActorSettings
+
+if TYPE_CHECKING:
+    from quintain.algorithms.ppo import PPO
+    from quintain.algorithms.sac import SAC
+    from quintain.compiled.policy_tables import KernelPolicy
+
+NO_LEARNING_KERNELS = "this algorithm has no kernels"
+
+MAX_WEIGHTS = 250_000
+"""Weights beside images up to which kernels are chosen by themselves; beyond, torch's products are as fast."""
+
+
+def why_acting_is_plain(policy: KernelPolicy) -> str:
+    """Returns why a policy acts by torch's own operations; nothing if kernels can act for it.
+
+    Kernels that were asked for and cannot be are refused.
+    """
+    if policy.settings.compiled is False:
+        return "policy.compiled is off"
+    obstacle = _obstacle(policy)
+    if obstacle and policy.settings.compiled:
+        raise SettingsError(f"policy.compiled cannot be on: {obstacle}. Leave it out", code="E0251")
+    images = [image for encoder in dict.fromkeys(policy.encoders) for image in encoder.named_images.values()]
+    num_seeing = sum(parameter.numel() for image in images for parameter in image.parameters())
+    num_weights = sum(parameter.numel() for parameter in policy.parameters()) - num_seeing
+    if not obstacle and policy.settings.compiled is None and num_weights > MAX_WEIGHTS:
+        return f"{num_weights:,} weights are as fast without kernels; policy.compiled=true asks for them"
+    return obstacle
+
+
+def _obstacle(policy: KernelPolicy) -> str:
+    if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
+        return f"kernels do not know what {type(policy).__name__} changes"
+    if policy.num_values > 1:
+        return "there is no kernel for algorithm.reward_streams averaged with several reward signals"
+    if policy.state_size and isinstance(policy.settings, SoftActorSettings):
+        return "there is no kernel for policy.memory of a soft_actor"
+    if policy.device.type != "cpu":
+        return f"kernels run on the CPU, and the policy is on {policy.device}"
+    return why_unavailable()
+
+
+def why_ppo_is_plain(algorithm: PPO, *, is_changed: bool, acting_reason: str) -> str:
+    """Returns why PPO learns by torch's own operations; nothing if kernels can take its steps."""
+    settings, policy = algorithm.settings, algorithm.policy
+    if is_changed:
+        return f"kernels do not know what {type(algorithm).__name__} changes"
+    if acting_reason:
+        return acting_reason
+    if isinstance(policy, ActorOnly):
+        return "there is no kernel for a policy without a critic"
+    if isinstance(policy, ActorCritic) and any(encoder.image_names for encoder in policy.encoders):
+        return "there is no kernel for convolutions; policy.image_encoder=flatten would do without them"
+    if settings.use_symmetry:
+        return "there is no kernel for algorithm.use_symmetry"
+    if settings.micro_batch_size is not None:
+        return "there is no kernel for algorithm.micro_batch_size, which kernels do not need"
+    return ""
+
+
+def why_sac_is_plain(algorithm: SAC, *, is_changed: bool) -> str:
+    """Returns why SAC leaves its gradients to autograd; nothing if they can be written out."""
+    policy = algorithm.policy
+    if policy.state_size:
+        return "gradients are not written out for policy.memory"
+    if is_changed or not policy.fits_kernels:
+        return f"gradients are not written out for what {type(algorithm if is_changed else policy).__name__} changes"
+    if policy.settings.compiled is False:
+        return "policy.compiled is off"
+    if len(policy.head.parts) > 1 or not isinstance(policy.head.parts[0], GaussianHead):
+        return "gradients are not written out for actions other than one array of numbers"
+    if len(policy.encoder.images) or len(algorithm.critics.encoder.images):
+        return "gradients are not written out for convolutions; policy.image_encoder=flatten would do without them"
+    if policy.device.type != "cpu":
+        return f"gradients are written out for the CPU, and the policy is on {policy.device}"
+    return why_unavailable()

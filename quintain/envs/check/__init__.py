@@ -1,0 +1,1 @@
+"""The environment checker: interface, side effects, statistics."""

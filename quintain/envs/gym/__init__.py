@@ -1,0 +1,1 @@
+"""Gymnasium environments as lanes: single environments, vector environments, EnvPool."""

@@ -1,0 +1,71 @@
+"""Functions that make one Gymnasium environment: by id, or by module:Name of a class or factory."""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING
+
+import gymnasium
+
+from quintain.core.registry import import_part
+from quintain.envs.hosts.lane_host import EnvFactory
+from quintain.envs.settings import GymSettings
+from quintain.errors import SettingsError
+
+if TYPE_CHECKING:
+    from quintain.envs.gym.protocols import GymEnv
+    from quintain.typing import Keyword
+
+
+def made_alone(name: str, factory: EnvFactory) -> GymEnv:
+    """Makes one environment, and refuses a vector of them."""
+    env = factory()
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        env.close()
+        raise SettingsError(
+            f"env factory {name!r} made a vector environment; a factory makes one lane. Pass what it makes"
+        )
+    return env
+
+
+def factory_of(settings: GymSettings) -> EnvFactory:
+    """Returns what makes the environments that settings name."""
+    if ":" in settings.id:
+        return partial(_checked_instance, settings)
+    require_registered(settings.id)
+    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    return partial(_made, settings.id, **limit, **settings.kwargs)
+
+
+def _made(env_id: str, /, **kwargs: Keyword) -> GymEnv:
+    """Makes a registered environment without what watches over its callers in every step."""
+    spec = copy(gymnasium.spec(env_id))
+    # A lane is always reset before it is stepped, and our own checks run on every step; Gymnasium's checker would cost
+    # as much as a small environment.
+    spec.order_enforce = False
+    return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+
+def _checked_instance(settings: GymSettings) -> GymEnv:
+    """Makes one environment from user code, and lets a time limit apply to it as to a registered one."""
+    env: GymEnv = import_part("env", settings.id)(**settings.kwargs)
+    if isinstance(env, gymnasium.Env) and settings.max_episode_steps is not None:
+        return gymnasium.wrappers.TimeLimit(env, settings.max_episode_steps)
+    return env
+
+
+def require_registered(env_id: str) -> None:
+    """Refuses an id that Gymnasium does not know, with the nearest it does."""
+    if env_id in gymnasium.registry:
+        return
+    known = list(gymnasium.registry)
+    by_lower = {re.sub(r"\W", "", name).lower(): name for name in known}
+    near = get_close_matches(re.sub(r"\W", "", env_id).lower(), by_lower, n=1, cutoff=0.5)
+    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "Is the package that registers it installed?"
+    raise SettingsError(
+        f'unknown env "{env_id}": it is not registered with Gymnasium; {hint} Your own code is module:Name',
+        code="E0204",
+    )

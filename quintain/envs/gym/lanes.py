@@ -1,0 +1,345 @@
+"""Gymnasium environments as lanes: by id, class, factory or instance, stepped in this process or by workers.
+
+Each lane is reset with a seed that is a function of (seed, lane, episode, incarnation), so a lane's episodes do not
+depend on its neighbours or on where they run, and a resumed run can rebuild the middle of an episode by replaying the
+actions since its reset. An incarnation is one try at an episode: a lane whose environment broke begins it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from quintain.core.state import MOST_COUNTED, require_shapes, require_within
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, flatten
+from quintain.envs.action_checks import ActionChecks
+from quintain.envs.base import Env, StepResult
+from quintain.envs.gym.masks import MaskSource, offered
+from quintain.envs.hosts.action_log import ActionLog
+from quintain.envs.hosts.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
+from quintain.envs.hosts.lane_host import EnvFactory, HostOptions, LaneHost
+from quintain.envs.hosts.lane_rows import LaneRows
+from quintain.envs.parameters import LaneParameters, ParameterLog, Parameters, lane_rows
+from quintain.errors import EnvError
+
+if TYPE_CHECKING:
+    from quintain.core.rng import Rng
+    from quintain.envs.gym.protocols import GymEnv
+    from quintain.typing import Action, Array, LaneIds, LaneMask, Mirror, Observation, State
+
+
+class Crew(Protocol):
+    """Hosts the lanes' environments somewhere; what it does to a lane stands in the rows afterwards."""
+
+    spec: BehaviorSpec
+    rows: LaneRows
+    notes: tuple[str, ...]
+    mask_source: MaskSource
+
+    def reset(self, lanes: Sequence[int]) -> list[LaneFault]: ...
+    def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]: ...
+    def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]: ...
+    def set_parameters(self, values: LaneParameters) -> list[LaneFault]: ...
+    def require_parameters(self, names: Sequence[str]) -> list[LaneFault]: ...
+    def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]: ...
+    def forget_first_reset(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class LaneEnv(Env):
+    """Steps N Gymnasium environments, one per lane."""
+
+    def __init__(
+        self,
+        name: str,
+        factories: Sequence[EnvFactory],
+        rng: Rng,
+        *,
+        group_size: int = 1,
+        encode_text: bool = False,
+        first_lane: int = 0,
+        faults: FaultKeeper | None = None,
+    ) -> None:
+        numbered = dict(enumerate(factories))
+        options = HostOptions(group_size, encode_text, first_lane)
+        host = LaneHost(name, numbered, rng, options)
+        host.create()
+        spec = host.describe()
+        host.attach(spec, LaneRows(spec, len(factories)), host.mask_source)
+        self.host = host
+        self._install(name, host, rng, options, faults)
+
+    def _install(self, name: str, crew: Crew, rng: Rng, options: HostOptions, faults: FaultKeeper | None) -> None:
+        self.name = name
+        self.crew = crew
+        self.num_lanes = num_lanes = len(crew.rows.episode)
+        self.group_size = options.group_size
+        self.first_lane = options.first_lane
+        self.faults = faults or FaultKeeper()
+        # Training and evaluation share one budget keeper, and each has a lane 0.
+        self.team = rng.path
+        self.spec = crew.spec
+        self.notes = crew.notes
+        self.mask_source = crew.mask_source
+        rows = self.rows = crew.rows
+        rows.episode.fill(-1)
+        self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask
+        self.episode, self.incarnation = rows.episode, rows.incarnation
+        self.action_checks = ActionChecks(self.spec, num_lanes, options.first_lane)
+        self.action_log = ActionLog(num_lanes, self.action_checks.leaves)
+        self.parameter_log = ParameterLog(num_lanes)
+        self.every_lane = list(range(num_lanes))
+        self.down: Array = np.zeros(num_lanes, dtype=np.bool_)
+        self.aborted: Array = np.zeros(num_lanes, dtype=np.bool_)
+        self.drift = ""
+        self.num_steps = 0
+        """Since it was made: by these, failures are counted."""
+
+    @property
+    def envs(self) -> list[GymEnv]:
+        """The environments themselves, where they are in this process."""
+        return list(self.host.envs.values())
+
+    def be_watched(self) -> None:
+        self.host.is_watched = True
+
+    @property
+    def pulse(self) -> int:
+        return int(self.rows.marks.sum())
+
+    def reset(self, lanes: LaneMask | None = None) -> Observation:
+        wanted = self.every_lane if lanes is None else np.flatnonzero(np.asarray(lanes)).tolist()
+        if lanes is None:
+            # Lanes of a group may have played different numbers of episodes; from here on they begin alike.
+            latest = self.episode.reshape(-1, self.group_size).max(axis=1)
+            self.episode[:] = np.repeat(latest, self.group_size) + 1
+        else:
+            self.episode[wanted] += 1
+        self.incarnation[wanted] = 0
+        self._start_episodes(wanted)
+        faults = self.crew.reset([lane for lane in wanted if not self.down[lane]])
+        faults += self._restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
+        self.down[wanted] = False
+        self._take_down(faults, num_aborted=0)
+        while self.down[wanted].any() and self.faults.spent is None:
+            self._bring_up()
+        return self.rows.obs_view
+
+    def action_mask(self) -> Array | None:
+        return self.mask
+
+    def step(self, action: Action) -> StepResult:
+        return self._conclude(self.crew.step(self._choose(action)))
+
+    def _choose(self, action: Action) -> list[int]:
+        """Puts the actions where the lanes read them; returns the lanes that can be stepped."""
+        rows = self.rows
+        chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
+        for name, values in chosen.items():
+            self.action_checks.refuse_impossible(name, values, self.mask)
+            rows.action[name][...] = values
+        self.action_log.append(chosen)
+        return np.flatnonzero(~self.down).tolist() if _has_any(self.down) else self.every_lane
+
+    def _conclude(self, faults: Sequence[LaneFault]) -> StepResult:
+        """Follows the episodes after a step, and makes anew what broke in it."""
+        self.num_steps += 1
+        rows, was_down = self.rows, _has_any(self.down)
+        if was_down or faults:
+            self._abort(faults)
+        if _has_any(rows.terminated) or _has_any(rows.truncated):
+            ended = np.flatnonzero(rows.terminated | rows.truncated)
+            self.episode[ended] += 1
+            self.incarnation[ended] = 0
+            self._start_episodes(ended)
+        if was_down or faults:
+            self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
+            self._take_down(faults, num_aborted=None)
+            self._bring_up()
+            aborted: Array | None = self.aborted.copy()
+        else:
+            aborted = None
+            self.faults.succeeded(range(self.first_lane, self.first_lane + self.num_lanes), self.team)
+        return StepResult(
+            rows.obs_view,
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            rows.final_view,
+            action_mask=self.mask,
+            aborted=aborted,
+        )
+
+    @property
+    def mirror(self) -> Mirror | None:
+        found: Mirror | None = offered(self.envs[0], "mirror")
+        return found
+
+    def set_parameters(self, values: Parameters, lanes: LaneIds | None = None) -> None:
+        ids = self.every_lane if lanes is None else [int(lane) for lane in lanes]
+        chosen = dict(zip(ids, lane_rows(values, ids), strict=True))
+        # One that is down gets them when it is made anew.
+        self._set_parameters({lane: mine for lane, mine in chosen.items() if not self.down[lane]})
+        for lane, mine in chosen.items():
+            self.parameter_log.add(lane, int(self.action_log.length - self.action_log.start[lane]), mine)
+
+    def require_parameters(self, names: Sequence[str]) -> None:
+        self._lose(self.crew.require_parameters(names))
+
+    def _set_parameters(self, values: LaneParameters) -> None:
+        if changed := {lane: mine for lane, mine in values.items() if mine}:
+            self._lose(self.crew.set_parameters(changed))
+
+    def _lose(self, faults: Sequence[LaneFault]) -> None:
+        """Takes down lanes that were lost between two steps, in the middle of their episodes."""
+        for fault in faults:
+            self._take_down([fault], num_aborted=len(fault.lanes))
+
+    def render(self) -> Array | None:
+        try:
+            frame = self.envs[0].render()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0522") from error
+        return None if frame is None else np.asarray(frame)
+
+    @property
+    def frames_per_second(self) -> float:
+        return float((getattr(self.envs[0], "metadata", None) or {}).get("render_fps", 30))
+
+    def close(self) -> None:
+        self.crew.close()
+
+    @property
+    def exactness(self) -> str:
+        return f"statistical: {self.drift}" if self.drift else "exact"
+
+    def state_dict(self) -> State:
+        return {
+            "obs": {name: rows.copy() for name, rows in self.obs.items()},
+            "episode": self.episode.copy(),
+            "incarnation": self.incarnation.copy(),
+            "down": self.down.copy(),
+            "action_log": self.action_log.state_dict(),
+            "parameter_log": self.parameter_log.state_dict(),
+            # Only where there are any, because most runs have none.
+            **({"faults": counted} if (counted := self.faults.counted(*self._members)) else {}),
+        }
+
+    @property
+    def _members(self) -> tuple[range, str, int]:
+        """Who failures are counted for, and when now is."""
+        return range(self.first_lane, self.first_lane + self.num_lanes), self.team, self.num_steps
+
+    def load_state_dict(self, state: State) -> None:
+        """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
+        for name in ("obs", "episode", "incarnation", "down"):
+            require_shapes(name, state[name], getattr(self, name))
+        require_within("episode", state["episode"], -1, MOST_COUNTED)
+        require_within("incarnation", state["incarnation"], 0, MOST_COUNTED)
+        self.crew.forget_first_reset()
+        self.faults.recount(*self._members, state.get("faults", {}))
+        self.action_log.load_state_dict(state["action_log"])
+        self.parameter_log.load_state_dict(state["parameter_log"])
+        np.copyto(self.episode, state["episode"])
+        np.copyto(self.incarnation, state["incarnation"])
+        # What is down here stays down until it is made anew, whatever it was when the state was saved.
+        self.down |= np.asarray(state["down"])
+        up = np.flatnonzero(~self.down).tolist()
+        self._lose(self.crew.put_parameters_back({lane: self.parameter_log.before[lane] for lane in up}))
+        replayed = [lane for lane in up if self.episode[lane] >= 0 and not self.down[lane]]
+        broken = self._replay(replayed)
+        saved = {name: np.asarray(rows) for name, rows in state["obs"].items()}
+        drifted = [
+            lane
+            for lane in replayed
+            if lane not in broken and any(r[lane].tobytes() != saved[k][lane].tobytes() for k, r in self.obs.items())
+        ]
+        for name, rows in self.obs.items():
+            rows[self.down] = saved[name][self.down]
+        if drifted or broken:
+            self.drift = self._describe_drift(drifted, list(broken.values()))
+
+    def _describe_drift(self, drifted: Sequence[int], faults: Sequence[LaneFault]) -> str:
+        """Says why lanes are not where they were: what broke comes first, because it can be mended."""
+        if faults:
+            more = f" (and in {len(faults) - 1} more lanes)" if len(faults) > 1 else ""
+            return f"{faults[0].as_error().message}{more}, while its episode was replayed"
+        more = f" and {len(drifted) - 1} more" if len(drifted) > 1 else ""
+        return (
+            f"env {self.name!r} is not repeatable: replaying its seed and actions gave another observation in lane "
+            f"{self.first_lane + drifted[0]}{more}"
+        )
+
+    def begin_anew(self, played: Sequence[State]) -> Observation:
+        self.episode.fill(max(int(np.max(state["episode"])) for state in played))
+        return self.reset()
+
+    def _replay(self, lanes: Sequence[int]) -> dict[int, LaneFault]:
+        """Plays the actions since the last reset again; returns the lanes that broke, which are down now, and how."""
+        faults = self.crew.reset(lanes) if lanes else []
+        actions = {lane: self.action_log.since_reset(lane) for lane in lanes}
+        broken = {lane: fault for fault in faults for lane in fault.lanes}
+        for i in range(max(map(len, actions.values()), default=0)):
+            playing = [lane for lane in lanes if i < len(actions[lane]) and lane not in broken]
+            self._set_parameters({lane: self.parameter_log.at(lane, i) for lane in playing})
+            for lane in playing:
+                for name, value in actions[lane][i].items():
+                    self.rows.action[name][lane] = value
+            found = self.crew.step(playing, autoreset=False) if playing else []
+            broken |= {lane: fault for fault in found for lane in fault.lanes}
+            faults += found
+        whole = [lane for lane in lanes if lane not in broken]
+        self._set_parameters({lane: self.parameter_log.at(lane, len(actions[lane])) for lane in whole})
+        self._take_down(faults, num_aborted=None)
+        return broken
+
+    def _start_episodes(self, lanes: Sequence[int] | Array) -> None:
+        for lane in lanes:
+            self.action_log.start_episode(int(lane))
+            self.parameter_log.start_episode(int(lane))
+
+    def _abort(self, faults: Sequence[LaneFault]) -> None:
+        """Makes nothing of the step in lanes that were down or broke in it; what was learned before stays."""
+        np.copyto(self.aborted, self.down)
+        for fault in faults:
+            # A lane that broke in the reset after an end has truly ended its episode.
+            if fault.call == "step":
+                self.aborted[list(fault.lanes)] = True
+        for values in (self.rows.reward, self.rows.terminated, self.rows.truncated):
+            values[self.aborted] = 0
+        self._start_episodes(np.flatnonzero(self.aborted))
+
+    def _take_down(self, faults: Sequence[LaneFault], *, num_aborted: int | None) -> None:
+        for fault in faults:
+            self.down[list(fault.lanes)] = True
+        for fault in faults:
+            is_step = fault.call == "step"
+            cut = (len(fault.lanes) if is_step else 0) if num_aborted is None else num_aborted
+            if fault.code in CONTRACT_BREACHES and self.action_log.length <= 1:
+                # Broken from the start: making it anew would only say the same again.
+                raise fault.as_error() from fault.cause
+            self.faults.take(fault, self.team, step=self.num_steps, first_lane=self.first_lane, num_aborted=cut)
+
+    def _bring_up(self) -> None:
+        """Makes the environments of lanes that are down anew, once, and begins their episodes as a new incarnation."""
+        if self.faults.spent is not None or not self.down.any():
+            return
+        lanes = np.flatnonzero(self.down).tolist()
+        self.faults.wait_before_restart([self.first_lane + lane for lane in lanes], self.team)
+        self.incarnation[lanes] += 1
+        faults = self._restart(lanes)
+        self.down[lanes] = False
+        self._take_down(faults, num_aborted=0)
+        self.faults.whole_team_is_down(faults[0] if self.down.all() else None, self.team)
+
+    def _restart(self, lanes: Sequence[int]) -> list[LaneFault]:
+        return self.crew.restart(lanes, {lane: self.parameter_log.before[lane] for lane in lanes})
+
+
+def _has_any(flags: Array) -> bool:
+    # For the few lanes there are, faster than asking numpy.
+    return True in flags.tolist()

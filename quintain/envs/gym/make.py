@@ -1,0 +1,89 @@
+"""Every way to name a Gymnasium environment: an id, `module:Name`, a class, a factory, an instance."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import gymnasium
+
+from quintain.envs.base import Env
+from quintain.envs.gym.factories import factory_of, made_alone, require_registered
+from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.vector import VectorEnv
+from quintain.envs.hosts.hosting import Hosting
+from quintain.envs.hosts.recipes import Recipe
+from quintain.envs.hosts.workers import WorkerEnv
+from quintain.envs.settings import GymSettings
+from quintain.errors import EnvError, SettingsError
+
+if TYPE_CHECKING:
+    from quintain.core.rng import Rng
+    from quintain.envs.gym.protocols import GymEnv, GymVectorEnv
+    from quintain.envs.hosts.lane_host import EnvFactory
+    from quintain.typing import Action, Array, Keywords, Observation
+
+
+def gym_env(
+    settings: GymSettings, num_lanes: int, rng: Rng, first_lane: int = 0, hosting: Hosting | None = None
+) -> Env:
+    """Makes the environment that `{type: gym, id: ...}` names, or the lanes of it that begin at `first_lane`."""
+    hosting = hosting or Hosting()
+    encode_text = settings.text_observations == "encode"
+    if settings.vectorization == "native":
+        hosting.refuse_workers(f"vectorization: native of {settings.id} steps all its lanes itself")
+        vector = _make_vector(settings, num_lanes)
+        return VectorEnv(settings.id, vector, rng, encode_text=encode_text, first_lane=first_lane)
+    factory = factory_of(settings)
+    options: Keywords = {"group_size": settings.group_size, "encode_text": encode_text, "first_lane": first_lane}
+    options["faults"] = hosting.faults
+    if hosting.team is not None:
+        recipe = Recipe.from_settings(settings)
+        return WorkerEnv(settings.id, recipe, num_lanes, rng, hosting.team, **options)
+    return LaneEnv(settings.id, [factory] * num_lanes, rng, **options)
+
+
+def env_from_object(
+    slot: EnvFactory | GymEnv | gymnasium.vector.VectorEnv[Observation, Action, Array],
+    num_lanes: int,
+    rng: Rng,
+    *,
+    group_size: int = 1,
+    encode_text: bool = False,
+    first_lane: int = 0,
+    hosting: Hosting | None = None,
+) -> Env:
+    """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
+    hosting = hosting or Hosting()
+    name = getattr(slot, "__name__", type(slot).__name__)
+    if isinstance(slot, gymnasium.vector.VectorEnv):
+        hosting.refuse_workers("a vector environment steps all its lanes itself")
+        return VectorEnv(name, slot, rng, encode_text=encode_text, first_lane=first_lane)
+    if isinstance(slot, gymnasium.Env):
+        hosting.refuse_workers("an environment that exists already lives in this process; pass its class")
+        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text, first_lane=first_lane)
+    if callable(slot):
+        options: Keywords = {"group_size": group_size, "encode_text": encode_text, "first_lane": first_lane}
+        options["faults"] = hosting.faults
+        if hosting.team is not None:
+            return WorkerEnv(name, Recipe.from_object(slot), num_lanes, rng, hosting.team, **options)
+        return LaneEnv(name, [partial(made_alone, name, slot)] * num_lanes, rng, **options)
+    raise SettingsError(
+        f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
+    )
+
+
+def _make_vector(settings: GymSettings, num_lanes: int) -> GymVectorEnv:
+    require_registered(settings.id)
+    if gymnasium.spec(settings.id).vector_entry_point is None:
+        raise SettingsError(
+            f"env {settings.id!r} has no vector entry point of its own, so vectorization: native cannot be used. "
+            f"Set vectorization: lanes"
+        )
+    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    options: Keywords = {**limit, **settings.kwargs}
+    try:
+        return gymnasium.make_vec(settings.id, num_lanes, vectorization_mode="vector_entry_point", **options)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EnvError(f"env {settings.id!r} cannot be created: {reason}", code="E0505") from error

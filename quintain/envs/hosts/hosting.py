@@ -1,0 +1,67 @@
+"""Where lanes run, and what becomes of those that break."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from quintain.envs.hosts.faults import FaultKeeper, LaneFault
+from quintain.errors import SettingsError
+from quintain.services.processes.child_environment import withheld_note
+from quintain.services.processes.restart_budget import RestartBudget
+from quintain.services.processes.supervisor import Supervisor
+from quintain.settings.run import EnvWorkerSettings
+
+PRELOAD = ("quintain.envs.hosts.worker_process",)
+"""What every worker needs, imported once before it is forked."""
+
+
+@dataclass(frozen=True)
+class WorkerTeam:
+    """What all workers of a run have in common."""
+
+    settings: EnvWorkerSettings
+    supervisor: Supervisor
+    first_number: int = 0
+    """What the first worker of an environment is called by."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Says where to put lanes and whom to tell of faults; alone: in this process, and the first is an error."""
+
+    faults: FaultKeeper = field(default_factory=FaultKeeper)
+    team: WorkerTeam | None = None
+
+    @classmethod
+    def from_settings(cls, settings: EnvWorkerSettings) -> Hosting:
+        """Makes what `run.env_workers` describes; starts no process yet."""
+        budget: RestartBudget[LaneFault] = RestartBudget(
+            max_restarts=settings.max_restarts,
+            window_steps=settings.restart_window_steps,
+            window_seconds=settings.restart_window_seconds,
+            max_in_a_row=settings.max_failures_in_a_row,
+            max_down_seconds=settings.max_down_seconds,
+        )
+        team = None
+        if settings.num_workers is not None:
+            team = WorkerTeam(settings, Supervisor(PRELOAD, settings.pass_environment))
+        hints = () if team is None else withheld_note(settings.pass_environment)
+        return cls(FaultKeeper(budget, hints), team)
+
+    def halved(self) -> tuple[Hosting, Hosting]:
+        """Returns places for two halves of the lanes, with half of the workers each, under the same watch."""
+        team = self.team
+        assert team is not None, "only workers step by halves"
+        num_workers = team.settings.num_workers or 0
+        most = num_workers - num_workers // 2
+
+        def with_workers(count: int, first_number: int) -> Hosting:
+            settings = team.settings.model_copy(update={"num_workers": count})
+            return replace(self, team=replace(team, settings=settings, first_number=first_number))
+
+        return with_workers(most, 0), with_workers(num_workers - most, most)
+
+    def refuse_workers(self, why: str) -> None:
+        """Refuses a setting that would have no effect."""
+        if self.team is not None:
+            raise SettingsError(f"run.env_workers.num_workers has no effect: {why}. Leave it out", code="E0232")

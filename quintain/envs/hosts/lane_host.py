@@ -1,0 +1,252 @@
+"""The environments of some lanes, stepped one after another: the same code in the learner's process and in a worker.
+
+Nothing here raises for what an environment does; it returns faults, and the lanes that had none go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from quintain.data.spec import BehaviorSpec, choice_sizes
+from quintain.envs.gym.masks import MASK, MaskSource, declared_mask, masked
+from quintain.envs.gym.protocols import GymEnv
+from quintain.envs.gym.spaces import behavior_spec, text_notes
+from quintain.envs.hosts.faults import LaneFault, last_frames, own_frames
+from quintain.envs.hosts.lane_rows import CREATING, IDLE, RESETTING, STEPPING, LaneRows
+from quintain.envs.hosts.lane_values import LaneValues, refuse_odd_result
+from quintain.envs.parameters import LaneParameters, ParameterSetter
+from quintain.errors import EnvError, QuintainError
+from quintain.services.user_code import ANYTHING, in_one_line
+
+if TYPE_CHECKING:
+    from quintain.core.rng import Rng
+    from quintain.typing import Info, Observation
+
+EnvFactory: TypeAlias = Callable[[], GymEnv]
+"""Makes one Gymnasium environment."""
+
+_MAX_FIRST_RESETS = 5
+_NEEDED = ("reset", "step", "observation_space", "action_space")
+_CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """What all hosts of an environment have in common."""
+
+    group_size: int = 1
+    """Neighbouring lanes that begin their episodes alike."""
+    encode_text: bool = False
+    first_lane: int = 0
+    """Where the environment's lanes begin among those of all ranks."""
+
+
+class LaneHost:
+    """Holds one environment per lane; reads actions from shared rows and writes what they lead to."""
+
+    spec: BehaviorSpec
+    rows: LaneRows
+
+    def __init__(self, name: str, factories: Mapping[int, EnvFactory], rng: Rng, options: HostOptions) -> None:
+        self.name = name
+        self.factories = dict(factories)
+        self.rng = rng
+        self.options = options
+        self.envs: dict[int, GymEnv] = {}
+        self.parameters: dict[int, ParameterSetter] = {}
+        self.mask_source: MaskSource = ""
+        self.notes: tuple[str, ...] = ()
+        self.first_reset: tuple[Observation, Info] | None = None
+        self.is_watched = False
+
+    def create(self) -> None:
+        """Makes every environment; raises if one cannot be made, because then none can be."""
+        for lane in self.factories:
+            self._remake(lane)
+
+    def _remake(self, lane: int) -> None:
+        self.envs[lane] = _create(self.name, self.factories[lane])
+        self.parameters[lane] = ParameterSetter(self.name, self.envs[lane])
+
+    def describe(self, mask_source: MaskSource | None = None) -> BehaviorSpec:
+        """Says what a policy sees and chooses; unless it is known, looks for masks in lane 0's first reset."""
+        first = next(iter(self.envs.values()))
+        spaces = (self.name, first.observation_space, first.action_space)
+        spec = behavior_spec(*spaces, encode_text=self.options.encode_text)
+        found = declared_mask(first, first.observation_space, spec.action) if mask_source is None else mask_source
+        if found == "obs":
+            spec = behavior_spec(*spaces, encode_text=self.options.encode_text, leave_out=MASK)
+        elif mask_source is None and not found and choice_sizes(spec.action):
+            # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
+            found = "info" if MASK in (self._first_info() or {}) else ""
+        self.mask_source = found
+        self.notes = text_notes(self.name, first.observation_space, encode_text=self.options.encode_text)
+        return masked(spec, found)
+
+    def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
+        """Takes the memory in which steps are exchanged."""
+        self.spec, self.rows, self.mask_source = spec, rows, mask_source
+        # Single numbers are read and written five times as fast without numpy.
+        self.marks: memoryview = rows.marks.data
+        self.values = LaneValues(self.name, spec, rows, mask_source)
+
+    def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
+        """Changes numbers of environments; an episode that was begun with others is not lane 0's first one."""
+        self.forget_first_reset()
+        for lane, mine in values.items():
+            self.parameters[lane].set(mine)
+        return []
+
+    def require_parameters(self, names: Sequence[str]) -> list[LaneFault]:
+        """Refuses names of parameters that environments do not have; all are alike."""
+        for setter in list(self.parameters.values())[:1]:
+            setter.require(names)
+        return []
+
+    def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
+        """Makes environments have these parameters, and all others as they were made."""
+        for lane, mine in values.items():
+            self.parameters[lane].put_back(mine)
+        return []
+
+    def forget_first_reset(self) -> None:
+        """Resets lane 0 anew when its first episode is asked for again."""
+        self.first_reset = None
+
+    def reset(self, lanes: Sequence[int]) -> list[LaneFault]:
+        """Starts the episode that the rows say in each lane."""
+        faults = []
+        for lane in lanes:
+            episode, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
+            if fault := self._reset(lane, episode, incarnation):
+                faults.append(fault)
+        return faults
+
+    def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]:
+        """Makes environments anew, with these parameters, and starts the episode that the rows say."""
+        faults = []
+        for lane in lanes:
+            self._mark(lane, CREATING)
+            with suppress(*ANYTHING):  # it is broken already
+                self.envs[lane].close()
+            try:
+                self._remake(lane)
+                self.parameters[lane].put_back(parameters.get(lane, {}))
+            except BaseException as error:
+                faults.append(self._fault(lane, "create", error))
+            else:
+                faults += self.reset([lane])
+            self._mark(lane, IDLE)
+        return faults
+
+    def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
+        """Steps lanes with the actions in the rows; a lane whose episode ended starts its next one."""
+        store_step, envs, is_watched = self.values.store_step, self.envs, self.is_watched
+        faults = []
+        for lane, action in zip(lanes, self.values.actions(lanes), strict=True):
+            if is_watched:
+                self._mark(lane, STEPPING)
+            try:
+                env = envs[lane]
+                is_over = store_step(lane, env, env.step(action), autoreset=autoreset)
+            except BaseException as error:
+                faults.append(self._fault(lane, "step", error, f", action {action}"))
+            else:
+                if is_over and (fault := self._reset(lane, int(self.rows.episode[lane]) + 1, 0)):
+                    faults.append(fault)
+            if is_watched:
+                self._mark(lane, IDLE)
+        return faults
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            with suppress(*ANYTHING):  # one that cannot be closed must not keep the others open
+                env.close()
+
+    def _reset(self, lane: int, episode: int, incarnation: int) -> LaneFault | None:
+        self._mark(lane, RESETTING)
+        try:
+            if lane == 0 and self.first_reset is not None:
+                (obs, info), self.first_reset = self.first_reset, None
+            else:
+                obs, info = self._begun(lane, episode, incarnation)
+            self.values.store_obs(self.rows.obs, lane, obs, "reset")
+            self.values.store_mask(lane, self.envs[lane], obs, info)
+        except BaseException as error:
+            return self._fault(lane, "reset", error)
+        finally:
+            self._mark(lane, IDLE)
+        return None
+
+    def _first_info(self) -> Info:
+        """Returns what the first reset tells beside the observation; an environment that fails may try again."""
+        lane = next(iter(self.envs))
+        failures: list[BaseException] = []
+        for incarnation in range(_MAX_FIRST_RESETS):
+            try:
+                obs, info = self._begun(lane, 0, incarnation)
+            except ANYTHING as error:
+                failures.append(error)
+                self._remake(lane)
+            else:
+                # After a failure the lane's first episode must fail in its turn, to be counted and told.
+                self.first_reset = None if failures else (obs, info)
+                return info
+        raise self._fault(lane, "reset", failures[0], episode=0).as_error() from failures[0]
+
+    def _begun(self, lane: int, episode: int, incarnation: int) -> tuple[Observation, Info]:
+        result = self.envs[lane].reset(seed=self._seed(lane, episode, incarnation))
+        refuse_odd_result(self.name, "reset", result)
+        obs, info = result
+        return obs, info
+
+    def _seed(self, lane: int, episode: int, incarnation: int) -> int:
+        # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
+        group = self._number(lane) // self.options.group_size
+        return self.rng.seed_for("reset", group, episode, incarnation)
+
+    def _number(self, lane: int) -> int:
+        return self.options.first_lane + lane
+
+    def _mark(self, lane: int, call: int) -> None:
+        """Says in shared memory what this lane is about to do, so that a watcher can name who never came back."""
+        if self.is_watched:
+            marks = self.marks
+            marks[lane] = (marks[lane] | 3) + 1 + call
+
+    def _fault(
+        self, lane: int, call: str, error: BaseException, action: str = "", episode: int | None = None
+    ) -> LaneFault:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, EnvError):
+            what, code = f"{error.message} (lane {self._number(lane)})", error.code
+            return LaneFault((lane,), call, what, "", own_frames(error), code, cause=error)
+        number, incarnation = episode or 0, 0
+        if episode is None:
+            number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
+        when = f", episode {number}{action[:200]}" if call == "step" else ""
+        what = f"env {self.name!r} failed in {call}() on lane {self._number(lane)}{when}"
+        seed = self._seed(lane, number, incarnation)
+        trace = f"{own_frames(error)}\nepisode {number} of lane {self._number(lane)} began with reset(seed={seed})"
+        return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
+
+
+def _create(name: str, factory: EnvFactory) -> GymEnv:
+    try:
+        env = factory()
+        missing = [needed for needed in _NEEDED if not hasattr(env, needed)]
+    except QuintainError:
+        raise
+    except ANYTHING as error:
+        what = f"env {name!r} cannot be created: {in_one_line(error)}"
+        raise EnvError(what, code="E0505", notes=last_frames(own_frames(error))) from error
+    if missing:
+        raise EnvError(
+            f"env {name!r} made a {type(env).__name__} without {missing[0]}; it must be a Gymnasium environment",
+            code="E0506",
+        )
+    return env

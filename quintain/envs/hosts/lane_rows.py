@@ -1,0 +1,77 @@
+"""The numbers that lanes and the learner exchange, in one piece of memory of a fixed layout.
+
+The layout follows from the spec and the number of lanes alone, so two processes that share the memory agree on it
+without a word. The learner writes actions, episodes and incarnations; whoever hosts a lane writes the rest of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quintain.data import fields as f
+from quintain.data.spec import BehaviorSpec, build, leaves
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from quintain.typing import Array
+
+_ALIGNMENT = 64
+IDLE, STEPPING, RESETTING, CREATING = range(4)
+"""What a lane's mark says about the call it is in, in its lowest two bits; the rest counts calls."""
+
+
+class LaneRows:
+    """One row per lane of everything that a step takes and gives."""
+
+    def __init__(self, spec: BehaviorSpec, num_lanes: int, memory: mmap | None = None) -> None:
+        buffer = np.zeros(num_bytes(spec, num_lanes), np.uint8) if memory is None else memory
+        arrays: dict[str, Array] = {}
+        offset = 0
+        for name, shape, dtype in _layout(spec, num_lanes):
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(buffer, dtype, count, offset).reshape(shape)
+            offset += _padded(arrays[name].nbytes)
+        self.obs = {name: arrays[name] for name in leaves(spec.obs, f.OBS)}
+        self.final_obs = {name: arrays[f"final {name}"] for name in self.obs}
+        self.action = {name: arrays[name] for name in leaves(spec.action, f.ACTION)}
+        self.mask: Array | None = arrays.get(f.ACTION_MASK)
+        self.reward = arrays[f.REWARD]
+        self.terminated = arrays[f.TERMINATED]
+        self.truncated = arrays[f.TRUNCATED]
+        self.episode = arrays["episode"]
+        self.incarnation = arrays["incarnation"]
+        self.marks = arrays["marks"]
+        # Built once: the same nested structure of the same arrays is returned at every step.
+        self.obs_view = build(spec.obs, self.obs, f.OBS)
+        self.final_view = build(spec.obs, self.final_obs, f.OBS)
+
+
+def num_bytes(spec: BehaviorSpec, num_lanes: int) -> int:
+    """Returns how much memory the rows need."""
+    return sum(
+        _padded(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+        for _, shape, dtype in _layout(spec, num_lanes)
+    )
+
+
+def _layout(spec: BehaviorSpec, num_lanes: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    for name, leaf in leaves(spec.obs, f.OBS).items():
+        yield name, (num_lanes, *leaf.shape), leaf.dtype
+        yield f"final {name}", (num_lanes, *leaf.shape), leaf.dtype
+    for name, leaf in leaves(spec.action, f.ACTION).items():
+        yield name, (num_lanes, *leaf.shape), leaf.dtype
+    if spec.mask_size:
+        yield f.ACTION_MASK, (num_lanes, spec.mask_size), "bool"
+    yield f.REWARD, (num_lanes,), "float32"
+    for name in (f.TERMINATED, f.TRUNCATED):
+        yield name, (num_lanes,), "bool"
+    for name in ("episode", "incarnation", "marks"):
+        yield name, (num_lanes,), "int64"
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,120 @@
+"""How to make one environment, in words that another process understands: JSON that names code and never holds any."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from quintain.core.registry import import_part
+from quintain.envs.gym.factories import factory_of, made_alone
+from quintain.envs.hosts.lane_host import EnvFactory
+from quintain.envs.settings import GymSettings
+from quintain.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gymnasium.envs.registration import EnvSpec
+
+    from quintain.envs.gym.protocols import GymEnv
+    from quintain.typing import Json, JsonObject, Keywords
+
+_HOW = "Name it as module:Name, define it in a module that can be imported, or keep it in this process"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes environments from settings, or by calling what a path names."""
+
+    settings: JsonObject | None = None
+    registered: str | None = None
+    """Gymnasium's own description of the id, for a process in which nobody registered it."""
+    path: str = ""
+    arguments: tuple[Json, ...] = ()
+    keywords: Keywords = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, settings: GymSettings) -> Recipe:
+        """Describes what `{type: gym, id: ...}` makes."""
+        registered = None if ":" in settings.id else _describe_registered(settings.id)
+        return cls(settings=settings.model_dump(mode="json"), registered=registered)
+
+    @classmethod
+    def from_object(cls, made_by: Callable[..., GymEnv]) -> Recipe:
+        """Describes a class, a function or a partial of one; refuses what another process could not find."""
+        if isinstance(made_by, partial):
+            inner = cls.from_object(made_by.func)
+            recipe = cls(path=inner.path, arguments=made_by.args, keywords=made_by.keywords)
+            recipe.to_json()
+            return recipe
+        return cls(path=_path_of(made_by))
+
+    def factory(self) -> EnvFactory:
+        """Returns what makes one environment, in whichever process it is called."""
+        if self.settings is not None:
+            self.register()
+            return factory_of(GymSettings.model_validate(self.settings))
+        return partial(made_alone, self.path, self.made_by())
+
+    def register(self) -> None:
+        """Tells Gymnasium of an id that only the process knew in which the recipe was written."""
+        if self.registered is not None:
+            spec = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
+            gymnasium.registry.setdefault(spec.id, spec)
+
+    def made_by(self) -> EnvFactory:
+        """Returns what the recipe was written from, where that was an object."""
+        made_by = import_part("env", self.path)
+        return partial(made_by, *self.arguments, **self.keywords) if self.arguments or self.keywords else made_by
+
+    def to_json(self) -> JsonObject:
+        """Returns the recipe as JSON; what is not JSON cannot travel."""
+        words = {name: value for name, value in vars(self).items() if value}
+        try:
+            text = json.dumps(words, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"an environment's arguments cannot be sent to another process ({error}). {_HOW}",
+                code="E0231",
+            ) from error
+        found: JsonObject = json.loads(text)
+        return found
+
+    @classmethod
+    def from_json(cls, words: JsonObject) -> Recipe:
+        return cls(**{**words, "arguments": tuple(words.get("arguments", ()))})
+
+
+def _describe_registered(env_id: str) -> str | None:
+    spec = gymnasium.registry.get(env_id)
+    if spec is None:
+        return None
+    if callable(spec.entry_point):
+        path = _path_of(spec.entry_point)
+        spec = gymnasium.envs.registration.EnvSpec(**{**_fields(spec), "entry_point": path})
+    try:
+        return str(spec.to_json())
+    except (TypeError, ValueError):
+        # It has arguments of its own that are not JSON; a plugin registers it in the worker too, or nobody does.
+        return None
+
+
+def _fields(spec: EnvSpec) -> Keywords:
+    skipped = {"namespace", "name", "version"}
+    return {name: value for name, value in vars(spec).items() if name not in skipped}
+
+
+def _path_of(made_by: Callable[..., GymEnv]) -> str:
+    module, name = getattr(made_by, "__module__", None), getattr(made_by, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for step in (name or "").split("."):
+        found = getattr(found, step, None)
+    if found is not made_by or module == "__main__":
+        shown = name or type(made_by).__name__
+        raise SettingsError(f"another process cannot import {module}:{shown}. {_HOW}", code="E0231")
+    return f"{module}:{name}"

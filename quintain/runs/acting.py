@@ -1,0 +1,239 @@
+"""What acting is made of, from settings: the environment with its events, the collector and the blocks it fills.
+
+The same in the learner's process and in a collector's own: a plan can be put into words that travel.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quintain.core import registry
+from quintain.core.rng import Rng
+from quintain.data.rollout import Allocator, Rollout
+from quintain.envs.base import Env
+from quintain.envs.eventful import cfg_of, with_events
+from quintain.envs.gym.make import env_from_object, gym_env
+from quintain.envs.hosts.halves import HalvesEnv
+from quintain.envs.hosts.hosting import Hosting
+from quintain.envs.hosts.recipes import Recipe
+from quintain.envs.hosts.workers import WorkerEnv
+from quintain.envs.settings import GymSettings
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy
+from quintain.rollouts.halves_collector import HalvesCollector
+from quintain.rollouts.source import Collector
+from quintain.rollouts.sync_collector import EpisodeListener, SyncCollector
+from quintain.settings.agent_rules import has_agents
+from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from quintain.settings.experiment import Behavior
+
+
+class EnvMaker(Protocol):
+    """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
+
+    def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
+
+
+class ActingPlan:
+    """Makes what acts for one rank; implements `quintain.placements.plan.ActingPlan`."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        hosting: Hosting,
+        *,
+        slot: Any = None,
+        env_events: Mapping[str, Any] | None = None,
+        has_own_policy: bool = False,
+        rank: int = 0,
+        num_ranks: int = 1,
+    ) -> None:
+        self.run_file = run_file
+        self.hosting = hosting
+        self.slot = slot
+        self.env_events = dict(env_events or {})
+        self.has_own_policy = has_own_policy
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self.rng = Rng(run_file.experiment.seed)
+
+    @property
+    def num_blocks(self) -> int:
+        """How many rollouts there may be at once: one that is learned from, and those that wait for it."""
+        return 1 + int(getattr(behavior_of(self.run_file).rollout, "max_staleness", 0))
+
+    @property
+    def pass_environment(self) -> Sequence[str]:
+        """Names of further environment variables that other processes may see."""
+        return self.run_file.run.env_workers.pass_environment
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a collector may do nothing: a reset is the longest of what a lane does."""
+        return self.run_file.run.env_workers.reset_timeout_seconds
+
+    def make_hosting(self) -> Hosting:
+        """Makes places for lanes, and a keeper of faults, that nobody shares."""
+        return Hosting.from_settings(self.run_file.run.env_workers)
+
+    def make_env(self, hosting: Hosting) -> Env:
+        """Makes this rank's lanes, with their events."""
+        settings: Any = self.run_file.experiment.env
+        num_lanes = settings.num_lanes // self.num_ranks
+        events = {**cfg_of(settings.env_events), **self.env_events}
+        if self.run_file.run.env_workers.acts_in_halves:
+            if events:
+                raise _cannot_halve("environment events see all lanes at once")
+            return self._make_halves(hosting, num_lanes)
+        make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
+        env = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
+        return with_events(env, events, self.rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
+
+    def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
+        first_lane, middle = num_lanes * self.rank, num_lanes // 2
+        halves = [
+            env_maker(self.run_file, self.slot, half, is_grouped=True)(middle, self.rng.child("env"), first_lane=lane)
+            for half, lane in zip(hosting.halved(), (first_lane, first_lane + middle), strict=True)
+        ]
+        first, second = (env for env in halves if isinstance(env, WorkerEnv))
+        return HalvesEnv(first, second)
+
+    def make_collector(
+        self, env: Env, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
+    ) -> Collector:
+        settings: Any = self.run_file.experiment.env
+        rng, on_nonfinite = self.rng.child("acting"), settings.on_nonfinite
+        if isinstance(env, HalvesEnv):
+            if starts_fresh:
+                raise _cannot_halve("the algorithm begins all lanes together")
+            return HalvesCollector(env, policy, rng, on_episodes, on_nonfinite=on_nonfinite)
+        return SyncCollector(env, policy, rng, on_episodes, starts_fresh=starts_fresh, on_nonfinite=on_nonfinite)
+
+    def make_block(self, env: Env, policy: Policy, allocate: Allocator | None = None) -> Rollout:
+        settings: Any = behavior_of(self.run_file).rollout
+        return Rollout(
+            env.spec,
+            num_lanes=env.num_lanes,
+            num_steps=settings.num_steps,
+            noise_size=policy.noise.size,
+            state_size=policy.state_size,
+            group_size=env.group_size,
+            num_values=policy.num_values,
+            device=policy.device,
+            allocate=allocate,
+        )
+
+    def in_words(self) -> dict[str, Any]:
+        """Returns the plan as JSON; refuses objects that another process could not make again."""
+        if self.has_own_policy:
+            raise _cannot_travel("a policy that exists already", "name its type and settings")
+        if self.env_events:
+            raise _cannot_travel("functions of event_cfg", "name them in experiment.env.env_events")
+        settings = self.run_file.to_dict()
+        # Events and writers stay with the learner, and may be of parts that only its process knows.
+        settings["run"]["writers"] = []
+        for behavior in settings["experiment"]["behaviors"].values():
+            behavior["events"] = []
+            # So may reward signals; that there are so many is all that acting has to know of them.
+            behavior["reward_signals"] = {name: {"type": "extrinsic"} for name in behavior["reward_signals"]}
+        return {
+            "settings": settings,
+            "recipe": self._recipe(),
+            "rank": self.rank,
+            "num_ranks": self.num_ranks,
+        }
+
+    @classmethod
+    def from_words(cls, words: dict[str, Any]) -> ActingPlan:
+        run_file = RunFile.from_mapping(words["settings"])
+        slot = None
+        if words["recipe"] is not None:
+            recipe = Recipe.from_json(words["recipe"])
+            recipe.register()
+            slot = recipe.made_by() if recipe.path else None
+        hosting = Hosting.from_settings(run_file.run.env_workers)
+        return cls(run_file, hosting, slot=slot, rank=words["rank"], num_ranks=words["num_ranks"])
+
+    def _recipe(self) -> dict[str, Any] | None:
+        settings = self.run_file.experiment.env
+        if self.slot is None:
+            return Recipe.from_settings(settings).to_json() if isinstance(settings, GymSettings) else None
+        if not callable(self.slot) or isinstance(self.slot, Env):
+            raise _cannot_travel("an environment that exists already", "pass its class, its factory or its id")
+        return Recipe.from_object(self.slot).to_json()
+
+
+def behavior_of(run_file: RunFile) -> Behavior:
+    """Returns the one behaviour that this version takes."""
+    return next(iter(run_file.experiment.behaviors.values()))
+
+
+def _cannot_travel(what: str, advice: str) -> SettingsError:
+    return SettingsError(
+        f"run.placement.type processes: {what} cannot be sent to the collector's process; {advice}, or set it to "
+        f"threads or local",
+        code="E0252",
+    )
+
+
+def _cannot_halve(why: str) -> SettingsError:
+    return SettingsError(f"run.env_workers.acts_in_halves cannot be on: {why}. Leave it out", code="E0232")
+
+
+def env_maker(
+    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
+) -> EnvMaker:
+    """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
+
+    Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
+    """
+    settings = run_file.experiment.env
+    if has_agents(run_file.experiment):
+        raise SettingsError(
+            "an environment of agents has no lanes that could be measured or filmed yet",
+            code="E0226",
+        )
+    if not is_grouped and "group_size" in type(settings).model_fields:
+        settings = settings.model_copy(update={"group_size": 1})
+    make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
+    knows_lanes = "first_lane" in inspect.signature(make).parameters
+
+    def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+        if isinstance(slot, Env):
+            env: Env = slot
+        elif first_lane and not knows_lanes:
+            # It cannot give a lane the seeds that it would have on one rank; at least no two ranks share theirs.
+            env = make(num_lanes, rng.child(f"lanes_from_{first_lane}"))
+        else:
+            env = make(num_lanes, rng, **({"first_lane": first_lane} if first_lane else {}))
+        if first_lane != env.first_lane:
+            env.first_lane = first_lane
+        return env
+
+    return make_env
+
+
+def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
+    if slot is not None and not isinstance(slot, Env):
+        return partial(_env_from_slot, settings, slot, hosting)
+    if slot is None and isinstance(settings, GymSettings):
+        return partial(gym_env, settings, hosting=hosting)
+    hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
+    return partial(registry.get("env", settings.type).load(), settings)
+
+
+def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
+    return env_from_object(
+        slot,
+        num_lanes,
+        rng,
+        group_size=settings.group_size,
+        encode_text=settings.text_observations == "encode",
+        first_lane=first_lane,
+        hosting=hosting,
+    )

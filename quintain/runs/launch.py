@@ -1,0 +1,226 @@
+"""Starting, continuing and evaluating runs in a directory: the order in which things are checked, locked and built.
+
+What is wrong with a request is found before torch is imported, before the environment is built, and before anything is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.core.versions import facts
+from quintain.errors import RunDirectoryError, SettingsError
+from quintain.runs.output import env_name, make_writers
+from quintain.runs.ranks.lead import NUM_RANKS, Ranks, num_ranks_of, with_ranks_of_torchrun
+from quintain.runs.ranks.orders import Orders
+from quintain.runs.restore import (
+    names_given_by,
+    restore_policy,
+    stored_settings,
+)
+from quintain.runs.run import Run
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from quintain.services.files.run_directory import RunDirectory
+from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
+from quintain.settings.fingerprint import changed_keys
+from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from quintain.trainers.loop import Loop
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run that is ready to train."""
+
+    run: Run
+    trainer: Loop
+    directory: RunDirectory
+
+
+def start(
+    run_file: RunFile,
+    *,
+    runs_dir: Path,
+    run_id: str | None,
+    force: bool = False,
+    initialize_from: Path | None = None,
+    stream: Any = None,
+    quiet: bool = False,
+) -> Launched:
+    """Prepares a new run; its directory is created only when everything else could be built."""
+    run_file = with_ranks_of_torchrun(run_file, is_new=True)
+    chosen = run_file.run.id if run_id is None else run_id
+    if chosen is None:
+        chosen = default_run_id(env_name(run_file), run_file.trained, runs_dir=runs_dir)
+    planned = RunDirectory.plan(runs_dir, chosen, force=force)
+    writers = [] if quiet else make_writers(run_file, stream)
+    _require_known_env(run_file)
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file))
+    with _closing_on_failure(run.resources), run.ranks.leading():
+        run.show_header()
+        _show_notes(run, run_file)
+        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"))
+        if initialize_from is not None:
+            loaded = load(initialize_from)
+            trainer.require_fit(loaded.manifest.about)
+            policy = getattr(trainer, "policy", None)
+            if policy is None:
+                raise SettingsError("--initialize-from gives a policy other weights, and experiment.loop has none")
+            restore_policy(policy, loaded)
+        exactness = run.begin_together(trainer)
+        # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
+        # another: those are committed first.
+        config = run_file.to_yaml() if initialize_from is None else None
+        directory = RunDirectory.create(planned.path.parent, chosen, force=force, config=config, shown=planned.shown)
+        run.resources.enter_context(directory.lock())
+        run.open_directory(directory)
+        if initialize_from is not None:
+            trainer.begin_from_policy()
+            run.save(trainer)
+        run.write_settings()
+        run.show_determinism(exactness)
+    return Launched(run, trainer, directory)
+
+
+def resume(
+    runs_dir: Path,
+    text: str,
+    overrides: Sequence[str] = (),
+    *,
+    allow: Sequence[str] = (),
+    run_file: RunFile | None = None,
+    stream: Any = None,
+    quiet: bool = False,
+) -> Launched:
+    """Prepares to continue a run from its newest sound checkpoint.
+
+    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in what
+    cannot change a number.
+    """
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    resources = ExitStack()
+    with _closing_on_failure(resources):
+        resources.enter_context(directory.lock())
+        stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
+        settings = with_ranks_of_torchrun(settings, is_new=False)
+        writers = [] if quiet else make_writers(settings, stream)
+        run = Run(settings, writers, directory, resources=resources, ranks=Ranks(settings))
+        with run.ranks.leading():
+            trainer = _continue(run, directory, which, changed_keys(stored, settings))
+    return Launched(run, trainer, directory)
+
+
+def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Loop:
+    """Builds the trainer of a run and puts it where the checkpoint stands."""
+    run.open_directory(directory)
+    assert run.checkpoints is not None
+    is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
+    checkpoint = run.checkpoints.find(which or "latest", run.writer.note) if is_begun else None
+    run.show_header(start_step=0 if checkpoint is None else checkpoint.step)
+    _show_notes(run, run.run_file)
+    # Asked to train for longer, a run that once reached its goal goes on until it does again.
+    goes_on = any(path.startswith("experiment.budget.") for path, _, _ in changes)
+    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on))
+    if checkpoint is None:
+        run.begin_together(trainer)
+        run.begin_again()
+    else:
+        run.restore(trainer, checkpoint)
+        _report_other_software(run, checkpoint.path)
+    if goes_on:
+        trainer.records.goal_reached = False
+    if changes:
+        run.log("settings_changed", trainer, detail=[list(change) for change in changes])
+    run.write_settings()
+    return trainer
+
+
+def _assemble(run: Run, orders: Orders) -> Loop:
+    """Meets the other ranks, if any, and builds the trainer on all of them."""
+    world = run.ranks.meet()
+    from quintain.runs.assemble import assemble_loop
+
+    orders.send(world, run.run_file)
+    trainer = assemble_loop(run.run_file, run, run.writer, world=world)
+    # Nothing is written before everything could be built, on every rank.
+    world.barrier()
+    return trainer
+
+
+@contextmanager
+def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        resources.close()
+        raise
+
+
+def checkpoint_of(runs_dir: Path, text: str) -> Path:
+    """Finds the checkpoint that RUN or RUN@which names."""
+    name, which = split_checkpoint_suffix(text)
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
+    return CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None).path
+
+
+def _settings_to_resume(
+    directory: RunDirectory, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
+) -> tuple[RunFile, RunFile]:
+    if not directory.config.is_file():
+        raise RunDirectoryError(f"nothing to resume in {directory.shown}: it has no config.yaml", code="E0303")
+    named = [*allow, *names_given_by(run_file)]
+    stored = stored_settings(directory, allow=named)
+    if run_file is None:
+        return stored, stored_settings(directory, *overrides, allow=named)
+    _refuse_other_ranks(stored, run_file, overrides)
+    accepted = stored_settings(directory, *overrides, allow=named)
+    changes = changed_keys(accepted, run_file)
+    if run_file.run.threads != accepted.run.threads:
+        changes.append(("run.threads", accepted.run.threads, run_file.run.threads))
+    for path, old, new in changes:
+        raise SettingsError(
+            f"{path} changed {old} -> {new} since this run began, which would change its numbers. Repeat it as "
+            f"{path}={new} to accept, or use another --run-id",
+            code="E0207",
+        )
+    return stored, run_file
+
+
+def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[str]) -> None:
+    old, new = num_ranks_of(stored), num_ranks_of(settings)
+    if old != new and not any(text.partition("=")[0].rpartition(".")[2] == "num_ranks" for text in overrides):
+        raise SettingsError(
+            f"{NUM_RANKS} changed {old} -> {new} since this run began, so the resume would not be exact. Repeat it as "
+            f"num_ranks={new} to accept, or use another --run-id",
+            code="E0207",
+        )
+
+
+def _require_known_env(run_file: RunFile) -> None:
+    """Finds a misspelt Gymnasium id before anything is announced or built."""
+    settings = run_file.experiment.env
+    if settings.type == "gym" and ":" not in env_name(run_file):
+        from quintain.envs.gym.factories import require_registered
+
+        require_registered(env_name(run_file))
+
+
+def _show_notes(run: Run, run_file: RunFile) -> None:
+    for note in run_file.notes:
+        run.writer.note(note)
+
+
+def _report_other_software(run: Run, checkpoint: Path) -> None:
+    about, now = load(checkpoint).manifest.about, facts(run.run_file.run.threads)
+    for name in ("versions", "cpu_capability", "machine", "threads"):
+        if about.get(name) != now[name]:
+            run.writer.note(
+                f"warning[W0403]: {name} differs from when the checkpoint was made ({about.get(name)} -> {now[name]}); "
+                f"results may differ in the last bits"
+            )

@@ -1,0 +1,141 @@
+"""What a run says about itself: its header, its writers and the commands to try next. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.core import registry
+from quintain.core.budget import Budget
+from quintain.core.trust import code_names
+from quintain.core.versions import facts, quintain_version
+from quintain.services.files.run_directory import RunDirectory
+from quintain.services.reporting.queued_writer import QueuedWriter
+from quintain.services.reporting.writers import RunHeader, Writer
+from quintain.settings.fingerprint import leaves
+
+if TYPE_CHECKING:
+    from quintain.settings.tree import RunFile
+    from quintain.trainers.loop import Loop
+
+_SHOWN_OF_ENV = frozenset({"type", "id", "num_lanes", "group_size", "max_episode_steps", "vectorization"})
+_SHOWN_BLOCKS = ("algorithm", "policy", "rollout", "reward_signals")
+_SHOWN_NAMES = ("type", "env.id", "activation", "cell", "shape")
+
+
+class CommandHints:
+    """Names the commands a user may want next; only ones that exist."""
+
+    def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
+        self.has_objects = has_objects
+        self.has_policy = run_file.experiment.loop is None
+        self.run_id = None if directory is None else directory.run_id
+        # What this user makes here needs no permission, unless no key can be kept.
+        is_own = directory is None or directory.doubt() is None
+        names = () if is_own else dict.fromkeys(name for _, name in code_names(run_file.to_dict()))
+        self.allowed = "".join(f" --allow {name}" for name in names)
+        default_place = directory is None or directory.shown.parent == Path("runs")
+        self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
+
+    def after(self, state: str, budget: Budget | None) -> list[tuple[str, str]]:
+        """Returns commands and what they are for; without a budget there is nothing to train for longer."""
+        if self.run_id is None:
+            return []
+        run = f"{self.run_id}{self.place}"
+        saved = (f"quintain checkpoints list {run}", "what was saved; trainer.load_checkpoint goes on from one")
+        if self.has_objects:
+            return [saved]
+        if state != "finished":
+            return [(f"quintain resume {run}{self.allowed}", "continue where it stopped")]
+        longer = f"quintain resume {run}{self.allowed} {longer_by(budget)}"
+        play = f"quintain eval {run}{self.allowed} --episodes 100"
+        return [
+            *([(play, "play episodes with the result")] if self.has_policy else []),
+            *([] if budget is None else [(longer, "train for longer")]),
+            (f"quintain checkpoints list {run}", "what was saved"),
+        ]
+
+
+def longer_by(budget: Budget | None) -> str:
+    """Returns the override that triples a budget."""
+    if budget is None or budget.env_steps is not None:
+        return f"total_timesteps={3 * (0 if budget is None else budget.env_steps or 0)}"
+    return f"budget.updates={3 * (budget.updates or 0)}"
+
+
+def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
+    """Makes the writers that the settings name; the console's stream may be redirected."""
+    writers: list[Writer] = []
+    for settings in run_file.run.writers:
+        make = registry.get("writer", settings.type).load()
+        takes_stream = settings.type == "console" and stream is not None
+        writer: Writer = make(settings, stream) if takes_stream else make(settings)
+        in_background = getattr(type(settings), "in_background", False)
+        writers.append(QueuedWriter(writer, settings.type) if in_background else writer)
+    return writers
+
+
+def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
+    """Returns what describes the training and may be shown to anyone: numbers, and the names of parts.
+
+    A list of what is allowed, not of what is secret: free text and what is passed on to an environment stay here.
+    """
+    experiment = run_file.experiment.model_dump(mode="json")
+    behaviors = {
+        name: {block: behavior[block] for block in _SHOWN_BLOCKS} for name, behavior in experiment["behaviors"].items()
+    }
+    shown = {
+        "seed": experiment["seed"],
+        "budget": experiment["budget"],
+        "env": {name: value for name, value in experiment["env"].items() if name in _SHOWN_OF_ENV},
+        # Where there is only one, its name says nothing.
+        **(next(iter(behaviors.values())) if len(behaviors) == 1 else behaviors),
+    }
+    return {
+        path: value
+        for path, value in leaves(shown)
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and path.endswith(_SHOWN_NAMES))
+    }
+
+
+def header_of(run_file: RunFile, directory: RunDirectory | None, done: tuple[int, int], budget: Budget) -> RunHeader:
+    """Describes a run that has done so many environment steps and updates."""
+    experiment = run_file.experiment
+    return RunHeader(
+        version=quintain_version(),
+        algorithm=run_file.trained,
+        env=env_name(run_file),
+        num_lanes=experiment.env.num_lanes,  # type: ignore[attr-defined]  # every env has lanes
+        device=run_file.run.device,
+        cores=run_file.run.threads,
+        seed=experiment.seed,
+        run_directory=None if directory is None else str(directory.path),
+        shown_directory=None if directory is None else str(directory.shown),
+        budget_env_steps=budget.env_steps,
+        start_step=done[0],
+        budget_updates=budget.updates,
+        start_updates=done[1],
+        num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
+        hyper_parameters=hyper_parameters(run_file),
+    )
+
+
+def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str, Any]:
+    """Says of a checkpoint what it was made for, with and on."""
+    return {
+        "fingerprint": run_file.fingerprint(),
+        "settings": run_file.to_dict(),
+        "exactness": exactness,
+        **loop.facts(),
+        "world_size": loop.world.size,
+        **facts(run_file.run.threads),
+    }
+
+
+def env_name(run_file: RunFile) -> str:
+    """Returns what to call the environment: the one word that `train` takes for it."""
+    settings = run_file.experiment.env
+    name = getattr(settings, "id", None)
+    if name is None:
+        return settings.type
+    return str(name) if settings.type == "gym" else f"{settings.type}/{name}"

@@ -1,0 +1,88 @@
+"""Single parts from their settings: policies, events, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quintain.algorithms.base import Algorithm
+from quintain.algorithms.streams import num_streams
+from quintain.core import registry
+from quintain.core.rng import Rng
+from quintain.data.spec import BehaviorSpec
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy
+from quintain.runs.acting import behavior_of
+from quintain.services.events import EventManager
+from quintain.trainers.events import CallFunction, EventContext
+
+if TYPE_CHECKING:
+    from quintain.settings.base import PartSettings
+    from quintain.settings.experiment import Behavior
+    from quintain.settings.tree import RunFile
+    from quintain.typing import Mirror
+
+
+def load_part(kind: str, settings: Any) -> Callable[..., Any]:
+    """Imports the part that these settings are of."""
+    return registry.get(kind, settings.type).load()
+
+
+def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
+    """Builds an untrained policy that fits the spaces."""
+    return policy_of_behavior(behavior_of(run_file), spec, Rng(run_file.experiment.seed))
+
+
+def policy_of_behavior(behavior: Behavior, spec: BehaviorSpec, rng: Rng) -> Policy:
+    """Builds an untrained policy with the weights that its behaviour learns by, given the behaviour's own stream."""
+    policy: Policy = load_part("policy", behavior.policy)(behavior.policy, spec, rng.child("policy"))
+    policy.split_values(num_streams(behavior.algorithm, behavior.reward_signals))
+    return policy
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turns `run.device` into a device that exists here."""
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count()):
+        found = f"torch sees {torch.cuda.device_count()} CUDA devices" if has_cuda else "torch sees no CUDA device"
+        raise SettingsError(f"run.device: found {name}, but {found}. Use cpu or auto", code="E0218")
+    return device
+
+
+def make_events(behavior: Behavior, context: EventContext) -> EventManager:
+    """Builds the events of one behaviour."""
+    events = EventManager()
+    for settings in behavior.events:
+        implementation = load_part("event", settings)
+        event = (
+            implementation(settings, context)
+            if isinstance(implementation, type)
+            else CallFunction(implementation, settings)  # type: ignore[arg-type]  # functions get scheduled settings
+        )
+        events.add(event.when, event)
+    return events
+
+
+def connect_symmetry(settings: PartSettings, algorithm: Algorithm, mirror: Mirror | None) -> None:
+    """Gives an algorithm that learns from mirrored steps too the function that mirrors them."""
+    if not getattr(settings, "use_symmetry", False):
+        return
+    policy = algorithm.policy
+    if mirror is None:
+        raise SettingsError(
+            "algorithm.use_symmetry needs an environment with a method mirror(obs, action); this one has none",
+            code="E0220",
+        )
+    if policy.state_size:
+        raise SettingsError("algorithm.use_symmetry and policy.memory exclude each other. Leave one out", code="E0220")
+    if policy.spec.mask_size:
+        raise SettingsError(
+            "algorithm.use_symmetry mirrors observations and actions but no action masks, which this environment has",
+            code="E0220",
+        )
+    algorithm.mirror = mirror

@@ -1,0 +1,1 @@
+"""Data-parallel ranks of one run: starting, following, gathering their state."""

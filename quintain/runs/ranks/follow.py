@@ -1,0 +1,178 @@
+"""What ranks 1 and up do: build their share of the run that rank 0 leads, and take part until it ends.
+
+A follower writes nothing: no directory, no console, no metrics.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.core.process_group import Gloo
+from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
+from quintain.placements.torchrun import place_in_torchrun
+from quintain.runs.assemble import assemble_loop
+from quintain.runs.faults import agree_on_end
+from quintain.runs.ranks.decisions import decide, is_report_due
+from quintain.runs.ranks.orders import Orders
+from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
+from quintain.runs.restore import restore_rank
+from quintain.services.reporting.crash_reports import as_quintain_error
+from quintain.services.reporting.redaction import redact
+from quintain.services.reporting.writers import RunSummary, WriterGroup
+from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from quintain.core.process_group import World
+    from quintain.trainers.loop import Loop
+
+
+class Follower:
+    """Surrounds training on a rank that follows: it does its part of what the run on rank 0 decides."""
+
+    runs_dir = Path("runs")
+    keeps_checkpoints = False
+
+    def __init__(self, run_file: RunFile) -> None:
+        self.run_file = run_file
+
+    @contextmanager
+    def running(self, loop: Loop) -> Iterator[None]:
+        with _stopping_on_signals(loop):
+            self.commit_if_decided(loop)
+            loop.faults.listen(_leave_untold, loop.stop)
+            yield
+            self.commit_if_decided(loop)
+            agree_on_end(loop)
+        loop.stop_reason = ""
+
+    def after_stage(self, loop: Loop) -> None:
+        self.commit_if_decided(loop)
+
+    def after_cycle(self, loop: Loop) -> None:
+        if is_report_due(self.run_file, loop):
+            loop.report()
+        self.commit_if_decided(loop)
+
+    def save(self, loop: Loop) -> Path:
+        _give_state(loop)
+        return Path(loop.world.broadcast(b"").decode())
+
+    def take_up(self, loop: Loop, path: Path) -> None:
+        """Goes on from a checkpoint with rank 0, which reads it."""
+        budget = loop.progress.budget
+        restore_rank(loop, broadcast_state(loop.world, None))
+        self.commit_if_decided(loop)
+        loop.share()
+        joint_exactness(loop)
+        loop.progress.budget = budget
+
+    def folder(self, name: str) -> Path:
+        raise AssertionError("only rank 0 writes")
+
+    def keep_evidence(self, loop: Loop, tensors: Mapping[str, Any]) -> Path | None:
+        """Keeps nothing: rank 0 does."""
+        return None
+
+    def rollback(self, loop: Loop) -> bool:
+        """Goes back with rank 0 if it does."""
+        if not decide(loop.world, False):
+            return False
+        restore_rank(loop, broadcast_state(loop.world, None))
+        return True
+
+    def warn(self, loop: Loop, code: str, text: str) -> None:
+        """Says nothing: rank 0 does."""
+
+    def tell(self, text: str) -> None:
+        """Says nothing either."""
+
+    def summary(self, loop: Loop) -> RunSummary:
+        return RunSummary("finished", loop.stats.total_seconds, loop.progress.env_steps)
+
+    def commit_if_decided(self, loop: Loop) -> None:
+        """Gives this rank's state to a checkpoint if rank 0 commits one now."""
+        if decide(loop.world, False):
+            _give_state(loop)
+
+
+def run_rank(rank: int, size: int, place: str, report: Connection) -> None:
+    """Is the whole life of a process that rank 0 started."""
+    settle_in(rank)
+    exit_code = 0
+    try:
+        world = meet_on_this_machine(rank, size, place)
+        follow(world)
+        world.close()
+    except Exception as error:
+        shown = as_quintain_error(error)
+        send_report(report, shown, redact("".join(traceback.format_exception(error))))
+        exit_code = shown.exit_code
+    # Not by returning: threads of a stuck library must not keep a process that has nothing left to do.
+    os._exit(exit_code)
+
+
+def follow_in_torchrun() -> None:
+    """Takes part in the run that rank 0 of this torchrun leads."""
+    place = place_in_torchrun()
+    assert place is not None
+    world = Gloo(*place)
+    follow(world)
+    world.close()
+
+
+def follow(world: World) -> None:
+    """Builds what rank 0 orders and trains with it."""
+    settings, orders = Orders.receive(world)
+    run_file = RunFile.from_mapping(settings)
+    session = Follower(run_file)
+    trainer = assemble_loop(run_file, session, WriterGroup([]), world=world)
+    try:
+        world.barrier()
+        if orders.first == "restore":
+            restore_rank(trainer, broadcast_state(world, None))
+            trainer.set_budget(run_file.budget)
+            session.commit_if_decided(trainer)
+        trainer.share()
+        joint_exactness(trainer)
+        if orders.goes_on:
+            trainer.records.goal_reached = False
+        if orders.first == "save":
+            trainer.begin_from_policy()
+            session.save(trainer)
+        trainer.train()
+    finally:
+        trainer.close()
+
+
+def _leave_untold(fault: object, line: str) -> None:
+    """Tells nobody of a fault: a follower writes nothing, and its counts reach rank 0 with the statistics."""
+
+
+def _give_state(loop: Loop) -> None:
+    gather_state(loop)
+    joint_exactness(loop)
+    # Rank 0 may take its time with the disk; waited for here, it is not taken for lost in the next step.
+    loop.world.broadcast(b"")
+
+
+@contextmanager
+def _stopping_on_signals(loop: Loop) -> Iterator[None]:
+    """Lets a signal stop this rank's collecting, and with it the run; what becomes of the run is rank 0's business."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: loop.stop("a signal")) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

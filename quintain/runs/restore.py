@@ -1,0 +1,169 @@
+"""Putting a checkpoint's state back, strictly: anything missing, extra or of another shape is refused."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from quintain.core.state import as_tensors
+from quintain.core.trust import code_names
+from quintain.data.saved_spec import member_prefix
+from quintain.data.spec import BehaviorSpec, spec_from_dict
+from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
+from quintain.runs.ranks.state import RANKS, deal_anew, share_of
+from quintain.services.checkpoints.catalog import Loaded, verify
+from quintain.services.files.run_directory import RunDirectory
+from quintain.services.user_code import in_one_line
+from quintain.settings.fingerprint import changed_keys
+from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quintain.policies.base import Policy
+    from quintain.runs.run import Run
+    from quintain.trainers.loop import Loop
+    from quintain.typing import State, Stateful
+
+
+_OF_OTHER_STATE = (LookupError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
+"""What putting back a state raises that is of something else, or was changed."""
+
+
+def restore_rank(loop: Loop, state: State) -> None:
+    """Loads this rank's share of a state strictly; anything missing, extra or of another shape is incompatible.
+
+    A state of another number of ranks is dealt anew: what all ranks have alike is kept, and lanes begin new episodes.
+    """
+    try:
+        if num_ranks_in(state) == loop.world.size:
+            loop.load_state_dict(share_of(state, loop.world.rank))
+        else:
+            deal_anew(loop, state)
+    except QuintainError:
+        raise
+    except Exception as error:
+        if is_from_environment(error):
+            raise EnvError(
+                f"the environment failed while it was put back where the checkpoint stands: {in_one_line(error)}. The "
+                f"checkpoint is sound: mend the environment and resume again",
+                code="E0509",
+            ) from error
+        if not isinstance(error, _OF_OTHER_STATE):
+            raise
+        raise CheckpointIncompatible(
+            f"the checkpoint does not fit this run ({in_one_line(error)}). Resume with the settings it was made with"
+        ) from error
+
+
+def stored_settings(directory: RunDirectory, *overrides: str, allow: Collection[str] = ()) -> RunFile:
+    """Reads a run's settings; those of a run that this user did not make here may name only code that is allowed."""
+    doubt = directory.doubt()
+    return RunFile.load(directory.config, *overrides, trusted=doubt is None, allow=allow, doubt=doubt or "")
+
+
+def names_given_by(run_file: RunFile | None) -> list[str]:
+    """Lists the code that settings of the user's own name, which a stored run may then name too."""
+    return [] if run_file is None else [name for _, name in code_names(run_file.to_dict())]
+
+
+def take_up(run: Run, loop: Loop, path: Path) -> None:
+    """Puts a trainer that was made from Python where a checkpoint stands, and goes on in that run's directory."""
+    checkpoint = verify(path)
+    directory = RunDirectory.open_existing(checkpoint.path.parents[1])
+    if run.directory is not None and run.checkpoints is not None:
+        if run.directory.path.resolve() != directory.path.resolve():
+            raise RunDirectoryError(
+                f"this trainer writes to {run.directory.path} and cannot go on in {directory.path}; make a new one"
+            )
+    else:
+        run.resources.enter_context(directory.lock())
+        _require_same_settings(directory, run.run_file)
+        run.open_directory(directory)
+    budget = loop.progress.budget
+    run.restore(loop, checkpoint)
+    loop.progress.budget = budget
+
+
+def _require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
+    stored = stored_settings(directory, allow=names_given_by(run_file))
+    for key, old, new in changed_keys(stored, run_file):
+        raise SettingsError(
+            f"{key} was {old} in this run and is {new} in this trainer, which would change its numbers. Make the "
+            f"trainer with the settings of {directory.config}",
+            code="E0207",
+        )
+
+
+def is_from_environment(error: Exception) -> bool:
+    """Says whether the environment's own code raised, and not ours that found its state to be another."""
+    from quintain.envs.base import Env
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_inside = any(isinstance(frame.f_locals.get("self"), Env) for frame in frames)
+    return is_inside and not str(frames[-1].f_globals.get("__name__")).startswith("quintain.")
+
+
+def num_ranks_in(state: State) -> int:
+    """Returns how many ranks a state is of."""
+    return len(state["training"].get(RANKS, {})) or 1
+
+
+def restore_policy(policy: Policy, loaded: Loaded) -> None:
+    """Loads only the policy's weights and normaliser, strictly."""
+    _load_weights(policy, loaded)
+
+
+def _load_weights(policy: Policy, loaded: Loaded, prefix: str = "") -> None:
+    """Loads the weights whose names begin in this way, without that beginning."""
+    try:
+        saved = loaded.state["training"]["policy"]
+        own = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
+        policy.load_state_dict(as_tensors(own))
+    except (KeyError, RuntimeError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
+
+
+def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
+    """Makes the policy that a checkpoint holds, for the spaces it names."""
+    policy = _make_policy(loaded.manifest.about, "spec", make)
+    restore_policy(policy, loaded)
+    return policy
+
+
+def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:
+    """Gives one part of a trainer the state that a checkpoint has of it."""
+    try:
+        part.load_state_dict(loaded.state["training"][name])
+    except _OF_OTHER_STATE as error:
+        raise CheckpointIncompatible(
+            f"the checkpoint's {name} cannot be used ({in_one_line(error)}). It was changed after it was made"
+        ) from error
+
+
+def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> dict[str, Policy]:
+    """Makes the policies that a checkpoint of agents holds, by behaviour."""
+    described: Any = loaded.manifest.about.get("spec")
+    behaviors = described.get("behaviors") if isinstance(described, Mapping) else None
+    policies: dict[str, Policy] = {}
+    if not isinstance(behaviors, Mapping):
+        return policies
+    for name in behaviors:
+        policy = _make_policy(behaviors, name, partial(make, name))
+        _load_weights(policy, loaded, member_prefix(name))
+        policies[name] = policy
+    return policies
+
+
+def _make_policy(described: Mapping[str, Any], key: str, make: Callable[[BehaviorSpec], Policy]) -> Policy:
+    """Makes a policy for spaces that a file names; it may say anything, and is not ours."""
+    try:
+        return make(spec_from_dict(described[key]))
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise CheckpointIncompatible(
+            f"the checkpoint's spaces cannot be used ({in_one_line(error)[:200]}). It was changed after it was made, "
+            f"or is for spaces that are too large here"
+        ) from error

@@ -1,0 +1,385 @@
+"""One run: a loop with its directory, output, checkpoints and signals; with no directory, only output."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintain.core.budget import Budget
+from quintain.core.trust import importing_only
+from quintain.core.versions import facts
+from quintain.errors import NonFiniteError, QuintainError, ResourceError
+from quintain.runs.artifacts import Artifacts, artifacts_of
+from quintain.runs.faults import watching_environments
+from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of
+from quintain.runs.ranks.decisions import decide, is_report_due
+from quintain.runs.ranks.lead import Ranks
+from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
+from quintain.runs.restore import num_ranks_in, restore_rank, take_up
+from quintain.services.checkpoints.catalog import Checkpoint, load
+from quintain.services.checkpoints.manager import CheckpointManager
+from quintain.services.files.run_directory import RunDirectory, Status
+from quintain.services.files.run_names import default_run_id
+from quintain.services.processes.signals import StopSignals
+from quintain.services.reporting.event_log import EventLog
+from quintain.services.reporting.metrics_file import MetricsFile
+from quintain.services.reporting.writers import RunSummary, Writer, WriterGroup
+
+if TYPE_CHECKING:
+    from quintain.settings.tree import RunFile
+    from quintain.trainers.loop import Loop
+
+MAX_FAILED_COMMITS = 3
+
+
+class Run:
+    """Surrounds training: it implements the loop's `Session`."""
+
+    def __init__(
+        self,
+        run_file: RunFile,
+        writers: list[Writer],
+        directory: RunDirectory | None = None,
+        *,
+        resources: ExitStack | None = None,
+        ranks: Ranks | None = None,
+        runs_dir: Path = Path("runs"),
+        is_kept: bool = False,
+        has_objects: bool = False,
+    ) -> None:
+        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed.
+
+        A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
+        """
+        self.run_file = run_file
+        self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
+        self.shown_runs_dir = runs_dir
+        self.is_kept = is_kept
+        self.writer = WriterGroup(writers)
+        self.signals = StopSignals(run_file.run.grace_seconds)
+        self.directory = directory
+        self.has_objects = has_objects
+        self.commands = CommandHints(directory, run_file, has_objects=has_objects)
+        self.checkpoints: CheckpointManager | None = None
+        self.metrics: MetricsFile | None = None
+        self.event_log: EventLog | None = None
+        self.artifacts: Artifacts | None = None
+        self.last: Checkpoint | None = None
+        self.last_commit_time = time.monotonic()
+        self.failed_commits = 0
+        self.num_faults = 0
+        """Of all ranks, as far as they were reported."""
+        self.state = "running"
+        self.resources = resources or ExitStack()
+        self.ranks = ranks or Ranks(run_file, starts_processes=False)
+        self.resources.callback(self.ranks.close)
+        self.resources.enter_context(importing_only(run_file.permitted))
+        self.is_header_shown = False
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether there is a directory for checkpoints from the start."""
+        return self.directory is not None or self.is_kept
+
+    # -- before training ------------------------------------------------------------------------------------------
+
+    def show_header(self, *, start_step: int = 0, start_updates: int = 0, budget: Budget | None = None) -> None:
+        """Prints what is about to happen, once; needs no torch, so it can come before the slow imports."""
+        if not self.is_header_shown:
+            self.is_header_shown = True
+            budget = budget or self.run_file.budget
+            self.writer.open(header_of(self.run_file, self.directory, (start_step, start_updates), budget))
+
+    def open_directory(self, directory: RunDirectory) -> None:
+        """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
+        self.directory = directory
+        self.commands = CommandHints(directory, self.run_file, has_objects=self.has_objects)
+        self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
+        for warning in self.checkpoints.sweep():
+            self.writer.note(warning)
+        self.metrics = MetricsFile(directory.metrics, warn=self.writer.note)
+        self.resources.callback(self.metrics.close)
+        self.event_log = EventLog(directory.events)
+        self.resources.callback(self.event_log.close)
+        self.artifacts = artifacts_of(self.run_file, directory)
+
+    def write_settings(self) -> None:
+        assert self.directory is not None
+        self.directory.write_config(self.run_file.to_yaml())
+        self.directory.write_environment(facts(self.run_file.run.threads))
+
+    def restore(self, loop: Loop, checkpoint: Checkpoint) -> None:
+        """Puts a fresh loop where the checkpoint stands and drops the metric rows after it."""
+        assert self.directory is not None
+        assert self.metrics is not None
+        assert self.checkpoints is not None
+        loaded = load(checkpoint.path)
+        loop.require_fit(loaded.manifest.about)
+        if loop.world.size > 1:
+            broadcast_state(loop.world, loaded.state)
+        restore_rank(loop, loaded.state)
+        loop.set_budget(self.run_file.budget)
+        self.last = checkpoint
+        # Going back is a new branch: until it is committed, the next resume would take up the old one.
+        if decide(loop.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
+            self._commit(loop)
+        # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
+        self.metrics.truncate_after(loop.stats.last_step)
+        if note := self.directory.describe_unclosed(checkpoint.step):
+            self.writer.note(note)
+        self.log("resumed", loop, detail={"checkpoint": checkpoint.name})
+        exactness = self.begin_together(loop)
+        num_ranks = num_ranks_in(loaded.state)
+        if num_ranks != loop.world.size:
+            exactness = f"statistical: {num_ranks} ranks became {loop.world.size}, so all lanes begin new episodes"
+        self.show_determinism(exactness)
+
+    def begin_together(self, loop: Loop) -> str:
+        """Gives all ranks the same weights and returns how exactly the run can be resumed."""
+        loop.share()
+        return joint_exactness(loop)
+
+    def show_determinism(self, exactness: str) -> None:
+        """Says what a resume of this run promises, as soon as the environment is known."""
+        if exactness == "exact":
+            self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
+        else:
+            self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {exactness}")
+
+    def begin_again(self) -> None:
+        """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
+        assert self.metrics is not None
+        self.metrics.truncate_after(0)
+        self.writer.note("note: the run ended before its first checkpoint; starting at step 0")
+
+    # -- while training (the loop's Session) ----------------------------------------------------------------------
+
+    @contextmanager
+    def running(self, loop: Loop) -> Iterator[None]:
+        """Opens the run, and closes it whatever happens."""
+        if self.is_kept:
+            self._require_directory()
+        done = loop.progress
+        self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
+        self.state = "running"
+        try:
+            with self.ranks.leading(), self.signals.watching(self._stopper(loop), self._last_name):
+                # Inside: whoever reads that the run is going on may send a signal at once.
+                self._write_status(loop)
+                if decide(loop.world, self.checkpoints is not None and self.last is None):
+                    self._commit(loop)
+                with watching_environments(self, loop):
+                    yield
+                    self.state = "stopped" if loop.stop_reason else "finished"
+                    self._commit_last(loop)
+                    if self.artifacts is not None and self.last is not None:
+                        self.artifacts.finish(loop, self.last)
+                    self._report_idle_events(loop)
+        except BaseException as error:
+            self.state = "failed"
+            self._keep_evidence_of(loop, error)
+            with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
+                self._write_status(loop, exit_code=getattr(error, "exit_code", 1), reason=str(error))
+            self.log("failed", loop, code=getattr(error, "code", None), detail=str(error))
+            raise
+        finally:
+            self.writer.close(self.summary(loop))
+        self._write_status(loop, exit_code=self.exit_code, reason=loop.stop_reason or None)
+        loop.stop_reason = ""
+        self.is_header_shown = False
+
+    def after_stage(self, loop: Loop) -> None:
+        """Commits a stage of a loop that asks for it."""
+        if decide(loop.world, self.checkpoints is not None):
+            self._try_commit(loop)
+
+    def after_cycle(self, loop: Loop) -> None:
+        """Writes the row and the checkpoint that are due, in this order."""
+        if is_report_due(self.run_file, loop):
+            self._report(loop)
+        if decide(loop.world, self.checkpoints is not None and self._is_commit_due(loop)):
+            self._try_commit(loop)
+
+    def save(self, loop: Loop) -> Path:
+        """Commits a checkpoint now; a run without a directory gets one."""
+        self._require_directory()
+        path = self._commit(loop).path
+        loop.world.broadcast(str(path).encode())
+        return path
+
+    def take_up(self, loop: Loop, path: Path) -> None:
+        """Goes on with the run that a checkpoint is of, from there."""
+        take_up(self, loop, path)
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder of the run's directory; a run without a directory gets one."""
+        return self._require_directory().folder(name)
+
+    def keep_evidence(self, loop: Loop, tensors: Mapping[str, Any]) -> Path | None:
+        """Writes arrays to crash/ if the run has a directory, and says where."""
+        if self.directory is None or self.checkpoints is None:
+            return None
+        path = self.directory.write_evidence(tensors)
+        self.log("evidence", loop, detail=path.name)
+        return path
+
+    def rollback(self, loop: Loop) -> bool:
+        """Puts all ranks back to the last checkpoint; says whether there was one."""
+        if not decide(loop.world, self.last is not None and self.metrics is not None):
+            return False
+        assert self.last is not None
+        assert self.metrics is not None
+        state = load(self.last.path).state
+        if loop.world.size > 1:
+            broadcast_state(loop.world, state)
+        restore_rank(loop, state)
+        self.metrics.truncate_after(loop.stats.last_step)
+        return True
+
+    def warn(self, loop: Loop, code: str, text: str) -> None:
+        """Tells the user and the event log of something that training survives."""
+        self.writer.note(f"warning[{code}]: {text}")
+        self.log("warning", loop, code=code, detail=text)
+
+    def tell(self, text: str) -> None:
+        """Shows the user a line."""
+        self.writer.note(text)
+
+    def summary(self, loop: Loop) -> RunSummary:
+        records = loop.records
+        budget = None if records.goal_reached else loop.progress.budget
+        return RunSummary(
+            state=self.state,  # type: ignore[arg-type]  # one of the three once training ended
+            seconds=loop.stats.total_seconds,
+            env_steps=loop.progress.env_steps,
+            best_eval=records.best_return,
+            best_step=records.best_step if records.best_return is not None else None,
+            num_eval_episodes=records.num_eval_episodes,
+            last_checkpoint=None if self.last is None else self.last.name,
+            num_faults=max(loop.faults.restarts, self.num_faults),
+            next_commands=self.commands.after(self.state, budget),
+        )
+
+    @property
+    def exit_code(self) -> int:
+        return self.signals.exit_code or 0
+
+    def close(self) -> None:
+        self.resources.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _last_name(self) -> str:
+        return self.last.name if self.last else "none"
+
+    def _stopper(self, loop: Loop) -> Callable[[str], None]:
+        def stop(reason: str) -> None:
+            loop.stop(reason)
+            self.ranks.stop()
+
+        return stop
+
+    def _require_directory(self) -> RunDirectory:
+        if self.directory is None or self.checkpoints is None:
+            run_id = self.run_file.run.id or default_run_id(
+                env_name(self.run_file), self.run_file.trained, runs_dir=self.runs_dir
+            )
+            directory = RunDirectory.create(self.runs_dir, run_id, shown=self.shown_runs_dir / run_id)
+            self.resources.enter_context(directory.lock())
+            self.open_directory(directory)
+            self.write_settings()
+            return directory
+        return self.directory
+
+    def _report_idle_events(self, loop: Loop) -> None:
+        """Says which events the whole run never called: a typing error in a trigger shows nowhere else."""
+        idle = loop.idle_events() if self.state == "finished" else []
+        if idle:
+            self.warn(loop, "W0214", f"these events never happened in this run: {', '.join(idle)}")
+
+    def _keep_evidence_of(self, loop: Loop, error: BaseException) -> None:
+        if isinstance(error, NonFiniteError) and error.evidence:
+            with suppress(QuintainError):
+                path = self.keep_evidence(loop, error.evidence)
+                error.notes = (*error.notes, *([f"note: the last steps are in {path}"] if path else []))
+
+    def _report(self, loop: Loop) -> None:
+        stats, progress = loop.stats, loop.progress
+        stats.set_all(reported := loop.report())
+        self.num_faults = int(reported.get("env/restarts", 0))
+        stats.set_stat("time/iterations", progress.updates)
+        row = stats.write_stats(progress.env_steps)
+        if self.metrics is not None:
+            self.metrics.append(progress.env_steps, row)
+        if self.artifacts is not None:
+            self.artifacts.reported(row)
+
+    def _is_commit_due(self, loop: Loop) -> bool:
+        every, progress = self.run_file.run.checkpoint, loop.progress
+        return (
+            (every.every_env_steps is not None and progress.crossed(every.every_env_steps))
+            or (every.every_updates is not None and progress.updates % every.every_updates == 0)
+            or (every.every_seconds is not None and time.monotonic() - self.last_commit_time >= every.every_seconds)
+            or loop.records.is_new_best(progress.env_steps)
+            or (self.artifacts is not None and self.artifacts.is_due(loop))
+        )
+
+    def _try_commit(self, loop: Loop) -> None:
+        """Commits; a full disk is tried again at the next interval, a few times, before the run gives up."""
+        try:
+            self._commit(loop)
+            self.failed_commits = 0
+        except ResourceError as error:
+            self.failed_commits += 1
+            self.log("checkpoint_failed", loop, code=error.code, detail=error.message)
+            if self.failed_commits >= MAX_FAILED_COMMITS:
+                raise
+            self.writer.note(f"warning[{error.code.replace('E', 'W')}]: {error.message}; training continues")
+            self.last_commit_time = time.monotonic()
+
+    def _commit_last(self, loop: Loop) -> None:
+        is_saved = self.last is not None and self.last.step == loop.progress.env_steps and not loop.stop_reason
+        if decide(loop.world, self.checkpoints is not None and not is_saved):
+            self._commit(loop)
+
+    def _commit(self, loop: Loop) -> Checkpoint:
+        assert self.checkpoints is not None
+        assert self.artifacts is not None
+        if self.metrics is not None:
+            self.metrics.sync()
+        step = loop.progress.env_steps
+        is_best = loop.records.is_new_best(step)
+        self.checkpoints.needed = self.artifacts.needed
+        is_best = self.artifacts.is_best(loop) or is_best
+        state = gather_state(loop)
+        about = checkpoint_facts(self.run_file, loop, joint_exactness(loop))
+        try:
+            self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
+        finally:
+            loop.world.broadcast(b"")  # the others wait for the disk
+        self.last_commit_time = time.monotonic()
+        self._write_status(loop)
+        self.artifacts.committed(loop, self.last)
+        return self.last
+
+    def _write_status(self, loop: Loop, exit_code: int | None = None, reason: str | None = None) -> None:
+        if self.directory is None or self.checkpoints is None:
+            return
+        self.directory.write_status(
+            Status(
+                state=self.state,  # type: ignore[arg-type]  # one of the four by construction
+                step=loop.progress.env_steps,
+                checkpoint=None if self.last is None else self.last.name,
+                pid=os.getpid(),
+                exit_code=exit_code,
+                reason=reason,
+            )
+        )
+
+    def log(self, kind: str, loop: Loop, *, code: str | None = None, detail: Any = None) -> None:
+        if self.event_log is not None:
+            self.event_log.append(kind, step=loop.progress.env_steps, code=code, detail=detail)

@@ -1,0 +1,257 @@
+"""What Python users may put into a Trainer's slots: names, settings, factories and ready objects, in any mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from quintain.algorithms.base import Algorithm
+from quintain.core import registry
+from quintain.core.process_group import Alone, Gloo, World
+from quintain.envs.base import Env
+from quintain.errors import SettingsError
+from quintain.placements.torchrun import place_in_torchrun
+from quintain.policies.base import Policy
+from quintain.runs.assemble import Slots, assemble_parts
+from quintain.runs.output import make_writers
+from quintain.runs.ranks.follow import Follower
+from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
+from quintain.runs.run import Run
+from quintain.services.reporting.queued_writer import QueuedWriter
+from quintain.services.reporting.tensorboard_writer import SummaryRows
+from quintain.services.reporting.writers import Writer, WriterGroup
+from quintain.settings import embodichain as embodichain_names
+from quintain.settings.base import PartSettings
+from quintain.settings.sources import PYTHON
+from quintain.settings.tree import RunFile
+from quintain.trainers.base import Parts
+from quintain.trainers.base import Trainer as RolloutTrainer
+
+_STEPS_PER_BATCH = 1024
+_EVENTS = "experiment.behaviors.default.events"
+
+
+class Trainer(RolloutTrainer):
+    """Repeats a cycle over its parts until the budget is spent.
+
+    `Trainer("ppo", "CartPole-v1").train(100_000)`: any slot takes a name, a settings object or a ready object;
+    further keywords are settings, as on the command line. `Trainer(policy, env, algorithm, buffer_size, batch_size,
+    writer, ...)` is the same with the names and the order of EmbodiChain; see `quintain.settings.embodichain`.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        env: Any,
+        algorithm: Any = None,
+        buffer_size: int | None = None,
+        batch_size: int | None = None,
+        writer: Any = None,
+        *more: Any,
+        **settings: Any,
+    ) -> None:
+        super().__init__(parts_from_slots(policy, env, algorithm, (buffer_size, batch_size, writer, *more), settings))
+        self.share()
+
+
+def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any], keywords: Mapping[str, Any]) -> Parts:
+    """Builds the parts of `Trainer(policy, env, algorithm, ...)`; without an algorithm the first slot is it."""
+    translation = embodichain_names.translate(more, keywords)
+    _require_mappings(translation.given)
+    if algorithm is None:
+        policy, algorithm = None, policy
+    if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
+        raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
+    behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
+    ready = policy if isinstance(policy, Policy) else _policy_of(algorithm)
+    if ready is None and policy is not None:
+        behavior["policy"] = _settings("policy", policy)
+    elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
+        behavior["policy"] = made_from
+    if _is_instance(env) and not getattr(_settings_class(behavior["algorithm"]), "needs_replay", False):
+        # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
+        behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
+    world = _join_torchrun()
+    experiment = {"env": _env_settings(env, world.size), "behaviors": {"default": behavior}}
+    changes = _without_idle(behavior["algorithm"], translation)
+    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes)
+    run_file = with_ranks_of_torchrun(embodichain_names.apply(run_file, translation), is_new=True)
+    _refuse_disagreement(run_file, world)
+    evaluation_env = _evaluation_env(env, translation.given.get("eval_env"))
+    if _is_instance(env) and evaluation_env is None:
+        run_file, note = _without_evaluation(run_file)
+        translation.notes += [note] if note else []
+    slots = Slots(
+        env=None if isinstance(env, str | PartSettings) else env,
+        evaluation_env=evaluation_env,
+        policy=ready,
+        make_algorithm=partial(_ready, algorithm) if isinstance(algorithm, Algorithm) else None,
+        env_events=translation.given.get("event_cfg", {}),
+        evaluation_env_events=translation.given.get("eval_event_cfg", {}),
+        writer=translation.given.get("writer"),
+    )
+    if world.rank:
+        parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
+    else:
+        writers = [*make_writers(run_file), *_own_writers(slots.writer)]
+        run = Run(
+            run_file,
+            writers,
+            runs_dir=translation.runs_dir,
+            is_kept=translation.is_kept,
+            has_objects=slots.env is not None,
+        )
+        parts = assemble_parts(run_file, run, run.writer, slots, world)
+        for note in translation.notes:
+            run.writer.note(note)
+    return parts
+
+
+def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
+    """Returns an algorithm that was made before, with the one setting that a trainer may change on it."""
+    ours = algorithm.settings
+    changed = [k for k in type(ours).model_fields if k != "type" and getattr(settings, k) != getattr(ours, k)]
+    if fixed := [name for name in changed if name != "batch_size"]:
+        raise SettingsError(
+            f"{', '.join(fixed)} cannot be changed on an algorithm that is ready; make it with the settings you want"
+        )
+    algorithm.settings = settings
+    return algorithm
+
+
+def _without_idle(algorithm: Any, translation: embodichain_names.Translation) -> dict[str, Any]:
+    """Returns the settings without a minibatch size for an algorithm that has no minibatches."""
+    settings = dict(translation.settings)
+    if "batch_size" in settings and "batch_size" not in _settings_class(algorithm).model_fields:
+        del settings["batch_size"]
+        translation.notes.append("note: batch_size has no effect; this algorithm learns from each batch as a whole")
+    return settings
+
+
+def _settings_class(algorithm: Any) -> type[PartSettings]:
+    """Returns the class of an algorithm's settings, given as they are or as a mapping with a type."""
+    name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
+    return registry.get("algorithm", name).settings_class if name else type(algorithm)
+
+
+def _evaluation_env(env: Any, eval_env: Any) -> Any:
+    """Returns what evaluation makes its environments from, where that is not the settings."""
+    if eval_env is None:
+        return _maker_of_more(env) if _is_instance(env) else None
+    if eval_env is env:
+        raise SettingsError("eval_env is the training environment itself; evaluating would disturb it. Pass another")
+    if isinstance(eval_env, str):
+        return partial(gymnasium.make, eval_env, disable_env_checker=True)
+    return eval_env
+
+
+def _require_mappings(given: Mapping[str, Any]) -> None:
+    for name in ("event_cfg", "eval_event_cfg"):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise SettingsError(
+                f"{name} is a {type(given[name]).__name__}; give a mapping of names to events", code="E0233"
+            )
+
+
+def _own_writers(slot: Any) -> list[Writer]:
+    """Returns the writer that a user brought: one of ours as it is, a SummaryWriter behind a queue."""
+    if slot is None:
+        return []
+    if hasattr(slot, "add_scalar"):
+        return [QueuedWriter(SummaryRows(slot), type(slot).__name__)]
+    if all(callable(getattr(slot, name, None)) for name in ("open", "write", "note", "close")):
+        return [slot]
+    raise SettingsError(
+        f"writer slot got a {type(slot).__name__}; pass a SummaryWriter, or an object with open, write, note and close"
+    )
+
+
+def _join_torchrun() -> World:
+    place = place_in_torchrun()
+    return Alone() if place is None else Gloo(*place)
+
+
+def _refuse_disagreement(run_file: RunFile, world: World) -> None:
+    """Refuses ranks that nobody started, and ranks that were told different things."""
+    if num_ranks_of(run_file) != world.size:
+        raise SettingsError(
+            f"{NUM_RANKS} is {num_ranks_of(run_file)}: from Python, start the script once for each rank with "
+            f"torchrun --nproc-per-node {num_ranks_of(run_file)} SCRIPT",
+            code="E0241",
+        )
+    marks = [int(run_file.fingerprint()[:12], 16)]
+    if any(others != marks for others in world.gather(marks)):
+        raise SettingsError("the ranks of this run were given different settings; give all the same", code="E0241")
+
+
+def _policy_of(algorithm: Any) -> Policy | None:
+    return algorithm.policy if isinstance(algorithm, Algorithm) else None
+
+
+def _settings(kind: str, slot: Any) -> Any:
+    if isinstance(slot, Algorithm):
+        return slot.settings
+    if isinstance(slot, str):
+        registry.get(kind, slot)
+        return {"type": slot}
+    if isinstance(slot, PartSettings):
+        return slot
+    found = type(slot).__name__
+    raise SettingsError(f"{kind} slot got a {found}; pass a registered name, its settings, or a ready object")
+
+
+def _env_settings(slot: Any, num_ranks: int) -> Any:
+    if isinstance(slot, PartSettings):
+        return slot
+    if isinstance(slot, str):
+        return registry.env_named(slot)
+    if _is_instance(slot):
+        spec = _gym_spec(slot)
+        return {
+            "type": "gym",
+            "id": type(slot).__name__ if spec is None else spec.id,
+            # Each rank brings an object of its own.
+            "num_lanes": _num_lanes(slot) * num_ranks,
+            "group_size": int(getattr(slot, "group_size", 1)),
+        }
+    return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
+
+
+def _is_instance(slot: Any) -> bool:
+    return hasattr(slot, "step") and not isinstance(slot, type)
+
+
+def _num_lanes(env: Any) -> int:
+    return int(getattr(env, "num_lanes", None) or getattr(env, "num_envs", None) or 1)
+
+
+def _gym_spec(env: Any) -> Any:
+    """Returns how Gymnasium made this object, if it did; our own environments have a spec of another kind."""
+    spec = None if isinstance(env, Env) else getattr(env, "spec", None)
+    return spec if isinstance(spec, gymnasium.envs.registration.EnvSpec) else None
+
+
+def _maker_of_more(env: Any) -> Any:
+    """Returns what makes environments like this object, or None where nobody knows how it came about.
+
+    Wrappers around a vector environment leave no trace in its spec, so what is wrapped cannot be made again.
+    """
+    spec = _gym_spec(env)
+    if spec is None or isinstance(env, gymnasium.vector.VectorWrapper):
+        return None
+    return partial(gymnasium.make, spec, disable_env_checker=True)
+
+
+def _without_evaluation(run_file: RunFile) -> tuple[RunFile, str]:
+    """Leaves evaluation out: stepping the training environment would disturb it, and there is no other."""
+    events = next(iter(run_file.experiment.behaviors.values())).events
+    kept = [event for event in events if event.type != "evaluate"]
+    if len(kept) == len(events):
+        return run_file, ""
+    return run_file.replace(_EVENTS, kept), (
+        "note: no evaluation, because the environment given cannot be made a second time. Pass its Gymnasium id, its "
+        "class or a factory to have it"
+    )

@@ -1,0 +1,1 @@
+"""Checkpoints: commit protocol, catalogue, file format."""

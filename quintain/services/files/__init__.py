@@ -1,0 +1,1 @@
+"""The run directory and durable file operations."""

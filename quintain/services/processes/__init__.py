@@ -1,0 +1,1 @@
+"""Child processes: fork server, supervisor, shared memory, signals, restart budgets."""

@@ -1,0 +1,1 @@
+"""Statistics, writers, console and logs of a run."""

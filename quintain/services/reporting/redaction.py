@@ -1,0 +1,29 @@
+"""What looks like a secret, by its name or by itself, and blanking it in texts that reach a file."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_SECRET_NAME = re.compile(r"KEY(?!BOARD|MAP)|TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+_SECRET_TEXT = re.compile(r"\b(?:sk|hf|ghp|github_pat|xox[a-z])[-_][A-Za-z0-9_-]{12,}")
+_LOGIN_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE")
+_MIN_SECRET_LENGTH = 8
+
+
+def redact(text: str) -> str:
+    """Blanks the values of secret-looking environment variables and what looks like an access key."""
+    secrets = {value for name, value in os.environ.items() if len(value) >= _MIN_SECRET_LENGTH and is_secret_name(name)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "[redacted]")
+    return _SECRET_TEXT.sub("[redacted]", text)
+
+
+def is_secret_name(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Says whether an environment variable looks like a secret: by its name, or because its value is one."""
+    # The whole value: a path may have a part that looks like an access key.
+    return is_secret_name(name) or bool(_SECRET_TEXT.fullmatch(value) or _LOGIN_IN_URL.search(value))

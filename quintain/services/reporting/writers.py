@@ -1,0 +1,120 @@
+"""Where the rows of a run go. A writer only watches: whatever happens to it, training continues."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from quintain.services.reporting.printable import escape_control_characters
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """Says what is about to run, with what is known before torch is imported."""
+
+    version: str
+    algorithm: str
+    env: str
+    num_lanes: int
+    device: str
+    cores: int
+    seed: int
+    run_directory: str | None
+    budget_env_steps: int | None
+    start_step: int = 0
+    budget_updates: int | None = None
+    start_updates: int = 0
+    num_ranks: int = 1
+    shown_directory: str | None = None
+    """The run's directory as the user wrote it."""
+    hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Settings that describe the training and can be shown to anyone."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Says how a run ended and what the user may want to do next."""
+
+    state: Literal["finished", "stopped", "failed"]
+    seconds: float
+    env_steps: int
+    best_eval: float | None = None
+    best_step: int | None = None
+    num_eval_episodes: int = 0
+    last_checkpoint: str | None = None
+    num_faults: int = 0
+    """How often environments broke and were made anew."""
+    next_commands: list[tuple[str, str]] = field(default_factory=list)
+    """Commands, each with a comment that says what it is for."""
+
+
+class Writer(Protocol):
+    """Receives a run's header once, then rows and notes, then its summary."""
+
+    def open(self, header: RunHeader) -> None: ...
+    def write(self, step: int, row: Mapping[str, float]) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self, summary: RunSummary) -> None: ...
+
+
+class WriterComplaint(Exception):
+    """Carries a warning about a writer to where it can be shown; after a final one the writer is left out."""
+
+    def __init__(self, warning: str, *, is_final: bool) -> None:
+        super().__init__(warning)
+        self.warning = warning
+        self.is_final = is_final
+
+
+class WriterGroup:
+    """Hands everything to each writer and gives up on one that keeps failing."""
+
+    max_failures = 3
+
+    def __init__(self, writers: Iterable[Writer]) -> None:
+        self._active = list(writers)
+        self._num_failures: dict[int, int] = {}
+
+    def open(self, header: RunHeader) -> None:
+        self._each(lambda writer: writer.open(header))
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        self._each(lambda writer: writer.write(step, row))
+
+    def note(self, text: str) -> None:
+        self._each(lambda writer: writer.note(text))
+
+    def close(self, summary: RunSummary) -> None:
+        # The first one, which is the console as a rule, last: it shows what is wrong with the others.
+        self._each(lambda writer: writer.close(summary), self._active[::-1])
+
+    def _each(self, call: Callable[[Writer], None], writers: Iterable[Writer] | None = None) -> None:
+        for writer in list(self._active if writers is None else writers):
+            try:
+                call(writer)
+            except WriterComplaint as complaint:
+                if complaint.is_final:
+                    self._active.remove(writer)
+                self._warn(complaint.warning)
+            except Exception as error:  # a broken display must never cost a training run
+                self._count_failure(writer, error)
+
+    def _count_failure(self, writer: Writer, error: Exception) -> None:
+        failures = self._num_failures.get(id(writer), 0) + 1
+        self._num_failures[id(writer)] = failures
+        if failures < self.max_failures or writer not in self._active:
+            return
+        self._active.remove(writer)
+        warning = (
+            f"warning[W0811]: {type(writer).__name__} disabled after {failures} failures "
+            f"(the last: {type(error).__name__}: {error}); metrics stay in metrics.jsonl"
+        )
+        self._warn(warning)
+
+    def _warn(self, warning: str) -> None:
+        if self._active:
+            self.note(warning)
+        else:
+            sys.stderr.write(escape_control_characters(warning) + "\n")

@@ -1,0 +1,52 @@
+"""Runs that an earlier version wrote: they resume, and end as the run that was never stopped ended there.
+
+To the last bit where the instruction set and the versions are those of the machine that wrote them; elsewhere kernels
+round differently, and to a tolerance that no mistake in a schedule, a moment or an order would keep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from quintain.core.versions import facts
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from tests.resume.stored.make import HERE, RUNS, learned, rows_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stored_run_ends_as_it_ended_when_it_was_written(name: str, tmp_path: Path) -> None:
+    stored = HERE / name
+    end = json.loads((stored / "end.json").read_text())
+    shutil.copytree(stored / "run", tmp_path / name)
+    command = [sys.executable, "-m", "quintain", "resume", name, "--runs-dir", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    run = tmp_path / name
+    last = max(CheckpointCatalog(run / "checkpoints").entries(), key=lambda entry: entry.commit)
+    found, expected = learned(load(last.path).state), load_file(stored / "end.safetensors")
+    assert found.keys() == expected.keys()
+    rows = rows_of(run)
+    assert [row.keys() for row in rows] == [row.keys() for row in end["rows"]]
+    if _is_same_machine(end["facts"]):
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+        assert rows == end["rows"]
+    else:
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def _is_same_machine(written: dict[str, object]) -> bool:
+    here = json.loads(json.dumps(facts(1)))
+    compared = ("cpu_capability", "machine")
+    versions = [{key: each["versions"][key] for key in ("numpy", "torch")} for each in (here, written)]  # type: ignore[index]
+    return all(here[key] == written[key] for key in compared) and versions[0] == versions[1]
