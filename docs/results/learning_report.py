@@ -32,6 +32,11 @@ PANELS = {
     "balls-sac": "Balls on domes, SAC",
     "gates-sac": "Gates and bells, SAC",
     "catch": "Catch, from pixels",
+    "clue-image-sac": "A clue in an image, SAC",
+    "clue-images-sac": "A clue in two images, number and choice, SAC",
+    "clue-images-ppo": "A clue in two images, number and choice, PPO",
+    "clue-memory-sac": "A clue to remember, a number, SAC",
+    "clue-memory-mixed-sac": "A clue to remember, number and choice, SAC",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 LINE, GOAL = "#2563eb", "#d97706"
