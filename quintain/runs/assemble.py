@@ -117,7 +117,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer.note(note)
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
-    connect_symmetry(behavior.algorithm, algorithm, env.mirror)
+    connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
     source, blocks = placement.furnish(policy, episodes.extend, starts_fresh=algorithm.starts_fresh)
     return Parts(
         policy=policy,

@@ -124,7 +124,7 @@ class _Maker:
         self.algorithm = load_part("algorithm", settings.algorithm)(
             settings.algorithm, self.policy, signals, self.rng.child("algorithm")
         )
-        connect_symmetry(settings.algorithm, self.algorithm, env.mirror_of(name))
+        connect_symmetry(settings.algorithm, self.algorithm, lambda: env.mirror_of(name))
         self.accelerated = accelerate(self.policy, self.algorithm)
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)

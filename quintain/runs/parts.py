@@ -68,11 +68,16 @@ def make_events(behavior: Behavior, context: EventContext) -> EventManager:
     return events
 
 
-def connect_symmetry(settings: PartSettings, algorithm: Algorithm, mirror: Mirror | None) -> None:
-    """Gives an algorithm that learns from mirrored steps too the function that mirrors them."""
+def connect_symmetry(
+    settings: PartSettings, algorithm: Algorithm, find_mirror: Callable[[], Mirror | None]
+) -> None:
+    """Gives an algorithm with `use_symmetry` the environment's mirror function.
+
+    `find_mirror` is called only then: environments in worker processes construct a copy in this process to find it.
+    """
     if not getattr(settings, "use_symmetry", False):
         return
-    policy = algorithm.policy
+    policy, mirror = algorithm.policy, find_mirror()
     if mirror is None:
         raise SettingsError(
             "algorithm.use_symmetry needs an environment with a method mirror(obs, action); this one has none",

@@ -108,7 +108,7 @@ def test_agents_without_groups_learn_by_it_too() -> None:
     [
         ({"env": {"type": "gym", "id": "CartPole-v1"}}, "poca learns for groups of agents"),
         ({"algorithm": {"type": "poca", "embedding_size": 30}}, "embedding_size"),
-        ({"algorithm": {"type": "poca", "use_symmetry": True}}, "no environment of agents has a mirror"),
+        ({"algorithm": {"type": "poca", "use_symmetry": True}}, "a mirrored step has no mirrored agents of its group"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, dict[str, object]], words: str) -> None:
