@@ -110,6 +110,12 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
+def cpu_model() -> str:
+    """Returns the name of the processor: which kernels libraries choose depends on it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
 def make(name: str, runs_dir: Path) -> None:
     settings = runs_dir / f"{name}.yaml"
     settings.write_text(yaml.safe_dump(RUNS[name]))
@@ -120,7 +126,8 @@ def make(name: str, runs_dir: Path) -> None:
     target.mkdir()
     checkpoints = sorted(entry.path for entry in CheckpointCatalog(run / "checkpoints").entries())
     save_file(learned(load(checkpoints[-1]).state), target / "end.safetensors")
-    (target / "end.json").write_text(json.dumps({"facts": facts(1), "rows": rows_of(run)}, indent=1))
+    written = {"facts": {**facts(1), "cpu": cpu_model()}, "rows": rows_of(run)}
+    (target / "end.json").write_text(json.dumps(written, indent=1))
     for later in checkpoints[len(checkpoints) // 2 + 1 :]:
         shutil.rmtree(later)
     for earlier in checkpoints[: len(checkpoints) // 2]:
