@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quintain.services.files.run_directory import RunDirectory
     from quintain.settings.run import RunSettings
     from quintain.trainers.base import Trainer
-    from quintain.trainers.joint import JointTrainer
+    from quintain.trainers.learner import Learner
     from quintain.trainers.loop import Loop
     from quintain.typing import Metrics
 
@@ -53,7 +53,7 @@ class BehaviorFiles(Artifacts):
 
     def is_due(self, loop: Loop) -> bool:
         """Says whether any behaviour has come to the next interval."""
-        return any(self._is_due(name, each.progress.env_steps) for name, each in _trainers(loop).items())
+        return any(self._is_due(name, each.progress.env_steps) for name, each in _learners(loop).items())
 
     def is_best(self, loop: Loop) -> bool:
         """Says whether behaviours, on average, never had a higher mean return; takes note if so.
@@ -62,7 +62,7 @@ class BehaviorFiles(Artifacts):
         """
         if loop.records.best_return is not None:
             return False
-        windows = [each.episodes for each in _trainers(loop).values()]
+        windows = [each.episodes for each in _learners(loop).values()]
         if any(len(window) < FEWEST_EPISODES for window in windows):
             return False
         return loop.records.is_best_of_training(sum(each.mean_return for each in windows) / len(windows))
@@ -70,7 +70,7 @@ class BehaviorFiles(Artifacts):
     def committed(self, loop: Loop, checkpoint: Checkpoint) -> None:
         """Writes the models that are due, and the status of all."""
         with self._telling(loop):
-            for name, each in _trainers(loop).items():
+            for name, each in _learners(loop).items():
                 if self._is_due(name, each.progress.env_steps):
                     self._write_model(name, each, checkpoint)
             self._save_status(loop)
@@ -78,7 +78,7 @@ class BehaviorFiles(Artifacts):
     def finish(self, loop: Loop, checkpoint: Checkpoint) -> None:
         """Writes the last model of each behaviour, the status and the timers."""
         with self._telling(loop):
-            for name, each in _trainers(loop).items():
+            for name, each in _learners(loop).items():
                 found = self._at(name, each.progress.env_steps) or self._write_model(name, each, checkpoint)
                 if found is not None:
                     self._write_last(name, found)
@@ -108,7 +108,7 @@ class BehaviorFiles(Artifacts):
     def _at(self, name: str, step: int) -> ModelCheckpoint | None:
         return next((each for each in self.models.get_checkpoints(name) if each.steps == step), None)
 
-    def _write_model(self, name: str, trainer: Trainer, checkpoint: Checkpoint) -> ModelCheckpoint | None:
+    def _write_model(self, name: str, trainer: Learner, checkpoint: Checkpoint) -> ModelCheckpoint | None:
         step = trainer.progress.env_steps
         path = f"{file_name(name)}/{file_name(name)}-{step}.onnx"
         if not self._export(name, trainer, self.run / path):
@@ -118,14 +118,14 @@ class BehaviorFiles(Artifacts):
         self.models.add_checkpoint(name, made, self.settings.checkpoint.keep)
         return made
 
-    def _export(self, name: str, trainer: Trainer, path: Path) -> bool:
+    def _export(self, name: str, trainer: Learner, path: Path) -> bool:
         """Writes one file; says whether it could."""
         if name in self.unwritable:
             return False
         from quintain.policies.unity_export import export_unity
 
         try:
-            export_unity(trainer.published_policy, path)
+            export_unity(trainer.policy, path)
         except (ResourceError, RunDirectoryError):
             raise
         except (QuintainError, RuntimeError, ValueError, TypeError) as error:
@@ -133,7 +133,7 @@ class BehaviorFiles(Artifacts):
             return False
         return True
 
-    def _tell(self, name: str, trainer: Trainer, error: Exception) -> None:
+    def _tell(self, name: str, trainer: Learner, error: Exception) -> None:
         """Says once for each behaviour why there is no model; a library that is not there is no fault."""
         is_first = not self.unwritable
         self.unwritable.add(name)
@@ -142,7 +142,8 @@ class BehaviorFiles(Artifacts):
             if is_first:
                 trainer.writer.note(f"note: no models are written for Unity: {said}")
             return
-        trainer.session.warn(trainer, "W0901", f"its model is not written for Unity: {said}; checkpoints are fine")
+        told = f"{name}: its model is not written for Unity: {said}; checkpoints are fine"
+        trainer.session.warn(trainer.loop, "W0901", told)
 
     def _write_last(self, name: str, found: ModelCheckpoint) -> None:
         path = f"{file_name(name)}.onnx"
@@ -159,6 +160,6 @@ class BehaviorFiles(Artifacts):
         return {name: found[name] for name in ("quintain", "torch", "numpy", "python")}
 
 
-def _trainers(loop: Loop) -> dict[str, Trainer]:
-    joint: JointTrainer = loop  # type: ignore[assignment]  # a run of agents has no other
-    return joint.trainers
+def _learners(loop: Loop) -> Mapping[str, Learner]:
+    trainer: Trainer = loop  # type: ignore[assignment]  # a run of agents has no other
+    return trainer.learners

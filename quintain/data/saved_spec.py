@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quintain.errors import CheckpointIncompatible
 
 if TYPE_CHECKING:
-    from quintain.typing import JsonObject
+    from quintain.data.spec import BehaviorSpec
 
 Told: TypeAlias = Any
 """What a manifest says at one place; a file of another origin may say anything there."""
 
 
-class HasSpaces(Protocol):
-    """The spec of one behaviour, or of several."""
-
-    def to_dict(self) -> JsonObject: ...
+LANES = "default"
+"""The behaviour of a manifest that names one spec without a behaviour, as those of lanes did until 0.2."""
 
 
-def require_same_spec(spec: HasSpaces, about: Mapping[str, Told]) -> None:
-    """Refuses a checkpoint whose manifest names other spaces than this spec, of one behaviour or of several."""
-    saved = about.get("spec")
-    if saved != spec.to_dict():
+def specs_in(about: Mapping[str, Told]) -> dict[str, Told]:
+    """Returns the spaces that a manifest names, by behaviour, as they are written there."""
+    behaviors, spec = about.get("behaviors"), about.get("spec")
+    if behaviors is None and isinstance(spec, Mapping):
+        behaviors = spec.get("behaviors", {LANES: spec})
+    return dict(behaviors) if isinstance(behaviors, Mapping) else {}
+
+
+def require_same_specs(specs: Mapping[str, BehaviorSpec], about: Mapping[str, Told]) -> None:
+    """Refuses a checkpoint whose manifest names other spaces than these.
+
+    Where there is one behaviour, its name does not matter: lanes do not know it.
+    """
+    saved, own = specs_in(about), {name: spec.to_dict() for name, spec in specs.items()}
+    is_same = list(saved.values()) == list(own.values()) if len(own) == 1 else saved == own
+    if not is_same:
+        here = "; ".join(f"{name}: {spec}" if len(specs) > 1 else str(spec) for name, spec in specs.items())
         raise CheckpointIncompatible(
-            f"checkpoint is for {_describe(saved)}; this env has {spec}. Use the environment it was trained with"
+            f"checkpoint is for {_described(saved)}; this env has {here}. Use the environment it was trained with"
         )
+
+
+def _described(saved: Mapping[str, Told]) -> str:
+    if len(saved) == 1:
+        return _describe(next(iter(saved.values())))
+    return "; ".join(f"{name}: {_describe(spec)}" for name, spec in saved.items()) or "unknown spaces"
 
 
 def _describe(spec: Told) -> str:
     if not isinstance(spec, Mapping):
         return "unknown spaces"
-    if isinstance(behaviors := spec.get("behaviors"), Mapping):
-        return "; ".join(f"{name}: {_describe(each)}" for name, each in behaviors.items())
     masked = " with masks" if spec.get("mask_size") else ""
     return ", ".join(f"{which} {_describe_space(spec.get(which))}" for which in ("obs", "action")) + masked
 
@@ -49,14 +64,3 @@ def _describe_space(space: Told) -> str:
     if kind == "tuple":
         return f"Tuple({', '.join(map(_describe_space, space['entries']))})"
     return f"Box({', '.join(map(str, space['shape']))})" if kind == "box" else "unknown"
-
-
-def member_prefix(behavior: str) -> str:
-    """Returns what the names of a behaviour's weights begin with in the state of all policies."""
-    return f"members.{member_name(behavior)}."
-
-
-def member_name(behavior: str) -> str:
-    """Returns the name of a behaviour's policy as a module."""
-    # A module's name may have no dot in it, a behaviour's may.
-    return behavior.replace(".", "%2E")

@@ -130,6 +130,9 @@ class TrajectoryBlock(Rollout):
     def capacity(self) -> int:
         return len(self.memory[f.VALUE]) - 1
 
+    num_wanted = 1
+    """Steps that make it full."""
+
     @property
     def num_held(self) -> int:
         """Steps that it holds."""

@@ -1,14 +1,15 @@
-"""The acting half itself, in whichever thread or process: a collector with a policy of its own, driven by commands."""
+"""The acting half itself, in whichever thread or process: a collector with policies of its own, driven by commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quintain.data.rollout import Rollout
 from quintain.envs.hosts.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.envs.parameters import Parameters
-from quintain.placements.commands import FILL, IN_ORDER, Answer, Command, Report
+from quintain.placements.commands import FILL, IN_ORDER, Answer, Command, Filled, Lend, Report
 from quintain.placements.snapshots import Snapshot, load_snapshot
 from quintain.rollouts.source import Collector, fire_env_events, idle_env_events
 from quintain.rollouts.sync_collector import StepListener
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
 
 
 class Actor:
-    """Carries out one command at a time; the policy it acts with is nobody else's."""
+    """Carries out one command at a time, with copies of the policies that change only when it is told to."""
 
     def __init__(
         self,
         collector: Collector,
-        blocks: Sequence[Rollout],
-        snapshots: Sequence[Snapshot],
+        blocks: Mapping[str, Sequence[Rollout]],
+        snapshots: Mapping[str, Sequence[Snapshot]],
         faults: FaultKeeper,
     ) -> None:
+        """Takes the blocks to fill, and as many snapshots of weights to fill them with, by behaviour."""
         self.collector = collector
         self.blocks = blocks
         self.snapshots = snapshots
+        self.lent: dict[str, deque[Lend]] = {name: deque() for name in blocks}
+        """Blocks that are to be filled, the current one first."""
         self.report = Report()
         self.num_looks = 0
         self.is_giving_up = False
@@ -40,31 +44,38 @@ class Actor:
         self.faults = FaultRelay(faults, self._give_up)
 
     def obey(self, command: Command, should_stop: Callable[[], bool]) -> Answer:
-        """Does what is asked; whatever comes after a stop is left for later, so that the order stays."""
+        """Carries out a command; after a stop all that follow in the order are left for later, so that it stays."""
         self.num_looks += 1
         if command.do in IN_ORDER and (self.is_held or should_stop()):
             self.is_held = True
             return self._answer(is_done=False)
         if command.do == FILL:
-            return self._fill(command.arguments["block"], command.arguments["version"], should_stop)
+            return self._fill([Lend(*each) for each in command.arguments["lend"]], should_stop)
         value = getattr(self, command.do)(**command.arguments)
         return self._answer(is_done=True, value=value)
 
-    def _fill(self, number: int, version: int, should_stop: Callable[[], bool]) -> Answer:
-        load_snapshot(self.collector.policy, self.snapshots[number])
+    def _fill(self, lends: Sequence[Lend], should_stop: Callable[[], bool]) -> Answer:
+        for lend in lends:
+            # One that was stopped is sent again with the same blocks.
+            if lend not in self.lent[lend.behavior]:
+                self.lent[lend.behavior].append(lend)
+        current = {name: waiting[0] for name, waiting in self.lent.items() if waiting}
+        for name, lend in current.items():
+            load_snapshot(self.collector.policies[name], self.snapshots[name][lend.block])
         self.is_giving_up = False
 
         def is_to_stop() -> bool:
             self.num_looks += 1
             return self.is_giving_up or should_stop()
 
-        is_done = self.collector.collect(self.blocks[number], version, is_to_stop)
+        orders = {name: (self.blocks[name][lend.block], lend.version) for name, lend in current.items()}
+        full = self.collector.fill(orders, is_to_stop)
         report, self.report = self.report, Report()
-        report.version = version
-        self.is_held = not is_done
-        if is_done:
-            report.metrics = self.collector.drain_metrics()
-        return self._answer(is_done=is_done, report=report)
+        for name in full:
+            version = self.lent[name].popleft().version
+            report.filled[name] = Filled(version, self.collector.drain_metrics(name))
+        self.is_held = not full
+        return self._answer(is_done=bool(full), report=report)
 
     @property
     def pulse(self) -> int:
@@ -74,8 +85,23 @@ class Actor:
     def go_on(self) -> None:
         self.is_held = False
 
-    def set_env_parameters(self, values: Parameters) -> None:
-        self.collector.env.set_parameters(values)
+    def retire(self, behavior: str, block: int, version: int) -> None:
+        """Lets a behaviour act on with these weights; none of its steps are kept until a block is lent again."""
+        self.lent[behavior].clear()
+        load_snapshot(self.collector.policies[behavior], self.snapshots[behavior][block])
+        self.collector.act_on(behavior, version)
+
+    def set_env_parameters(self, values: Parameters, **more: Any) -> None:
+        self.collector.env.set_parameters(values, **more)
+
+    def restore_env_parameters(self, values: Parameters, **more: Any) -> None:
+        """Sets parameters again that are no part of a restored state; that is not a new draw."""
+        env = self.collector.env
+        num_settings = env.num_settings
+        env.set_parameters(values, **more)
+        env.num_settings = num_settings
+        if env.exactness != "exact":
+            self.collector.start_episodes()
 
     def require_env_parameters(self, names: Sequence[str]) -> None:
         self.collector.env.require_parameters(names)
@@ -97,6 +123,8 @@ class Actor:
 
     def restore(self, state: State) -> None:
         self.report, self.is_held = Report(), False
+        for waiting in self.lent.values():
+            waiting.clear()
         self.collector.load_state_dict(state)
 
     def begin_anew(self, states: Sequence[State]) -> None:
@@ -115,16 +143,15 @@ class Actor:
             value,
         )
 
-    def _remember(self, returns: Array, lengths: Array) -> None:
-        self.report.returns += returns.tolist()
-        self.report.lengths += lengths.tolist()
+    def _remember(self, behavior: str, returns: Array, lengths: Array) -> None:
+        self.report.add_episodes(behavior, returns.tolist(), lengths.tolist())
 
     def _give_up(self, reason: str) -> None:
         self.is_giving_up = True
 
 
 class FaultRelay:
-    """Keeps what a keeper of faults tells until somebody comes for it."""
+    """Keeps what a keeper of faults tells until it is drained."""
 
     def __init__(self, keeper: FaultKeeper, give_up: Callable[[str], None]) -> None:
         self.keeper = keeper

@@ -1,7 +1,12 @@
-"""What a learner tells a collector to do, one thing after the other, and what it hears back.
+"""What a source orders from an actor, one thing after the other, and what it hears back.
 
-The order is fixed when a command is given, not when it is carried out. That makes runs repeatable in which both halves
-work at the same time: a block is always filled with the version, and after the changes, that were ordered before it.
+The order is fixed when a command is given, not when it is carried out. That makes runs repeatable in which acting and
+learning happen at the same time: a block is always filled with the version, and after the changes, that were ordered
+before it.
+
+fill       takes blocks (`lend`), then steps the environment until a block of any behaviour is full
+retire     lets a behaviour act on with its last version; its steps are no longer kept
+others     methods of the actor, such as `set_env_parameters`
 """
 
 from __future__ import annotations
@@ -12,40 +17,67 @@ from typing import Any
 from quintain.envs.hosts.faults import FaultNews
 
 FILL = "fill"
-IN_ORDER = frozenset({FILL, "set_env_parameters", "end_episode", "trigger"})
-"""What changes how lanes go on, so that it has its place in the order; anything else is asked of an idle collector."""
+RETIRE = "retire"
+IN_ORDER = frozenset({FILL, RETIRE, "set_env_parameters", "end_episode", "trigger"})
+"""Commands that change how the environment goes on, so that they have their place in the order; others are asked of an
+idle actor."""
+
+
+@dataclass
+class Lend:
+    """A block to fill: the number of the block and of its weights among those of a behaviour, and their version."""
+
+    behavior: str
+    block: int
+    version: int
 
 
 @dataclass
 class Command:
-    """One thing to do: fill a block, or a method of the actor to call."""
+    """One thing to do: fill blocks, or a method of the actor to call."""
 
     do: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
-class Report:
-    """What happened while a block was filled, beside the numbers in it."""
+class Filled:
+    """A block that is full: the version that acted, and metrics of the block."""
 
     version: int = 0
-    """The version of the policy that acted."""
-    returns: list[float] = field(default_factory=list)
-    """Of the episodes that ended, in order."""
-    lengths: list[int] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
+
+@dataclass
+class Report:
+    """What happened during one `fill`, beside the numbers in the blocks."""
+
+    filled: dict[str, Filled] = field(default_factory=dict)
+    """The blocks that became full, by behaviour; several where that was at the same step."""
+    returns: dict[str, list[float]] = field(default_factory=dict)
+    """Of the episodes that ended, in order, by behaviour."""
+    lengths: dict[str, list[int]] = field(default_factory=dict)
+
+    def add_episodes(self, behavior: str, returns: list[float], lengths: list[int]) -> None:
+        self.returns.setdefault(behavior, []).extend(returns)
+        self.lengths.setdefault(behavior, []).extend(lengths)
+
     def extend(self, more: Report) -> None:
-        """Adds what happened in another part of the same block."""
-        self.version = more.version
-        self.returns += more.returns
-        self.lengths += more.lengths
-        self.metrics |= more.metrics
+        """Adds what happened in a later part of the same `fill`."""
+        self.filled |= more.filled
+        for behavior, returns in more.returns.items():
+            self.add_episodes(behavior, returns, more.lengths[behavior])
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Report:
+        filled = {str(name): Filled(int(each["version"]), dict(each["metrics"])) for name, each in saved["filled"].items()}
+        returns = {str(name): [float(x) for x in some] for name, some in saved["returns"].items()}
+        return cls(filled, returns, {str(name): [int(x) for x in some] for name, some in saved["lengths"].items()})
 
 
 @dataclass
 class Answer:
-    """What a collector says when it is done with a command, or was asked to stop before."""
+    """What an actor says when it is done with a command, or was asked to stop before."""
 
     is_done: bool
     report: Report | None = None

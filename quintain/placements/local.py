@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from quintain.data.rollout import Rollout
-from quintain.envs.base import Env
 from quintain.errors import QuintainError, SettingsError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource
+from quintain.placements.ahead import AheadSource, Share
 from quintain.placements.commands import Answer, Command
 from quintain.placements.outpost import WatchedOutpost
-from quintain.placements.plan import ActingPlan
+from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
-from quintain.rollouts.source import LocalSource, RolloutSource
-from quintain.rollouts.sync_collector import EpisodeListener, never
+from quintain.rollouts.source import BehaviorListener, Lanes, LocalSource, RolloutSource
+from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -28,32 +26,46 @@ class LocalPlacement:
     """Collects between two updates, in the learner's own thread, by the source that ships or by a subclass of it."""
 
     def __init__(self, settings: PartSettings, plan: ActingPlan, source_class: type[LocalSource] = LocalSource) -> None:
-        if plan.num_blocks > 1 and source_class is not LocalSource:
+        if (plan.runs_ahead or plan.has_agents) and source_class is not LocalSource:
             raise SettingsError(
-                f"rollout.max_staleness: {source_class.__name__} of run.placement.type {settings.type} acts and learns "
-                f"in turns; set it to 0, or run.placement to local, threads or processes",
+                f"rollout.max_staleness: {source_class.__name__} of run.placement.type {settings.type} collects lanes "
+                f"between updates; set it to 0, or run.placement to local, threads or processes",
                 code="E0253",
             )
         self.settings = settings
         self.plan = plan
         self.source_class = source_class
         # One that acts behind has faults of its own to relay, as in a thread.
-        self.hosting = plan.hosting if plan.num_blocks == 1 else plan.make_hosting()
+        self.hosting = plan.make_hosting() if plan.runs_ahead else plan.hosting
         self.env = plan.make_env(self.hosting)
 
-    def furnish(
-        self, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> tuple[RolloutSource, Sequence[Rollout]]:
-        blocks = [self.plan.make_block(self.env, policy) for _ in range(self.plan.num_blocks)]
-        if len(blocks) == 1:
-            collector = self.plan.make_collector(self.env, policy, on_episodes, starts_fresh=starts_fresh)
-            return self.source_class(self.settings, collector), blocks
-        snapshots, team = [make_snapshot(policy) for _ in blocks], self.hosting.team
-        collector = self.plan.make_collector(self.env, copy_of(policy), on_episodes, starts_fresh=starts_fresh)
-        actor = Actor(collector, blocks, snapshots, self.hosting.faults)
+    def build_source(
+        self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
+    ) -> tuple[RolloutSource, Blocks]:
+        plan, ahead = self.plan, self.plan.runs_ahead
+        blocks = plan.make_blocks(self.env, policies)
+        # In turns the policy itself acts: there is nothing to copy.
+        acting = {name: copy_of(policy) if ahead else policy for name, policy in policies.items()}
+        collector = plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
+        if isinstance(collector, Lanes) and not ahead:
+            collector.on_episodes = on_episodes
+            source = self.source_class(self.settings, collector.lanes)
+            source.behavior = collector.behavior
+            return source, blocks
+        shares = {
+            name: Share(policy, blocks[name], [make_snapshot(policy) if ahead else {} for _ in blocks[name]])
+            for name, policy in policies.items()
+        }
+        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
+        team = self.hosting.team
         outpost = InlineActor(actor, [] if team is None else [team.supervisor])
-        watch = WatchedOutpost(outpost, self.plan.patience_seconds)
-        return AheadSource(watch, blocks, snapshots, policy, self.plan.hosting.faults, on_episodes), blocks
+        watch = WatchedOutpost(outpost, plan.patience_seconds)
+        return AheadSource(watch, shares, plan.hosting.faults, on_episodes, reports_staleness=ahead), blocks
+
+
+def snapshots_of(shares: Mapping[str, Share]) -> dict[str, Sequence[Any]]:
+    """Returns the memory for weights of each behaviour."""
+    return {name: share.snapshots for name, share in shares.items()}
 
 
 class InlineActor:
@@ -66,7 +78,7 @@ class InlineActor:
         self.is_interrupted = False
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Any:
         return self.actor.collector.env
 
     def send(self, command: Command) -> None:

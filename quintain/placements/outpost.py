@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from quintain.envs.base import Env
 from quintain.errors import QuintainError
 from quintain.placements.commands import Answer, Command
 from quintain.rollouts.sync_collector import never
@@ -16,7 +15,7 @@ class Outpost(Protocol):
     """Where a collector is: takes commands in, and gives answers out in the same order."""
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Any:
         """The lanes, or what stands for them here."""
 
     @property
@@ -77,7 +76,7 @@ class WatchedOutpost:
         self.outpost.close()
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Any:
         return self.outpost.env
 
     @property

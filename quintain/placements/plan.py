@@ -1,20 +1,22 @@
-"""The contract of a placement: it decides where acting happens, and makes the source that does it there.
+"""The contract of a placement: it decides where acting happens, and makes the source that acts there.
 
 A placement is registered with a class or function that is called with its settings and an `ActingPlan`. It makes the
-environment first, because the policy is made for its spaces; then, with the policy, the source and its blocks.
+environment first, because policies are made for its spaces; then, with the policies, the source and its blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from quintain.data.rollout import Allocator, Rollout
-from quintain.envs.base import Env
+from quintain.data.spec import BehaviorSpec
 from quintain.envs.hosts.hosting import Hosting
 from quintain.policies.base import Policy
-from quintain.rollouts.source import Collector, RolloutSource
-from quintain.rollouts.sync_collector import EpisodeListener
+from quintain.rollouts.source import BehaviorListener, Collector, RolloutSource
+
+Blocks = Mapping[str, Sequence[Rollout]]
+"""The blocks of each behaviour: one that is learned from, and those that are filled meanwhile."""
 
 
 class ActingPlan(Protocol):
@@ -22,11 +24,15 @@ class ActingPlan(Protocol):
 
     @property
     def hosting(self) -> Hosting:
-        """Where the run puts lanes and whom it tells of faults."""
+        """Where the run puts lanes, and the keeper of faults."""
 
     @property
-    def num_blocks(self) -> int:
-        """How many rollouts there may be at once."""
+    def runs_ahead(self) -> bool:
+        """Whether any behaviour has more than one block, so that the actor works while the learner learns."""
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether agents come and go, so that blocks grow and are sent to another process whole."""
 
     @property
     def pass_environment(self) -> Sequence[str]:
@@ -34,25 +40,26 @@ class ActingPlan(Protocol):
 
     @property
     def patience_seconds(self) -> float:
-        """How long a collector may do nothing before it is given up."""
+        """How long an actor may do nothing before it is given up."""
 
     def make_hosting(self) -> Hosting: ...
-    def make_env(self, hosting: Hosting) -> Env: ...
-    def make_collector(
-        self, env: Env, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> Collector: ...
-    def make_block(self, env: Env, policy: Policy, allocate: Allocator | None = None) -> Rollout: ...
-    def in_words(self) -> dict[str, Any]: ...
+    def make_env(self, hosting: Hosting) -> Any: ...
+    def specs(self, env: Any) -> Mapping[str, BehaviorSpec]:
+        """Returns the spaces of each behaviour of an environment."""
+
+    def make_collector(self, env: Any, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector: ...
+    def make_blocks(self, env: Any, policies: Mapping[str, Policy], allocate: Allocator | None = None) -> Blocks: ...
+    def to_json(self) -> dict[str, Any]: ...
 
 
 class Placement(Protocol):
     """One place for acting."""
 
     @property
-    def env(self) -> Env:
-        """The training lanes, or what stands for them in this process."""
+    def env(self) -> Any:
+        """The training environment, or what stands for it in this process."""
 
-    def furnish(
-        self, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> tuple[RolloutSource, Sequence[Rollout]]:
-        """Makes the source that acts with copies of the policy, and the blocks that it fills."""
+    def build_source(
+        self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
+    ) -> tuple[RolloutSource, Blocks]:
+        """Makes the source that acts with copies of the policies, and the blocks that it fills."""

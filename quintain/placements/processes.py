@@ -9,23 +9,23 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from quintain.data.rollout import Rollout
 from quintain.errors import QuintainError, SettingsError
-from quintain.placements.ahead import AheadSource
-from quintain.placements.commands import FILL, Answer, Command
+from quintain.placements.ahead import AheadSource, Share
+from quintain.placements.commands import FILL, Answer, Command, Lend
 from quintain.placements.conversation import Conversation
 from quintain.placements.outpost import WatchedOutpost
-from quintain.placements.plan import ActingPlan
-from quintain.placements.remote_env import RemoteEnv
+from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.remote_env import RemoteAgentEnv, RemoteEnv, remote_env
 from quintain.placements.settings import ProcessesSettings
 from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.snapshots import alignment_of
-from quintain.placements.wire import answer_from, contents, parcel
+from quintain.placements.wire import answer_from, contents, parcel, place_blocks, places_of
 from quintain.policies.base import Policy
-from quintain.rollouts.sync_collector import EpisodeListener, never
+from quintain.rollouts.source import BehaviorListener
+from quintain.rollouts.sync_collector import never
 from quintain.services.processes import unnamed_memory
 
 
@@ -34,45 +34,54 @@ class ProcessesPlacement:
 
     def __init__(self, settings: ProcessesSettings, plan: ActingPlan) -> None:
         self.plan = plan
-        self.conversation = Conversation(plan.in_words(), plan.pass_environment)
-        self.env = RemoteEnv(self.conversation.hear_at_start())
+        self.conversation = Conversation(plan.to_json(), plan.pass_environment)
+        self.env = remote_env(self.conversation.hear_at_start())
 
-    def furnish(
-        self, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> tuple[AheadSource, Sequence[Rollout]]:
-        size = measure(self.plan, self.env, policy)
+    def build_source(
+        self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
+    ) -> tuple[AheadSource, Blocks]:
+        size = measure(self.plan, self.env, policies)
         descriptor = unnamed_memory.allocate(size)
-        words = {"starts_fresh": starts_fresh, "size": size, "alignment": alignment_of(policy)}
-        self.conversation.say(words, [descriptor])
-        shared = lay_out(mmap.mmap(descriptor, 0), self.plan, self.env, policy)
+        alignment = {name: alignment_of(policy) for name, policy in policies.items()}
+        self.conversation.say({"starts_fresh": starts_fresh, "size": size, "alignment": alignment}, [descriptor])
+        shared = lay_out(mmap.mmap(descriptor, 0), self.plan, self.env, policies)
         os.close(descriptor)
         self.conversation.hear_at_start()
-        process = CollectorProcess(self.conversation, self.env, shared)
+        process = CollectorProcess(self.conversation, self.env, shared, sends_blocks=self.plan.has_agents)
         faults, patience = self.plan.hosting.faults, self.plan.patience_seconds
         watch = WatchedOutpost(process, patience)
-        return AheadSource(watch, shared.blocks, shared.snapshots, policy, faults, on_episodes), shared.blocks
+        shares = {
+            name: Share(policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()
+        }
+        return AheadSource(watch, shares, faults, on_episodes), shared.blocks
 
 
 class CollectorProcess:
     """A collector at the other end of a conversation."""
 
-    def __init__(self, conversation: Conversation, env: RemoteEnv, shared: SharedBlocks) -> None:
+    def __init__(
+        self, conversation: Conversation, env: RemoteEnv | RemoteAgentEnv, shared: SharedBlocks, *, sends_blocks: bool
+    ) -> None:
+        """Takes the memory that both share; with `sends_blocks` the blocks are not in it and travel whole."""
         self.conversation = conversation
         self.env = env
         self.shared = shared
+        self.sends_blocks = sends_blocks
         self.supervisors = [conversation.supervisor]
         self._unanswered: deque[tuple[Command, int | None]] = deque()
         """Commands, each with the memory that holds its arguments and is for what it returns."""
 
     def send(self, command: Command) -> None:
-        if command.do == FILL:
-            block = self.shared.blocks[command.arguments["block"]]
+        if command.do == FILL and not self.sends_blocks:
             # Not in shared memory, because these are Python's numbers.
-            place = {"sequence": block.sequence, "num_final": block.final.count}
             self._unanswered.append((command, None))
-            self.conversation.say({"do": FILL, **command.arguments, **place})
+            self.conversation.say({"do": FILL, **command.arguments, "places": places_of(self.shared.blocks)})
             return
-        descriptor = parcel(_plain(command.arguments))
+        arguments = _plain(command.arguments)
+        if command.do == FILL:
+            lends = [Lend(*each) for each in arguments["lend"]]
+            arguments["blocks"] = [self.shared.blocks[lend.behavior][lend.block].state_dict() for lend in lends]
+        descriptor = parcel(arguments)
         self._unanswered.append((command, descriptor))
         self.conversation.say({"do": command.do}, [descriptor])
 
@@ -82,12 +91,14 @@ class CollectorProcess:
             return None
         answer = answer_from(words)
         command, descriptor = self._unanswered.popleft()
-        if descriptor is not None:
-            answer.value = contents(descriptor)
-            os.close(descriptor)
-        else:
-            block = self.shared.blocks[command.arguments["block"]]
-            block.sequence, block.final.count = int(words["sequence"]), int(words["num_final"])
+        if descriptor is None:
+            place_blocks(self.shared.blocks, words["places"])
+            return answer
+        answer.value = contents(descriptor)
+        os.close(descriptor)
+        if command.do == FILL:
+            for behavior, number, state in answer.value:
+                self.shared.blocks[behavior][number].load_state_dict(state)
         return answer
 
     def interrupt(self, is_wanted: bool) -> None:

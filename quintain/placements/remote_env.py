@@ -1,11 +1,11 @@
-"""What stands in the learner's process for lanes that are in another: their description, and nothing that steps."""
+"""What stands in the learner's process for an environment in another: its description, and nothing that steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from quintain.data.spec import spec_from_dict
+from quintain.data.spec import BehaviorSpec, spec_from_dict
 from quintain.envs.base import Env, StepResult
 from quintain.envs.parameters import Parameters
 from quintain.errors import EnvError
@@ -46,6 +46,32 @@ class RemoteEnv(Env):
     @property
     def exactness(self) -> str:
         return self.known_exactness
+
+
+class RemoteAgentEnv:
+    """Knows the behaviours of an environment of agents."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.specs: dict[str, BehaviorSpec] = {str(k): spec_from_dict(spec) for k, spec in about["specs"].items()}
+        self.notes = tuple(map(str, about["notes"]))
+        self.exactness = str(about["exactness"])
+
+    @staticmethod
+    def describe(env: Any) -> dict[str, Any]:
+        """Returns as JSON what a RemoteAgentEnv is made from."""
+        specs = {name: spec.to_dict() for name, spec in env.specs.items()}
+        return {"specs": specs, "notes": list(env.notes), "exactness": env.exactness}
+
+    def mirror_of(self, behavior: str) -> None:
+        """Returns none: a function does not travel."""
+
+    def close(self) -> None:
+        """Leaves the environment alone: it ends with its process."""
+
+
+def remote_env(about: Mapping[str, Any]) -> RemoteEnv | RemoteAgentEnv:
+    """Makes what stands for an environment from its description."""
+    return RemoteAgentEnv(about) if "specs" in about else RemoteEnv(about)
 
 
 def _elsewhere(call: str) -> EnvError:

@@ -1,5 +1,7 @@
 """Blocks and snapshots in memory that two processes share: both make them in the same order, so both see the same.
 
+Blocks of agents that come and go grow, so they are not shared: they travel whole with the commands and answers.
+
 Pages are the kernel's to give: room for rows that are never written costs nothing.
 """
 
@@ -7,13 +9,14 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from quintain.data.rollout import Allocator, Rollout
-from quintain.envs.base import Env
-from quintain.placements.plan import ActingPlan
+from quintain.data.rollout import Allocator
+from quintain.placements.plan import ActingPlan, Blocks
 from quintain.policies.base import Policy
 
 _ALIGNMENT = 64
@@ -25,29 +28,34 @@ STOP, PULSE = range(2)
 class SharedBlocks:
     """What a learner and its collector both hold."""
 
-    blocks: list[Rollout]
-    snapshots: list[dict[str, torch.Tensor]]
+    blocks: Blocks
+    snapshots: dict[str, list[dict[str, torch.Tensor]]]
     signals: torch.Tensor
     """STOP is not zero while the collector is to stop after its current step; PULSE changes while it does something."""
 
 
-def measure(plan: ActingPlan, env: Env, policy: Policy) -> int:
+def measure(plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> int:
     """Returns how many bytes of shared memory `lay_out` needs."""
     ruler = _Ruler()
-    _make(ruler, plan, env, policy)
+    _make(ruler, plan, env, policies)
     return ruler.size
 
 
-def lay_out(memory: mmap.mmap, plan: ActingPlan, env: Env, policy: Policy) -> SharedBlocks:
+def lay_out(memory: mmap.mmap, plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> SharedBlocks:
     """Makes blocks and snapshots in shared memory."""
-    return _make(_Carver(memory), plan, env, policy)
+    return _make(_Carver(memory), plan, env, policies)
 
 
-def _make(new: Allocator, plan: ActingPlan, env: Env, policy: Policy) -> SharedBlocks:
+def _make(new: Allocator, plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> SharedBlocks:
     signals = new((_NUM_SIGNALS,), torch.int64)
-    blocks = [plan.make_block(env, policy, new) for _ in range(plan.num_blocks)]
-    state = policy.state_dict()
-    snapshots = [{name: new(tuple(value.shape), value.dtype) for name, value in state.items()} for _ in blocks]
+    blocks = plan.make_blocks(env, policies, None if plan.has_agents else new)
+    snapshots = {
+        behavior: [
+            {name: new(tuple(value.shape), value.dtype) for name, value in policy.state_dict().items()}
+            for _ in blocks[behavior]
+        ]
+        for behavior, policy in policies.items()
+    }
     return SharedBlocks(blocks, snapshots, signals)
 
 

@@ -22,16 +22,18 @@ def make_snapshot(policy: Policy) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def take_snapshot(policy: Policy, into: Snapshot) -> None:
-    """Copies the policy's state."""
-    for name, value in policy.state_dict().items():
-        into[name].copy_(value)
+    """Copies the policy's state; an empty snapshot stands for the policy itself, which needs no copy."""
+    if into:
+        for name, value in policy.state_dict().items():
+            into[name].copy_(value)
 
 
 @torch.no_grad()
 def load_snapshot(policy: Policy, snapshot: Snapshot) -> None:
-    """Gives a policy the state of a snapshot, in place."""
-    for name, value in policy.state_dict().items():
-        value.copy_(snapshot[name])
+    """Gives a policy the state of a snapshot, in place; an empty one changes nothing."""
+    if snapshot:
+        for name, value in policy.state_dict().items():
+            value.copy_(snapshot[name])
 
 
 def copy_of(policy: Policy) -> Policy:

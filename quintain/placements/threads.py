@@ -6,30 +6,29 @@ that release it, and while workers step.
 
 from __future__ import annotations
 
-import copy
 import queue
 import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from quintain.data.rollout import Rollout
-from quintain.envs.base import Env
 from quintain.errors import CollectorDied, QuintainError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource
+from quintain.placements.ahead import AheadSource, Share
 from quintain.placements.commands import Answer, Command
+from quintain.placements.local import snapshots_of
 from quintain.placements.outpost import WatchedOutpost
-from quintain.placements.plan import ActingPlan
+from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import ThreadsSettings
-from quintain.placements.snapshots import align, alignment_of, make_snapshot
+from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
-from quintain.rollouts.sync_collector import EpisodeListener, never
+from quintain.rollouts.source import BehaviorListener
+from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -50,26 +49,28 @@ class ThreadsPlacement:
         self.hosting = plan.make_hosting()
         self.env = plan.make_env(self.hosting)
 
-    def furnish(
-        self, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> tuple[AheadSource, Sequence[Rollout]]:
-        blocks = [self.plan.make_block(self.env, policy) for _ in range(self.plan.num_blocks)]
-        snapshots = [make_snapshot(policy) for _ in blocks]
-        acting = copy.deepcopy(policy)
-        align(acting, alignment_of(policy))
-        collector = self.plan.make_collector(self.env, acting, on_episodes, starts_fresh=starts_fresh)
-        actor = Actor(collector, blocks, snapshots, self.hosting.faults)
+    def build_source(
+        self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
+    ) -> tuple[AheadSource, Blocks]:
+        blocks = self.plan.make_blocks(self.env, policies)
+        shares = {
+            name: Share(policy, blocks[name], [make_snapshot(policy) for _ in blocks[name]])
+            for name, policy in policies.items()
+        }
+        acting = {name: copy_of(policy) for name, policy in policies.items()}
+        collector = self.plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
+        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
         team = self.hosting.team
         outpost = CollectorThread(actor, [] if team is None else [team.supervisor])
         watch = WatchedOutpost(outpost, self.plan.patience_seconds)
-        return AheadSource(watch, blocks, snapshots, policy, self.plan.hosting.faults, on_episodes), blocks
+        return AheadSource(watch, shares, self.plan.hosting.faults, on_episodes), blocks
 
 
 class CollectorThread:
     """Runs an actor in a thread that ends with this object, or with the process."""
 
     def __init__(self, actor: Actor, supervisors: Sequence[Supervisor]) -> None:
-        self.env: Env = actor.collector.env
+        self.env: Any = actor.collector.env
         self._actor = actor
         self.supervisors = supervisors
         self._inbox: Inbox = queue.Queue(maxsize=_MAX_WAITING)

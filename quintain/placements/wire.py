@@ -6,14 +6,18 @@ They are JSON, with packed arrays in memory that travels with a command. Nothing
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import EnvError
 from quintain.placements.commands import Answer, Report
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 from quintain.services.processes import unnamed_memory
+
+if TYPE_CHECKING:
+    from quintain.placements.plan import Blocks
 
 
 def answer_in_words(answer: Answer) -> dict[str, Any]:
@@ -31,11 +35,23 @@ def answer_from(words: dict[str, Any]) -> Answer:
     report = words["report"]
     return Answer(
         bool(words["is_done"]),
-        None if report is None else Report(**report),
+        None if report is None else Report.from_json(report),
         {str(name): float(seconds) for name, seconds in words["seconds"].items()},
         _news_from(words["faults"]),
         str(words["exactness"]),
     )
+
+
+def places_of(blocks: Blocks) -> dict[str, list[list[int]]]:
+    """Returns the numbers of blocks that are not in shared memory: their sequence, and how many last rows they have."""
+    return {name: [[block.sequence, block.final.count] for block in some] for name, some in blocks.items()}
+
+
+def place_blocks(blocks: Blocks, places: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    """Takes over what `places_of` returned on the other side."""
+    for name, some in blocks.items():
+        for block, (sequence, num_final) in zip(some, places[name], strict=True):
+            block.sequence, block.final.count = int(sequence), int(num_final)
 
 
 def parcel(value: Any) -> int:

@@ -13,7 +13,7 @@ from quintain.errors import EnvError, NonFiniteError
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_assembler import Episodes
 from quintain.rollouts.agent_collector import AgentCollector
-from quintain.rollouts.agent_source import AgentWorld
+from quintain.rollouts.agent_world import AgentWorld
 from quintain.rollouts.evaluate import MAX_EPISODE_STEPS, EpisodeResults, PlayProgress
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class AgentEvaluator:
         for name, tally in tallies.items():
             collectors[name].on_numbered = tally.add
             collectors[name].on_dropped = tally.drop
-        world = AgentWorld(self.env, collectors, {})
+        world = AgentWorld(self.env, collectors)
         progress = PlayProgress(sum(num_episodes.values()), self.max_episode_steps, tell)
         if on_step is not None:
             on_step(self.env, False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core.state import require_count
@@ -18,18 +19,26 @@ from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
-    from quintain.typing import Metrics, State
+    from quintain.typing import Array, Metrics, State
+
+
+BehaviorListener = Callable[[str, "Array", "Array"], None]
+"""Receives the behaviour, and the returns and lengths of its episodes that ended."""
 
 
 class RolloutSource(Protocol):
-    """Fills a store with experience and receives new versions of the policy.
+    """Fills the stores of all behaviours with experience and receives new versions of their policies.
 
-    What is asked of the environment (`set_env_parameters`, `end_episode`, `trigger`) happens after the rollouts that
-    were begun before and before those that begin after, so it does not depend on who is quicker.
+    What is asked of the environment (`set_env_parameters`, `end_episode`, `trigger`) happens after the blocks that
+    were ordered before and before those that are ordered after, so it does not depend on which side is quicker.
     """
 
-    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool: ...
-    def publish(self, version: int, policy: Policy) -> None: ...
+    def fill(
+        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+    ) -> str | None:
+        """Returns the behaviour whose block is full, or None if asked to stop first; `learning` still learn."""
+
+    def publish(self, behavior: str, version: int, policy: Policy) -> None: ...
     def set_env_parameters(self, values: Parameters) -> None: ...
     def require_env_parameters(self, names: Sequence[str]) -> None: ...
     def end_episode(self) -> None: ...
@@ -41,13 +50,13 @@ class RolloutSource(Protocol):
     def pause(self, should_stop: Callable[[], bool]) -> None: ...
     def close(self) -> None: ...
     def drain_seconds(self) -> dict[str, float]: ...
-    def drain_metrics(self) -> Metrics: ...
+    def drain_metrics(self, behavior: str) -> Metrics: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
     def begin_anew(self, states: Sequence[State]) -> None: ...
 
     @property
-    def env(self) -> Env: ...
+    def env(self) -> Any: ...
     @property
     def exactness(self) -> str: ...
     @property
@@ -57,8 +66,35 @@ class RolloutSource(Protocol):
 NOTHING_AHEAD: State = {"commands": [], "reports": []}
 """What a source that does not run ahead of the learner saves of its plans."""
 
+Orders = Mapping[str, tuple[Rollout, int]]
+"""The block that each behaviour fills, and the version that it acts with."""
+
 
 class Collector(Protocol):
+    """Steps one environment with the policies of all its behaviours, and fills a block for each."""
+
+    on_step: StepListener | None
+    on_episodes: BehaviorListener
+
+    @property
+    def env(self) -> Any: ...
+    @property
+    def policies(self) -> Mapping[str, Policy]: ...
+    def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
+        """Steps until a block is full; returns the behaviours whose blocks are, none if asked to stop first."""
+
+    def act_on(self, behavior: str, version: int) -> None:
+        """Lets a behaviour act with this version from now on, without a block."""
+
+    def start_episodes(self) -> None: ...
+    def begin_anew(self, states: Sequence[State]) -> None: ...
+    def drain_seconds(self) -> dict[str, float]: ...
+    def drain_metrics(self, behavior: str) -> Metrics: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class LaneCollector(Protocol):
     """Fills blocks of one environment's lanes with one policy."""
 
     policy: Policy
@@ -76,17 +112,69 @@ class Collector(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
-class LocalSource:
-    """Collects in place: publishing moves nothing, because the collector holds the module that is trained."""
+class Lanes:
+    """A collector of lanes as the collector of the one behaviour that lanes have."""
 
-    def __init__(self, settings: PartSettings, collector: Collector) -> None:
+    def __init__(self, behavior: str, lanes: LaneCollector) -> None:
+        self.behavior = behavior
+        self.lanes = lanes
+        self.policies: Mapping[str, Policy] = {behavior: lanes.policy}
+        self.start_episodes = lanes.start_episodes
+        self.begin_anew = lanes.begin_anew
+        self.drain_seconds = lanes.drain_seconds
+        self.state_dict = lanes.state_dict
+        self.load_state_dict = lanes.load_state_dict
+
+    def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
+        block, version = orders[self.behavior]
+        return [self.behavior] if self.lanes.collect(block, version, should_stop) else []
+
+    def act_on(self, behavior: str, version: int) -> None:
+        raise AssertionError("a run of lanes ends when its one behaviour has learned")
+
+    def drain_metrics(self, behavior: str) -> Metrics:
+        return self.lanes.drain_metrics()
+
+    @property
+    def env(self) -> Env:
+        return self.lanes.env
+
+    @property
+    def on_step(self) -> StepListener | None:
+        return self.lanes.on_step
+
+    @on_step.setter
+    def on_step(self, listener: StepListener | None) -> None:
+        self.lanes.on_step = listener
+
+    @property
+    def on_episodes(self) -> BehaviorListener:
+        return lambda behavior, returns, lengths: self.lanes.on_episodes(returns, lengths)
+
+    @on_episodes.setter
+    def on_episodes(self, listener: BehaviorListener) -> None:
+        self.lanes.on_episodes = partial(listener, self.behavior)
+
+
+class LocalSource:
+    """Collects lanes in place: publishing moves nothing, because the collector holds the module that is trained."""
+
+    behavior = "default"
+    """The name of the behaviour that lanes have; the placement sets it."""
+
+    def __init__(self, settings: PartSettings, collector: LaneCollector) -> None:
         self.settings = settings
         self.collector = collector
         self.version = 0
         self.open_block: Rollout | None = None
 
-    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
-        """Collects until the store is ready; returns False if asked to stop first."""
+    def fill(
+        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+    ) -> str | None:
+        """Collects until the store is ready; returns the behaviour, or None if asked to stop first."""
+        return self.behavior if self.fill_one(stores[self.behavior], should_stop) else None
+
+    def fill_one(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
         while not store.ready():
             if self.open_block is None:
                 self.open_block = store.reserve()
@@ -96,7 +184,7 @@ class LocalSource:
             self.open_block = None
         return True
 
-    def publish(self, version: int, policy: Policy) -> None:
+    def publish(self, behavior: str, version: int, policy: Policy) -> None:
         self.version = version
 
     def set_env_parameters(self, values: Parameters) -> None:
@@ -134,7 +222,7 @@ class LocalSource:
             self.collector.on_step = before
 
     def wait(self) -> None:
-        """Returns at once: acting happens inside `fill`, so there is nobody to wait for."""
+        """Returns at once: acting happens inside `fill`."""
 
     def pause(self, should_stop: Callable[[], bool]) -> None:
         """Returns at once: nothing happens outside `fill`."""
@@ -146,7 +234,7 @@ class LocalSource:
         """Returns and forgets the seconds spent acting and stepping."""
         return self.collector.drain_seconds()
 
-    def drain_metrics(self) -> Metrics:
+    def drain_metrics(self, behavior: str) -> Metrics:
         return self.collector.drain_metrics()
 
     @property
@@ -163,16 +251,17 @@ class LocalSource:
         return ()
 
     def state_dict(self) -> State:
-        return {"collector": self.collector.state_dict(), "version": self.version, "ahead": NOTHING_AHEAD}
+        versions = {self.behavior: self.version}
+        return {"collector": self.collector.state_dict(), "versions": versions, "ahead": NOTHING_AHEAD}
 
     def load_state_dict(self, state: State) -> None:
-        self.version = require_count("version", state["version"])
+        self.version = require_count("version", state["versions"][self.behavior])
         self.open_block = None
         self.collector.load_state_dict(state["collector"])
 
     def begin_anew(self, states: Sequence[State]) -> None:
         """Continues after sources that had other lanes: the newest version, new episodes, noise not used before."""
-        self.version = max(state["version"] for state in states)
+        self.version = max(state["versions"][self.behavior] for state in states)
         self.collector.begin_anew([state["collector"] for state in states])
 
 

@@ -21,6 +21,7 @@ class RolloutStore(Protocol):
     """Hands out free blocks, keeps filled ones, and decides when there is enough to learn from."""
 
     def reserve(self) -> Rollout | None: ...
+    def take_back(self, rollout: Rollout) -> None: ...
     def commit(self, rollout: Rollout) -> None: ...
     def ready(self) -> bool: ...
     def take(self) -> Batch: ...
@@ -76,6 +77,12 @@ class RolloutBuffer:
                 shelf.is_lent = shelf.is_open = True
                 return shelf.block
         return None
+
+    def take_back(self, rollout: Rollout) -> None:
+        """Takes a block back that is not filled further for now; it stays as full as it is."""
+        for shelf in self.shelves:
+            if shelf.block is rollout:
+                shelf.is_lent = False
 
     def commit(self, rollout: Rollout) -> None:
         for shelf in self.shelves:

@@ -1,6 +1,6 @@
 """What acting is made of, from settings: the environment with its events, the collector and the blocks it fills.
 
-The same in the learner's process and in a collector's own: a plan can be put into words that travel.
+The same in the learner's process and in a collector's own: a plan is written as JSON to travel.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data.rollout import Allocator, Rollout
+from quintain.data.sequence_block import SequenceBlock
+from quintain.data.spec import BehaviorSpec
+from quintain.data.trajectory import TrajectoryBlock
+from quintain.envs.agents.env import AgentEnv
+from quintain.envs.agents.factory import agent_env
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
 from quintain.envs.gym.make import env_from_object, gym_env
@@ -20,14 +25,17 @@ from quintain.envs.hosts.halves import HalvesEnv
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.workers import WorkerEnv
-from quintain.envs.settings import GymSettings
+from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
+from quintain.rollouts.agent_collector import AgentCollector
+from quintain.rollouts.agent_world import AgentWorld
 from quintain.rollouts.halves_collector import HalvesCollector
-from quintain.rollouts.source import Collector
-from quintain.rollouts.sync_collector import EpisodeListener, SyncCollector
+from quintain.rollouts.source import Collector, LaneCollector, Lanes
+from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.tree import RunFile
+from quintain.trainers.curriculum import Curriculum
 
 if TYPE_CHECKING:
     from quintain.settings.experiment import Behavior
@@ -37,6 +45,10 @@ class EnvMaker(Protocol):
     """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
 
     def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
+
+
+FALLBACK = "default"
+"""The behaviour whose settings those have that are not named."""
 
 
 class ActingPlan:
@@ -61,11 +73,12 @@ class ActingPlan:
         self.rank = rank
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
+        self.has_agents = has_agents(run_file.experiment)
 
     @property
-    def num_blocks(self) -> int:
-        """How many rollouts there may be at once: one that is learned from, and those that wait for it."""
-        return 1 + int(getattr(behavior_of(self.run_file).rollout, "max_staleness", 0))
+    def runs_ahead(self) -> bool:
+        """Whether any behaviour has a block that is filled while it learns from another."""
+        return any(map(max_staleness, self.run_file.experiment.behaviors.values()))
 
     @property
     def pass_environment(self) -> Sequence[str]:
@@ -74,25 +87,40 @@ class ActingPlan:
 
     @property
     def patience_seconds(self) -> float:
-        """How long a collector may do nothing: a reset is the longest of what a lane does."""
+        """How long an actor may do nothing: a reset is the longest of what a lane does."""
         return self.run_file.run.env_workers.reset_timeout_seconds
 
     def make_hosting(self) -> Hosting:
-        """Makes places for lanes, and a keeper of faults, that nobody shares."""
+        """Makes places for lanes, and a keeper of faults, that are not shared."""
         return Hosting.from_settings(self.run_file.run.env_workers)
 
-    def make_env(self, hosting: Hosting) -> Env:
-        """Makes this rank's lanes, with their events."""
+    def specs(self, env: Any) -> Mapping[str, BehaviorSpec]:
+        """Returns the spaces of each behaviour; lanes have one behaviour."""
+        if self.has_agents:
+            found: Mapping[str, BehaviorSpec] = env.specs
+            return found
+        return {next(iter(self.run_file.experiment.behaviors)): env.spec}
+
+    def make_env(self, hosting: Hosting) -> Env | AgentEnv:
+        """Makes this rank's lanes with their events, or its copies of an environment of agents."""
         settings: Any = self.run_file.experiment.env
         num_lanes = settings.num_lanes // self.num_ranks
+        if self.has_agents:
+            hosting.refuse_workers("agents of all copies act in one pass")
+            env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=num_lanes * self.rank)
+            curriculum = Curriculum(settings.curricula)
+            if curriculum.lessons:
+                curriculum.apply(env)
+                env.reset()
+            return env
         events = {**cfg_of(settings.env_events), **self.env_events}
         if self.run_file.run.env_workers.acts_in_halves:
             if events:
                 raise _cannot_halve("environment events see all lanes at once")
             return self._make_halves(hosting, num_lanes)
         make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
-        env = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
-        return with_events(env, events, self.rng.child("env_events").child(f"lanes_from_{env.first_lane}"))
+        lanes = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
+        return with_events(lanes, events, self.rng.child("env_events").child(f"lanes_from_{lanes.first_lane}"))
 
     def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
         first_lane, middle = num_lanes * self.rank, num_lanes // 2
@@ -103,19 +131,49 @@ class ActingPlan:
         first, second = (env for env in halves if isinstance(env, WorkerEnv))
         return HalvesEnv(first, second)
 
-    def make_collector(
-        self, env: Env, policy: Policy, on_episodes: EpisodeListener, *, starts_fresh: bool
-    ) -> Collector:
+    def make_collector(self, env: Any, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector:
+        if self.has_agents:
+            return self._make_world(env, policies)
+        [(name, policy)] = policies.items()
         settings: Any = self.run_file.experiment.env
         rng, on_nonfinite = self.rng.child("acting"), settings.on_nonfinite
+        lanes: LaneCollector
         if isinstance(env, HalvesEnv):
             if starts_fresh:
                 raise _cannot_halve("the algorithm begins all lanes together")
-            return HalvesCollector(env, policy, rng, on_episodes, on_nonfinite=on_nonfinite)
-        return SyncCollector(env, policy, rng, on_episodes, starts_fresh=starts_fresh, on_nonfinite=on_nonfinite)
+            lanes = HalvesCollector(env, policy, rng, _ignore, on_nonfinite=on_nonfinite)
+        else:
+            lanes = SyncCollector(env, policy, rng, starts_fresh=starts_fresh, on_nonfinite=on_nonfinite)
+        return Lanes(name, lanes)
 
-    def make_block(self, env: Env, policy: Policy, allocate: Allocator | None = None) -> Rollout:
-        settings: Any = behavior_of(self.run_file).rollout
+    def _make_world(self, env: AgentEnv, policies: Mapping[str, Policy]) -> AgentWorld:
+        collectors = {}
+        for name, policy in policies.items():
+            behavior, rng = settings_of(self.run_file, name), stream_of(self.run_file, name).child("acting")
+            rollout: Any = behavior.rollout
+            collectors[name] = AgentCollector(
+                policy,
+                rollout.time_horizon,
+                rng.child(f"rank_{self.rank}") if self.rank else rng,
+                _ignore,
+                follows_groups=needs_mates(behavior),
+            )
+        return AgentWorld(env, collectors)
+
+    def make_blocks(
+        self, env: Any, policies: Mapping[str, Policy], allocate: Allocator | None = None
+    ) -> dict[str, list[Rollout]]:
+        make = self._agents_block if self.has_agents else partial(self._lanes_block, env, allocate)
+        return {
+            name: [make(settings_of(self.run_file, name), policy) for _ in range(1 + self._staleness_of(name))]
+            for name, policy in policies.items()
+        }
+
+    def _staleness_of(self, name: str) -> int:
+        return max_staleness(settings_of(self.run_file, name))
+
+    def _lanes_block(self, env: Env, allocate: Allocator | None, behavior: Behavior, policy: Policy) -> Rollout:
+        settings: Any = behavior.rollout
         return Rollout(
             env.spec,
             num_lanes=env.num_lanes,
@@ -128,7 +186,33 @@ class ActingPlan:
             allocate=allocate,
         )
 
-    def in_words(self) -> dict[str, Any]:
+    def _agents_block(self, behavior: Behavior, policy: Policy) -> Rollout:
+        rollout: Any = behavior.rollout
+        # Of all ranks together a batch has as many steps as of one.
+        steps_per_batch = -(-rollout.steps_per_batch // self.num_ranks)
+        block: TrajectoryBlock | SequenceBlock
+        if policy.state_size:
+            block = SequenceBlock(
+                policy.spec,
+                rollout.time_horizon,
+                -(-steps_per_batch // rollout.time_horizon),
+                policy.state_size,
+                has_mates=needs_mates(behavior),
+                num_components=policy.num_components,
+                num_values=policy.num_values,
+            )
+        else:
+            block = TrajectoryBlock(
+                policy.spec,
+                steps_per_batch + rollout.time_horizon,
+                has_mates=needs_mates(behavior),
+                num_components=policy.num_components,
+                num_values=policy.num_values,
+            )
+        block.num_wanted = steps_per_batch
+        return block
+
+    def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON; refuses objects that another process could not make again."""
         if self.has_own_policy:
             raise _cannot_travel("a policy that exists already", "name its type and settings")
@@ -149,7 +233,7 @@ class ActingPlan:
         }
 
     @classmethod
-    def from_words(cls, words: dict[str, Any]) -> ActingPlan:
+    def from_json(cls, words: dict[str, Any]) -> ActingPlan:
         run_file = RunFile.from_mapping(words["settings"])
         slot = None
         if words["recipe"] is not None:
@@ -161,6 +245,8 @@ class ActingPlan:
 
     def _recipe(self) -> dict[str, Any] | None:
         settings = self.run_file.experiment.env
+        if isinstance(settings, AgentsSettings):
+            return None
         if self.slot is None:
             return Recipe.from_settings(settings).to_json() if isinstance(settings, GymSettings) else None
         if not callable(self.slot) or isinstance(self.slot, Env):
@@ -168,9 +254,30 @@ class ActingPlan:
         return Recipe.from_object(self.slot).to_json()
 
 
-def behavior_of(run_file: RunFile) -> Behavior:
-    """Returns the one behaviour that this version takes."""
-    return next(iter(run_file.experiment.behaviors.values()))
+def _ignore(returns: object, lengths: object) -> None:
+    """Listens to no episodes; the source connects a listener."""
+
+
+def settings_of(run_file: RunFile, behavior: str) -> Behavior:
+    """Returns the settings of a behaviour; one that is not named has those of `default`."""
+    known = run_file.experiment.behaviors
+    return known[behavior if behavior in known else FALLBACK]
+
+
+def stream_of(run_file: RunFile, behavior: str) -> Rng:
+    """Returns the random stream that the parts of a behaviour draw from: lanes have one behaviour, and the run's."""
+    rng = Rng(run_file.experiment.seed)
+    return rng.child("behaviors").child(behavior) if has_agents(run_file.experiment) else rng
+
+
+def max_staleness(behavior: Behavior) -> int:
+    """Returns by how many versions experience of a behaviour is behind."""
+    return int(getattr(behavior.rollout, "max_staleness", 0))
+
+
+def needs_mates(behavior: Behavior) -> bool:
+    """Says whether an algorithm learns from the teammates of an agent too."""
+    return bool(getattr(behavior.algorithm, "needs_mates", False))
 
 
 def _cannot_travel(what: str, advice: str) -> SettingsError:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from quintain.algorithms.base import Algorithm
 from quintain.compiled.plug import accelerate
+from quintain.core.budget import Budget
 from quintain.core.process_group import Alone, World
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data.rollout import Rollout
 from quintain.data.row_layout import RowLayout
+from quintain.data.spec import BehaviorSpec
+from quintain.envs.agents.factory import agent_env
 from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.errors import SettingsError, SpecMismatch
@@ -22,24 +27,29 @@ from quintain.placements.local import LocalPlacement
 from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.source import LocalSource
 from quintain.rollouts.store import RolloutStore
-from quintain.runs.acting import ActingPlan, behavior_of, env_maker
+from quintain.rollouts.trajectory_store import replay_rows
+from quintain.runs.acting import FALLBACK, ActingPlan, env_maker, settings_of, stream_of
 from quintain.runs.kernel_notes import kernel_notes
 from quintain.runs.parts import connect_symmetry, load_part, make_events, make_policy, resolve_device
 from quintain.services.events import EventManager
 from quintain.services.reporting.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
 from quintain.settings.agent_rules import has_agents
+from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
-from quintain.trainers.events import EventContext
+from quintain.trainers.curriculum import Curriculum
+from quintain.trainers.events import AgentContext, EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
+from quintain.trainers.learner import Learner
 from quintain.trainers.loop import Loop
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import Writer
+    from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
+    from quintain.typing import Array
 
 
 @dataclass(frozen=True)
@@ -62,14 +72,20 @@ def assemble(
     run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: World | None = None
 ) -> Trainer:
     """Builds the trainer that the settings describe, or one rank's share of it."""
-    if has_agents(run_file.experiment):
-        from quintain.runs.assemble_agents import assemble_agents
-
-        return assemble_agents(run_file, session, writer)
     parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
-    trainer_class: Any = load_part("trainer", behavior_of(run_file).trainer)
-    trainer: Trainer = trainer_class.from_parts(parts)
+    trainer: Trainer = _trainer_class(run_file, parts).from_parts(parts)
     return trainer
+
+
+def _trainer_class(run_file: RunFile, parts: Parts) -> Any:
+    """Returns the class that the settings name; several behaviours are trained by the one that ships."""
+    chosen = {settings_of(run_file, name).trainer.type: name for name in parts.learners}
+    if len(chosen) > 1:
+        raise SettingsError(
+            f"behaviours name different trainers ({', '.join(chosen)}), and one loop trains all of them; name one",
+            code="E0253",
+        )
+    return load_part("trainer", settings_of(run_file, next(iter(parts.learners))).trainer)
 
 
 def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world: World) -> Loop:
@@ -94,51 +110,11 @@ def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world:
 
 
 def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
-    experiment, behavior = run_file.experiment, behavior_of(run_file)
+    """Builds, behaviour by behaviour, policy, signals, algorithm, store and learner; then the source that acts."""
     torch.set_num_threads(run_file.run.threads)
-    rng = Rng(experiment.seed)
+    rng = Rng(run_file.experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     hosting = Hosting.from_settings(run_file.run.env_workers)
-    placement = _make_placement(run_file, slots, hosting, world)
-    env = placement.env
-    for note in env.notes:
-        writer.note(note)
-    policy = slots.policy or make_policy(run_file, env.spec)
-    if policy.spec != env.spec:
-        raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {env.spec}. Use one made for it")
-    policy.to(resolve_device(run_file.run.device))
-    signals = {name: load_part("reward_signal", s)(s) for name, s in behavior.reward_signals.items()}
-    make_algorithm = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
-    algorithm: Algorithm = make_algorithm(behavior.algorithm, policy, signals, rng.child("algorithm"))
-    algorithm.join(world)
-    policy.join(world)
-    accelerated = accelerate(policy, algorithm)
-    for note in kernel_notes(accelerated):
-        writer.note(note)
-    episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
-    _require_groups(experiment.env, algorithm, env)
-    connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
-    source, blocks = placement.furnish(policy, episodes.extend, starts_fresh=algorithm.starts_fresh)
-    return Parts(
-        policy=policy,
-        algorithm=algorithm,
-        source=source,
-        store=_make_store(run_file, blocks, session, writer, world),
-        progress=Progress(experiment.budget.env_steps, experiment.budget.updates),
-        events=make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
-        stats=StatsReporter(writer),
-        episodes=episodes,
-        guard=UpdateGuard(run_file.run),
-        session=session,
-        hosting=hosting,
-        writer=writer if slots.writer is None else slots.writer,
-        world=world,
-        accelerated=accelerated,
-    )
-
-
-def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: World) -> Placement:
-    """Makes what decides where acting happens, and with it the environment."""
     plan = ActingPlan(
         run_file,
         hosting,
@@ -148,6 +124,83 @@ def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: Wo
         rank=world.rank,
         num_ranks=world.size,
     )
+    placement = _make_placement(run_file, plan)
+    env = placement.env
+    for note in env.notes:
+        writer.note(note)
+    specs = plan.specs(env)
+    if plan.has_agents:
+        _require_behaviors(run_file, specs, writer)
+    settings: Any = run_file.experiment.env
+    curriculum = Curriculum(getattr(settings, "curricula", {}))
+    curriculum.require_behaviors(specs)
+    policies = {name: _policy(run_file, name, spec, slots, world) for name, spec in specs.items()}
+    algorithms, accelerated = {}, {}
+    for name, policy in policies.items():
+        behavior = settings_of(run_file, name)
+        signals = {key: load_part("reward_signal", s)(s) for key, s in behavior.reward_signals.items()}
+        make_algorithm = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
+        algorithm: Algorithm = make_algorithm(
+            behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm")
+        )
+        algorithm.join(world)
+        policy.join(world)
+        algorithms[name] = algorithm
+        accelerated[name] = accelerate(policy, algorithm)
+        for note in kernel_notes(accelerated[name]):
+            writer.note(note if len(specs) == 1 else f"{name}: {note}")
+        if plan.has_agents:
+            connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
+        else:
+            _require_groups(settings, algorithm, env)
+            connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
+    episodes = {name: EpisodeWindow(max(1, WINDOW_SIZE // world.size)) for name in specs}
+
+    def on_episodes(name: str, returns: Array, lengths: Array) -> None:
+        episodes[name].extend(returns, lengths)
+        curriculum.hear(name, returns.tolist())
+
+    starts_fresh = any(algorithm.starts_fresh for algorithm in algorithms.values())
+    source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
+    learners = {}
+    for name, policy in policies.items():
+        behavior = settings_of(run_file, name)
+        own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
+        budget = run_file.budget if own_budget is None else Budget(own_budget, run_file.budget.updates)
+        context = _event_context(run_file, name, slots, hosting, world, curriculum, budget)
+        learners[name] = Learner(
+            name,
+            policy,
+            algorithms[name],
+            _make_store(run_file, behavior, policy, blocks[name], session, writer, world),
+            Progress(budget.env_steps, budget.updates),
+            make_events(behavior, context),
+            UpdateGuard(run_file.run),
+            episodes[name],
+            accelerated=accelerated[name],
+            own_budget=own_budget,
+        )
+    return Parts(
+        learners=learners,
+        source=source,
+        stats=StatsReporter(writer),
+        session=session,
+        hosting=hosting,
+        writer=writer if slots.writer is None else slots.writer,
+        world=world,
+        curriculum=curriculum,
+    )
+
+
+def _policy(run_file: RunFile, name: str, spec: BehaviorSpec, slots: Slots, world: World) -> Policy:
+    policy = slots.policy or make_policy(run_file, spec, name)
+    if policy.spec != spec:
+        raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
+    return policy.to(resolve_device(run_file.run.device))
+
+
+def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
+    """Makes what decides where acting happens, and with it the environment."""
     settings = run_file.run.placement
     registered: Any = load_part("placement", settings)
     if isinstance(registered, type) and issubclass(registered, LocalSource):
@@ -157,36 +210,81 @@ def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: Wo
 
 
 def _make_store(
-    run_file: RunFile, blocks: Sequence[Rollout], session: Session, writer: Writer, world: World
+    run_file: RunFile,
+    behavior: Behavior,
+    policy: Policy,
+    blocks: Sequence[Rollout],
+    session: Session,
+    writer: Writer,
+    world: World,
 ) -> RolloutStore:
-    settings = behavior_of(run_file).rollout
+    settings: Any = behavior.rollout
     store_class: Any = load_part("rollout", settings)
-    store: RolloutStore
-    if isinstance(settings, ReplaySettings):
-        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        row_bytes = RowLayout(blocks[0].spec).row_bytes
+    allocate = None
+    if keeps_replay(behavior):
         # On all ranks together there are as many transitions as on one.
-        buffer_size = settings.buffer_size // world.size
-        allocate, note = place.allocator(buffer_size * row_bytes, row_bytes)
+        settings = settings.model_copy(update={"buffer_size": settings.buffer_size // world.size})
+        if has_agents(run_file.experiment):
+            layout, num_rows = replay_rows(policy.spec, settings, policy.state_size)
+        else:
+            layout, num_rows = RowLayout(policy.spec), settings.buffer_size
+        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
-        settings = settings.model_copy(update={"buffer_size": buffer_size})
+    store: RolloutStore
+    if has_agents(run_file.experiment):
+        store = store_class(blocks[0], settings, *blocks[1:], **({} if allocate is None else {"allocate": allocate}))
+    elif allocate is not None:
         store = store_class(blocks[0], settings, allocate, more_blocks=blocks[1:])
     else:
         store = store_class(*blocks)
     return store
 
 
-def _event_context(run_file: RunFile, slots: Slots, hosting: Hosting, rng: Rng, world: World) -> EventContext:
+def _event_context(
+    run_file: RunFile,
+    name: str,
+    slots: Slots,
+    hosting: Hosting,
+    world: World,
+    curriculum: Curriculum,
+    budget: Budget,
+) -> EventContext:
     settings: Any = run_file.experiment.env
+    agents = None
+    if has_agents(run_file.experiment):
+        agents = AgentContext(name, partial(agent_env, settings), curriculum.apply)
     return EventContext(
-        env_maker(run_file, slots.evaluation_env or slots.env, hosting),
-        rng,
-        run_file.budget,
+        _no_env if agents else env_maker(run_file, slots.evaluation_env or slots.env, hosting),
+        stream_of(run_file, name),
+        budget,
         world,
         env_events=slots.evaluation_env_events,
         on_nonfinite=settings.on_nonfinite,
+        agents=agents,
     )
+
+
+def _no_env(num_lanes: int, rng: Rng) -> Any:
+    raise AssertionError("the rules refuse events that need lanes of their own")
+
+
+def _require_behaviors(run_file: RunFile, found: Mapping[str, BehaviorSpec], writer: Writer) -> None:
+    """Refuses behaviours of the environment without settings; tells of settings without a behaviour."""
+    known = run_file.experiment.behaviors
+    for name in found:
+        if name not in known and FALLBACK not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f'; did you mean it by "{near[0]}"?' if near else ""
+            raise SettingsError(
+                f'the environment has agents of behaviour "{name}", and experiment.behaviors has only '
+                f"{', '.join(known)}{hint}",
+                code="E0227",
+            )
+    for name in known:
+        if name not in found and name != FALLBACK:
+            writer.note(f"note: behaviour {name} is set up, and the environment has no agents of it")
 
 
 def _require_groups(settings: Any, algorithm: Algorithm, env: Env) -> None:

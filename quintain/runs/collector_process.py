@@ -17,15 +17,14 @@ from typing import Any
 import torch
 
 from quintain.compiled.plug import accelerate
-from quintain.envs.base import Env
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
-from quintain.placements.commands import FILL, Answer, Command
-from quintain.placements.remote_env import RemoteEnv
+from quintain.placements.commands import FILL, Answer, Command, Lend
+from quintain.placements.remote_env import RemoteAgentEnv, RemoteEnv
 from quintain.placements.remote_errors import words_of
 from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.snapshots import align
-from quintain.placements.wire import answer_in_words, contents, refill
+from quintain.placements.wire import answer_in_words, contents, place_blocks, places_of, refill
 from quintain.runs.acting import ActingPlan
 from quintain.runs.parts import make_policy
 from quintain.services.checkpoints.packed_state import pack_value
@@ -60,32 +59,33 @@ class Collector:
         words, _ = self._receive()
         sys.path[:] = words["sys_path"]
         os.chdir(words["cwd"])
-        self.plan = ActingPlan.from_words(words)
+        self.plan = ActingPlan.from_json(words)
         torch.set_num_threads(self.plan.run_file.run.threads)
         GlobalStreams().seed(self.plan.rng.child("global").child(f"collector_{self.plan.rank}"))
 
     def live(self) -> None:
         env = self.plan.make_env(self.plan.hosting)
         try:
-            self._send(RemoteEnv.describe(env))
+            self._send(RemoteAgentEnv.describe(env) if self.plan.has_agents else RemoteEnv.describe(env))
             words, descriptor = self._receive()
             if words:
                 self._act(env, words, descriptor)
         finally:
             env.close()
 
-    def _act(self, env: Env, words: dict[str, Any], descriptor: int) -> None:
-        policy = make_policy(self.plan.run_file, env.spec)
-        align(policy, words["alignment"])
-        accelerate(policy)
-        size = measure(self.plan, env, policy)
+    def _act(self, env: Any, words: dict[str, Any], descriptor: int) -> None:
+        policies = {
+            name: make_policy(self.plan.run_file, spec, name) for name, spec in self.plan.specs(env).items()
+        }
+        for name, policy in policies.items():
+            align(policy, words["alignment"][name])
+            accelerate(policy)
+        size = measure(self.plan, env, policies)
         if size != words["size"]:
             raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")
-        shared = lay_out(mmap.mmap(descriptor, 0), self.plan, env, policy)
+        shared = lay_out(mmap.mmap(descriptor, 0), self.plan, env, policies)
         os.close(descriptor)
-        collector = self.plan.make_collector(
-            env, policy, lambda returns, lengths: None, starts_fresh=words["starts_fresh"]
-        )
+        collector = self.plan.make_collector(env, policies, starts_fresh=words["starts_fresh"])
         actor = Actor(collector, shared.blocks, shared.snapshots, self.plan.hosting.faults)
         self._send({})
         with _beating(actor, shared.signals):
@@ -96,17 +96,32 @@ class Collector:
             words, descriptor = self._receive()
             if not words:
                 return
-            if words["do"] == FILL:
+            if words["do"] == FILL and descriptor < 0:
                 self._fill(actor, shared, words)
+            elif words["do"] == FILL:
+                self._fill_sent(actor, shared, descriptor)
             else:
                 self._obey(actor, shared, words["do"], descriptor)
 
     def _fill(self, actor: Actor, shared: SharedBlocks, words: dict[str, Any]) -> None:
-        block = shared.blocks[words["block"]]
-        block.sequence, block.final.count = words["sequence"], words["num_final"]
-        order = Command(FILL, {"block": words["block"], "version": words["version"]})
-        answer = self._answer(actor, shared, order)
-        self._send({**answer_in_words(answer), "sequence": block.sequence, "num_final": block.final.count})
+        place_blocks(shared.blocks, words["places"])
+        answer = self._answer(actor, shared, Command(FILL, {"lend": words["lend"]}))
+        self._send({**answer_in_words(answer), "places": places_of(shared.blocks)})
+
+    def _fill_sent(self, actor: Actor, shared: SharedBlocks, descriptor: int) -> None:
+        """Fills blocks that came with the command, and sends them back however far they are."""
+        arguments = contents(descriptor)
+        lends = [Lend(*each) for each in arguments["lend"]]
+        for lend, state in zip(lends, arguments["blocks"], strict=True):
+            # One that was stopped is sent again, with a block that is here already.
+            if lend not in actor.lent[lend.behavior]:
+                shared.blocks[lend.behavior][lend.block].load_state_dict(state)
+        here = {(each.behavior, each.block) for some in actor.lent.values() for each in some}
+        here |= {(each.behavior, each.block) for each in lends}
+        answer = self._answer(actor, shared, Command(FILL, {"lend": arguments["lend"]}))
+        refill(descriptor, [[name, number, shared.blocks[name][number].state_dict()] for name, number in sorted(here)])
+        os.close(descriptor)
+        self._send(answer_in_words(answer))
 
     def _obey(self, actor: Actor, shared: SharedBlocks, do: str, descriptor: int) -> None:
         answer = self._answer(actor, shared, Command(do, contents(descriptor)))

@@ -11,20 +11,24 @@ import torch
 
 from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
+from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
 from quintain.envs.settings import AgentsSettings
 from quintain.errors import CheckpointIncompatible, SettingsError
+from quintain.policies.base import Policy
 from quintain.rollouts.agent_evaluator import AgentEvaluator
+from quintain.rollouts.agent_world import AgentWorld
 from quintain.rollouts.evaluate import EpisodeResults
 from quintain.runs.assemble import assemble
-from quintain.runs.assemble_agents import behavior_policy
 from quintain.runs.output import make_writers
+from quintain.runs.parts import make_policy
 from quintain.runs.restore import policies_of, restore_part, restore_policy
 from quintain.runs.run import Run
 from quintain.services.checkpoints.catalog import load
+from quintain.settings.agent_rules import has_agents
 from quintain.trainers.curriculum import Curriculum
-from quintain.trainers.joint import JointTrainer
+from quintain.trainers.base import Trainer
 from quintain.trainers.settings import EvaluateSettings
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ def infer(
     """Acts with the policies of a checkpoint until it is stopped, or for `max_steps` steps; returns the exit code."""
     run = Run(run_file, [] if quiet else make_writers(run_file, stream))
     trainer = _player(run, checkpoint, is_deterministic)
-    world = trainer.agents
+    world = _world(trainer)
     run.show_header()
     run.writer.note(f"acting with {checkpoint.name}; nothing is learned or saved. Stop with Ctrl-C")
     try:
@@ -83,7 +87,7 @@ def evaluate_agents(
     evaluator = AgentEvaluator(agent_env(settings, rng.child("env")), rng, curriculum.apply, max_episode_steps=limit)
     try:
         loaded = load(checkpoint)
-        policies = policies_of(loaded, partial(behavior_policy, run_file))
+        policies = policies_of(loaded, partial(policy_for, run_file))
         for name, spec in evaluator.env.specs.items():
             if name not in policies or policies[name].spec != spec:
                 known = "; ".join(f"{each}: {policy.spec}" for each, policy in policies.items())
@@ -116,16 +120,29 @@ def episode_limit(run_file: RunFile) -> int | None:
     return next(own, EvaluateSettings()).max_episode_steps
 
 
-def _player(run: Run, checkpoint: Path, is_deterministic: bool) -> JointTrainer:
-    """Makes everything that the settings describe, with the policies of a checkpoint."""
-    trainer = assemble(run.run_file, run, run.writer)
-    if not isinstance(trainer, JointTrainer):
+def policy_for(run_file: RunFile, behavior: str, spec: BehaviorSpec) -> Policy:
+    """Builds an untrained policy of a behaviour."""
+    return make_policy(run_file, spec, behavior)
+
+
+def _world(trainer: Trainer) -> AgentWorld:
+    collector = trainer.source.outpost.outpost.actor.collector  # type: ignore[attr-defined]  # it acts inline
+    assert isinstance(collector, AgentWorld)
+    return collector
+
+
+def _player(run: Run, checkpoint: Path, is_deterministic: bool) -> Trainer:
+    """Makes everything that the settings describe, acting in this thread, with the policies of a checkpoint."""
+    if not has_agents(run.run_file.experiment):
         raise SettingsError("only an environment of agents can be acted in without learning; see quintain eval")
+    run_file = run.run_file.replace("run.placement", {"type": "local"})
+    trainer = assemble(run_file, run, run.writer)
     loaded = load(checkpoint)
     trainer.require_fit(loaded.manifest.about)
-    restore_policy(trainer.policy, loaded)
-    for name, collector in trainer.agents.collectors.items():
+    for name, collector in _world(trainer).collectors.items():
+        learner = trainer.learners[name]
+        restore_policy(learner.policy, loaded, name)
         # Not a copy that was made before the weights came.
-        collector.policy = trainer.trainers[name].policy
+        collector.policy = learner.policy
         collector.is_deterministic = is_deterministic
     return trainer

@@ -10,11 +10,10 @@ import torch
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.streams import num_streams
 from quintain.core import registry
-from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
-from quintain.runs.acting import behavior_of
+from quintain.runs.acting import settings_of, stream_of
 from quintain.services.events import EventManager
 from quintain.trainers.events import CallFunction, EventContext
 
@@ -30,13 +29,10 @@ def load_part(kind: str, settings: Any) -> Callable[..., Any]:
     return registry.get(kind, settings.type).load()
 
 
-def make_policy(run_file: RunFile, spec: BehaviorSpec) -> Policy:
-    """Builds an untrained policy that fits the spaces."""
-    return policy_of_behavior(behavior_of(run_file), spec, Rng(run_file.experiment.seed))
-
-
-def policy_of_behavior(behavior: Behavior, spec: BehaviorSpec, rng: Rng) -> Policy:
-    """Builds an untrained policy with the weights that its behaviour learns by, given the behaviour's own stream."""
+def make_policy(run_file: RunFile, spec: BehaviorSpec, name: str | None = None) -> Policy:
+    """Builds an untrained policy of a behaviour that fits the spaces; lanes have one behaviour, which needs no name."""
+    name = next(iter(run_file.experiment.behaviors)) if name is None else name
+    behavior, rng = settings_of(run_file, name), stream_of(run_file, name)
     policy: Policy = load_part("policy", behavior.policy)(behavior.policy, spec, rng.child("policy"))
     policy.split_values(num_streams(behavior.algorithm, behavior.reward_signals))
     return policy

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.core.state import as_tensors
 from quintain.core.trust import code_names
-from quintain.data.saved_spec import member_prefix
+from quintain.data.saved_spec import LANES, specs_in
 from quintain.data.spec import BehaviorSpec, spec_from_dict
 from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
 from quintain.runs.ranks.state import RANKS, deal_anew, share_of
+from quintain.runs.upgrade import upgraded, weights_in
 from quintain.services.checkpoints.catalog import Loaded, verify
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.user_code import in_one_line
@@ -38,6 +39,7 @@ def restore_rank(loop: Loop, state: State) -> None:
     A state of another number of ranks is dealt anew: what all ranks have alike is kept, and lanes begin new episodes.
     """
     try:
+        state = upgraded(state, list(getattr(loop, "learners", ())))
         if num_ranks_in(state) == loop.world.size:
             loop.load_state_dict(share_of(state, loop.world.rank))
         else:
@@ -111,27 +113,13 @@ def num_ranks_in(state: State) -> int:
     return len(state["training"].get(RANKS, {})) or 1
 
 
-def restore_policy(policy: Policy, loaded: Loaded) -> None:
-    """Loads only the policy's weights and normaliser, strictly."""
-    _load_weights(policy, loaded)
-
-
-def _load_weights(policy: Policy, loaded: Loaded, prefix: str = "") -> None:
-    """Loads the weights whose names begin in this way, without that beginning."""
+def restore_policy(policy: Policy, loaded: Loaded, behavior: str = LANES) -> None:
+    """Loads only the weights and the normalizer of a behaviour's policy, strictly."""
     try:
-        saved = loaded.state["training"]["policy"]
-        own = {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
-        policy.load_state_dict(as_tensors(own))
-    except (KeyError, RuntimeError) as error:
+        policy.load_state_dict(as_tensors(weights_in(loaded.state["training"], behavior)))
+    except (KeyError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         first = " ".join(str(error).split())[:200]
         raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
-
-
-def policy_of(loaded: Loaded, make: Callable[[BehaviorSpec], Policy]) -> Policy:
-    """Makes the policy that a checkpoint holds, for the spaces it names."""
-    policy = _make_policy(loaded.manifest.about, "spec", make)
-    restore_policy(policy, loaded)
-    return policy
 
 
 def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:
@@ -145,16 +133,15 @@ def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:
 
 
 def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> dict[str, Policy]:
-    """Makes the policies that a checkpoint of agents holds, by behaviour."""
-    described: Any = loaded.manifest.about.get("spec")
-    behaviors = described.get("behaviors") if isinstance(described, Mapping) else None
+    """Makes the policies that a checkpoint holds, by behaviour, for the spaces it names."""
     policies: dict[str, Policy] = {}
-    if not isinstance(behaviors, Mapping):
-        return policies
-    for name in behaviors:
-        policy = _make_policy(behaviors, name, partial(make, name))
-        _load_weights(policy, loaded, member_prefix(name))
+    described = specs_in(loaded.manifest.about)
+    for name in described:
+        policy = _make_policy(described, name, partial(make, name))
+        restore_policy(policy, loaded, name)
         policies[name] = policy
+    if not policies:
+        raise CheckpointIncompatible("the checkpoint does not say which spaces it is for, so it cannot be used")
     return policies
 
 

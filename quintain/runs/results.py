@@ -12,17 +12,15 @@ import torch
 from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
 from quintain.core.trust import ending_limits, limit_imports
-from quintain.data.saved_spec import require_same_spec
+from quintain.data.saved_spec import LANES, require_same_specs
 from quintain.errors import CheckpointNotFound, SettingsError
 from quintain.policies.export import export_onnx
 from quintain.rollouts.evaluate import Evaluator
 from quintain.runs.acting import env_maker
-from quintain.runs.assemble_agents import behavior_policy
-from quintain.runs.infer import episode_limit, evaluate_agents
+from quintain.runs.infer import episode_limit, evaluate_agents, policy_for
 from quintain.runs.parts import make_policy, resolve_device
 from quintain.runs.restore import (
     policies_of,
-    policy_of,
     restore_policy,
     stored_settings,
 )
@@ -68,7 +66,7 @@ def evaluate(
     rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
     policy = make_policy(run_file, env.spec)
-    require_same_spec(policy.spec, loaded.manifest.about)
+    require_same_specs({LANES: policy.spec}, loaded.manifest.about)
     restore_policy(policy, loaded)
     accelerate(policy.to(resolve_device(run_file.run.device)))
     env_settings: Any = run_file.experiment.env
@@ -139,7 +137,7 @@ def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequenc
     loaded = load(checkpoint.path)
 
     torch.set_num_threads(run_file.run.threads)
-    policy = policy_of(loaded, partial(make_policy, run_file))
+    [policy] = policies_of(loaded, lambda name, spec: make_policy(run_file, spec)).values()
     about = _export_facts(directory, checkpoint)
     return export_onnx(policy, out or Path(directory.show(directory.folder("export"))), about), checkpoint.path
 
@@ -154,7 +152,7 @@ def export_behaviors(
         return None
 
     torch.set_num_threads(run_file.run.threads)
-    policies = policies_of(load(checkpoint.path), partial(behavior_policy, run_file))
+    policies = policies_of(load(checkpoint.path), partial(policy_for, run_file))
     folder = out or Path(directory.show(directory.folder("export")))
     about = _export_facts(directory, checkpoint)
     written = {

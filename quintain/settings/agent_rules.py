@@ -18,7 +18,7 @@ def has_agents(experiment: Experiment) -> bool:
 
 
 def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
-    """Lets only an environment of agents have several behaviours, and have them act in this process."""
+    """Lets only an environment of agents have several behaviours, and no workers."""
     found = shortened(", ".join(tree.experiment.behaviors))
     if not has_agents(tree.experiment):
         if len(tree.experiment.behaviors) > 1:
@@ -29,13 +29,11 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
                 "E0205",
             )
         return
-    many_ranks = (integer(tree.run.placement, "num_ranks") or 1) > 1
-    is_elsewhere = tree.run.placement.type not in ("local", "threads")
-    if many_ranks or is_elsewhere or tree.run.env_workers.num_workers is not None:
+    if tree.run.env_workers.num_workers is not None:
         yield Problem(
-            ("experiment", "env", "type"),
-            "agents act in the learner's own process yet; set run.placement to local or threads, with one rank, and "
-            "leave run.env_workers.num_workers out",
+            ("run", "env_workers", "num_workers"),
+            "agents of all copies act in one pass, so their copies are stepped together; leave it out, or give each "
+            "copy of the environment a process of its own inside its step()",
             "E0226",
         )
 

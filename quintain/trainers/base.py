@@ -1,50 +1,62 @@
-"""Trains a policy: a loop whose cycle is collect, estimate, update and publish, one turn from experience to weights."""
+"""Trains policies: a loop whose cycle is collect, estimate, update and publish, one turn from experience to weights.
+
+A trainer has a learner for each behaviour, and one source that acts for all of them. A cycle is that of one learner:
+the one whose block became full first. A learner that has spent its budget acts on, and stays as it is.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from quintain.core.budget import Budget
+from quintain.core.progress import Progress
 from quintain.core.state import as_tensors
 from quintain.data.rollout import Batch
-from quintain.data.saved_spec import require_same_spec
-from quintain.envs.base import Env
+from quintain.data.saved_spec import require_same_specs
 from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
-from quintain.services.reporting.stats import stats_of_totals
+from quintain.services.reporting.stats import EpisodeWindow, stats_of_totals
+from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import Evaluate, RandomizeEnv
+from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped
 from quintain.trainers.loop import Loop
 from quintain.trainers.parts import Parts
 from quintain.trainers.session import Session
 
 if TYPE_CHECKING:
+    from quintain.algorithms.base import Algorithm
     from quintain.core.rng import Rng
-    from quintain.typing import Metrics, State
+    from quintain.rollouts.store import RolloutStore
+    from quintain.trainers.guard import UpdateGuard
+    from quintain.typing import Array, Metrics, State
 
-__all__ = ["Parts", "Session", "Trainer", "as_tensors"]
+__all__ = ["Learner", "Parts", "Session", "Trainer", "as_tensors"]
 
 
 class Trainer(Loop):
-    """Repeats collect, estimate, update and publish over its parts until the budget is spent.
+    """Repeats collect, estimate, update and publish until every learner has spent its budget.
 
     `quintain.Trainer` is this class with a constructor that builds the parts; a subclass takes further parts in
-    `_install`.
+    `_install`. `policy`, `algorithm`, `store` and `batch` are those of `learner`: the only one, or the one whose
+    cycle it is.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
     counts_cycles: ClassVar[bool] = False
     training_parts: ClassVar[tuple[str, ...]] = (
-        "progress", "policy", "algorithm", "source", "store", "events", "global_streams",
+        "progress", "turn", "learners", "source", "curriculum", "global_streams",
     )  # fmt: skip
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "episodes", "firings", "guard", "faults")
-    rank_parts: ClassVar[tuple[str, ...]] = ("source", "store", "events", "global_streams", "episodes", "faults")
+    record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "learner_records", "faults")
+    rank_parts: ClassVar[tuple[str, ...]] = ("source", "global_streams", "faults")
 
     def __init__(self, parts: Parts) -> None:
         self._install(parts)
@@ -56,95 +68,210 @@ class Trainer(Loop):
         return trainer
 
     def _install(self, parts: Parts) -> None:
-        self.policy = parts.policy
-        self.algorithm = parts.algorithm
-        self.accelerated = parts.accelerated
+        self.learners = Learners(parts.learners)
+        self.learner_records = self.learners.records
+        self.turn = Turn(next(iter(self.learners)))
         self.source = parts.source
-        self.store = parts.store
-        self.episodes = parts.episodes
-        self.guard = parts.guard
+        self.curriculum = parts.curriculum
         self.hosting = parts.hosting
-        self.batch: Batch | None = None
+        [first, *more] = self.learners.values()
         self.install_loop(
-            progress=parts.progress,
-            events=parts.events,
+            progress=Progress(None) if more else first.progress,
+            events=EventManager() if more else first.events,
             stats=parts.stats,
             session=parts.session,
             writer=parts.writer,
             world=parts.world,
             faults=parts.hosting.faults,
         )
+        for name, learner in self.learners.items():
+            learner.trainer = self
+            learner.stats = parts.stats.under(scoped(self.learners, name))
+        if more:
+            self._sum_budgets()
+        else:
+            # Its evaluations are the run's: they say which checkpoint is the best, and when the goal is reached.
+            first.records = self.records
+
+    label: ClassVar[str] = ""
+    """What messages about the learner of this cycle begin with; a learner among several has its name."""
+
+    @property
+    def loop(self) -> Trainer:
+        """The trainer itself; a learner has it too."""
+        return self
+
+    # -- learners --------------------------------------------------------------------------------------------------
+
+    @property
+    def learner(self) -> Learner:
+        """The learner whose cycle it is; the only one where there is one behaviour."""
+        return self.learners[self.turn.behavior]
+
+    def is_alone(self, learner: Learner) -> bool:
+        """Says whether a learner is the only one, so that progress and records of the run are its own."""
+        return len(self.learners) == 1
+
+    @property
+    def policy(self) -> Policy:
+        return self.learner.policy
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.learner.algorithm
+
+    @property
+    def store(self) -> RolloutStore:
+        return self.learner.store
+
+    @property
+    def episodes(self) -> EpisodeWindow:
+        return self.learner.episodes
+
+    @property
+    def guard(self) -> UpdateGuard:
+        return self.learner.guard
+
+    @property
+    def batch(self) -> Batch | None:
+        return self.learner.batch
+
+    @property
+    def taken(self) -> Batch:
+        """The batch that this cycle learns from, until the next one is collected."""
+        return self.learner.taken
+
+    def hear_episodes(self, behavior: str, returns: Array, lengths: Array) -> None:
+        """Takes note of episodes that ended."""
+        self.learners[behavior].episodes.extend(returns, lengths)
+        self.curriculum.hear(behavior, returns.tolist())
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        are_finished = all(learner.is_finished for learner in self.learners.values())
+        return self.progress.is_between_cycles and (are_finished or self.records.goal_reached)
+
+    @property
+    def budget(self) -> Budget:
+        """How long learners train that have no budget of their own."""
+        shared = (each.progress.budget for each in self.learners.values() if each.own_budget is None)
+        return next(shared, self.progress.budget)
+
+    def set_budget(self, budget: Budget) -> None:
+        """Changes how long learners train that have no budget of their own."""
+        for learner in self.learners.values():
+            own = learner.own_budget
+            learner.progress.budget = budget if own is None else Budget(own, budget.updates)
+        if len(self.learners) > 1:
+            self._sum_budgets()
+
+    def _sum_budgets(self) -> None:
+        budgets = [learner.progress.budget for learner in self.learners.values()]
+        env_steps = [each.env_steps for each in budgets if each.env_steps is not None]
+        updates = [each.updates for each in budgets if each.updates is not None]
+        self.progress.budget = Budget(sum(env_steps) or None, sum(updates) or None)
 
     def _start_events(self) -> None:
-        for entry in self.events.entries:
-            if isinstance(entry.function, RandomizeEnv):
-                entry.function.check(self)
-        super()._start_events()
+        for learner in self.learners.values():
+            for entry in learner.events.entries:
+                if isinstance(entry.function, RandomizeEnv):
+                    entry.function.check(self)
+        for learner in self.learners.values():
+            learner.events.start(self._face_of(learner))
+
+    def _fire(self, point: str) -> bool:
+        """Fires the events of the behaviour whose cycle it is."""
+        return self.learner.events.fire(point, self._face_of(self.learner))
+
+    def _face_of(self, learner: Learner) -> Any:
+        """Returns the object that events of a learner are called with: the trainer, where it has no other."""
+        return learner if len(self.learners) > 1 else self
 
     def wait(self) -> None:
         self.source.wait()
 
     def begin_from_policy(self) -> None:
-        """Takes note that the policy was given other weights before the run began."""
-        self.algorithm.begin_from_policy()
+        """Takes note that policies were given other weights before the run began."""
+        for learner in self.learners.values():
+            learner.begin_from_policy()
 
     def _cycle_ended(self) -> None:
         # Before the checkpoint: observations that were learned from would be most of it.
-        self.store.spend()
+        self.learner.spend()
+        self._teach()
+
+    def _teach(self) -> None:
+        """Goes on to the next lesson where one is learned."""
+        if not self.curriculum.lessons:
+            return
+        fractions = {name: learner.progress.fraction for name, learner in self.learners.items()}
+        learned, resets = self.curriculum.advance(fractions, self.world)
+        if learned:
+            self.source.set_env_parameters(**self.curriculum.parameters(learned))
+        if resets:
+            self.source.end_episode()
+        self.stats.set_all(self.curriculum.metrics())
 
     def _stage_collect(self) -> bool:
-        # Only now: events and checkpoints at the end of the last cycle saw a quiet store.
-        self.store.release()
-        self.algorithm.adopt_weights()
-        # A rank that was asked to stop leaves its block half full; one that was not may have filled its own.
-        if not self.world.all(self._collect_rollout()):
-            return False
-        self.batch = self.store.take()
-        self.stats.add_all(self.source.drain_metrics())
-        return True
+        for learner in self.learners.values():
+            learner.begin_cycle()
+        while True:
+            # A rank that was asked to stop leaves its block half full; one that was not may have filled its own.
+            if not self.world.all(self._collect_rollout()):
+                return False
+            learner = self.learner
+            has_enough = learner.take()
+            learner.stats.add_all(self.source.drain_metrics(learner.name))
+            if has_enough:
+                return True
+            learner.spend()
+            learner.begin_cycle()
 
     def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
-        """Fills the store through the collector; returns False if asked to stop first.
+        """Fills a store through the source; returns False if asked to stop first.
 
         `on_step(step, info)` sees every step as a TensorDict that shares the rollout's memory, for statistics of your
         own; override this method, or call `trainer.source.listen`, to have it in every cycle.
         """
-        if on_step is None:
-            return self.source.fill(self.store, self.should_stop)
-        with self.source.heard_by(on_step):
-            return self.source.fill(self.store, self.should_stop)
+        stores = {name: learner.store for name, learner in self.learners.items()}
+        learning = [name for name, learner in self.learners.items() if not learner.is_finished]
+        with nullcontext() if on_step is None else self.source.heard_by(on_step):
+            behavior = self.source.fill(stores, learning, self.should_stop)
+        if behavior is not None:
+            self.turn.behavior = behavior
+        return behavior is not None
 
     def _stage_estimate(self) -> bool:
-        if self.taken.num_valid:
-            # An overflow shows in the numbers it leaves behind, which the update finds.
-            with np.errstate(over="ignore", invalid="ignore"):
-                self.algorithm.estimate(self.taken)
+        self.learner.estimate()
         return True
 
     def _stage_update(self) -> bool:
         if not self.taken.num_valid:
             return True
-        self.algorithm.adopt_weights()
         try:
-            losses = self.algorithm.update(self.taken, self.progress)
+            losses = self.learner.update()
         except NonFiniteError as fault:
-            return self.guard.failed(self, fault)
-        self.guard.passed(self.progress.updates)
+            return self.guard.failed(self._face_of(self.learner), fault)
+        self.guard.passed(self.learner.progress.updates)
         self._log_train(losses)
         return True
 
     def _log_train(self, losses: Mapping[str, float]) -> None:
         """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
-        self.stats.add_all({name if "/" in name else f"train/{name}": value for name, value in losses.items()})
+        named = {name if "/" in name else f"train/{name}": value for name, value in losses.items()}
+        self.learner.stats.add_all(named)
 
     def _stage_publish(self) -> bool:
-        batch = self.taken
-        # After the update, so that acting and learning saw the same normaliser; before publishing, so that actors
-        # get it.
-        self.algorithm.observe(batch.valid_obs())
-        env_steps, episodes = self.world.sum([batch.num_valid, batch.num_episodes])
-        self.progress.close_cycle(env_steps=int(env_steps), episodes=int(episodes))
-        self.source.publish(self.progress.version, self.policy)
+        learner = self.learner
+        # Before publishing, so that actors get the normalizer.
+        learner.observe()
+        env_steps, episodes = map(int, self.world.sum(learner.consumed))
+        learner.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+        if learner.progress is not self.progress:
+            self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+        self.source.publish(learner.name, learner.progress.version, learner.policy)
         return True
 
     def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:
@@ -152,32 +279,29 @@ class Trainer(Loop):
         chosen = evaluation or self.evaluation
         if chosen is None:
             raise SettingsError("this trainer has no evaluate event, so it cannot evaluate. Give it one, or eval_env")
-        return chosen.play(self, num_episodes)
+        return chosen.play(self._face_of(self.learner), num_episodes)
 
     def trigger(self, name: str, lanes: Any = None) -> None:
         """Fires the events that wait for this name: the trainer's, and the environment's in these lanes or in all."""
-        self.events.fire(name, self)
+        for learner in self.learners.values():
+            learner.events.fire(name, self._face_of(learner))
         self.source.trigger(name, lanes)
-
-    @property
-    def taken(self) -> Batch:
-        """The batch that this cycle learns from, until the next one is collected."""
-        assert self.batch is not None, "a stage ran before collect"
-        return self.batch
 
     @property
     def exactness(self) -> str:
         return self.source.exactness
 
     def facts(self) -> dict[str, Any]:
-        return {"spec": self.policy.spec.to_dict(), "device": str(self.policy.device), "paths": self.paths}
+        behaviors = {name: learner.policy.spec.to_dict() for name, learner in self.learners.items()}
+        return {"behaviors": behaviors, "device": str(self.policy.device), "paths": self.paths}
 
     def require_fit(self, about: Mapping[str, Any]) -> None:
-        require_same_spec(self.policy.spec, about)
+        require_same_specs({name: learner.policy.spec for name, learner in self.learners.items()}, about)
 
     def share(self) -> None:
-        for tensor in self.policy.state_dict().values():
-            self.world.share(tensor)
+        for learner in self.learners.values():
+            for tensor in learner.policy.state_dict().values():
+                self.world.share(tensor)
 
     def report(self) -> Metrics:
         for name, seconds in self.source.drain_seconds().items():
@@ -196,9 +320,11 @@ class Trainer(Loop):
 
     def episode_stats(self) -> Metrics:
         """Returns what the recent episodes of all ranks were like: sums and counts, so that each counts once."""
+        windows = {name: learner.episodes for name, learner in self.learners.items()}
         if self.world.size == 1:
-            return self.episodes.stats()
-        return stats_of_totals(self.world.sum(self.episodes.totals()))
+            return dict(metrics_of(self.learners, {name: each.stats() for name, each in windows.items()}))
+        totals = {name: stats_of_totals(self.world.sum(each.totals())) for name, each in windows.items()}
+        return dict(metrics_of(self.learners, totals))
 
     def fault_stats(self) -> Metrics:
         """Returns how often environments of all ranks broke; nothing while none has."""
@@ -208,29 +334,33 @@ class Trainer(Loop):
     @property
     def paths(self) -> dict[str, str]:
         """Whether acting and learning are compiled, and why not where they are plain."""
-        return self.accelerated.paths
+        if len(self.learners) == 1:
+            return self.learner.paths
+        learners = self.learners.items()
+        return {f"{name} {half}": path for name, each in learners for half, path in each.paths.items()}
 
     @property
     def global_step(self) -> int:
         return self.progress.env_steps
 
     @property
-    def env(self) -> Env:
+    def env(self) -> Any:
+        """The training environment, or what stands for it in this process."""
         return self.source.env
 
     @property
     def evaluation(self) -> Evaluate | None:
         """The first event that evaluates, if there is one."""
-        found = (entry.function for entry in self.events.entries)
+        found = (entry.function for entry in self.learner.events.entries)
         return next((event for event in found if isinstance(event, Evaluate)), None)
 
     @property
-    def eval_env(self) -> Env | None:
+    def eval_env(self) -> Any:
         return None if self.evaluation is None else self.evaluation.env
 
     @property
     def event_manager(self) -> EventManager:
-        return self.events
+        return self.learner.events
 
     @property
     def eval_event_manager(self) -> EnvEventManager | None:
@@ -263,29 +393,21 @@ class Trainer(Loop):
 
     def idle_events(self) -> list[str]:
         """Names the events of the trainer and of its environments that were never called."""
-        evaluations = (entry.function for entry in self.events.entries if isinstance(entry.function, Evaluate))
-        return [
-            *self.events.never_fired(),
-            *self.source.idle_env_events(),
-            *(f"evaluate/{name}" for evaluation in evaluations for name in evaluation.idle_env_events()),
+        idle = [
+            f"{scoped(self.learners, name)}{event}"
+            for name, learner in self.learners.items()
+            for event in learner.events.never_fired()
         ]
+        entries = [entry for learner in self.learners.values() for entry in learner.events.entries]
+        evaluations = [entry.function for entry in entries if isinstance(entry.function, Evaluate)]
+        events = (f"evaluate/{name}" for evaluation in evaluations for name in evaluation.idle_env_events())
+        return [*idle, *self.source.idle_env_events(), *events]
 
     def close(self) -> None:
         self.source.close()
-        super().close()
-
-    @property
-    def published_policy(self) -> Policy:
-        """The policy as it was last published; another than `policy` while an update goes on."""
-        return self.policy
-
-    learners_beside: Sequence[Any] = ()
-    """Who computes updates beside this trainer."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether somebody who learns for this trainer failed."""
-        return False
+        for learner in self.learners.values():
+            learner.events.close()
+        self.world.close()
 
     def settle(self) -> None:
         # Only what is not being written to can be saved.
@@ -293,11 +415,26 @@ class Trainer(Loop):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        if not self.progress.is_between_cycles and self.store.ready():
-            self.batch = self.store.take()
-        elif self.progress.stage > 0:
-            raise ValueError(f"progress.stage is {self.progress.stage}, and there is nothing to learn from")
+        if self.turn.behavior not in self.learners:
+            raise ValueError(f"turn.behavior is {self.turn.behavior!r}, which is no behaviour of this run")
+        learner = self.learner
+        if not self.progress.is_between_cycles and (self.progress.stage > 0 or learner.store.ready()):
+            learner.restore_batch()
+        # How parameters are drawn is no part of an environment's state.
+        if self.curriculum.lessons:
+            self.source.restore_env_parameters(**self.curriculum.parameters())
 
-    def load_part(self, name: str, saved: State) -> None:
-        """Restores one part of the state."""
-        getattr(self, name).load_state_dict(as_tensors(saved) if name == "policy" else saved)
+    def load_shared(self, name: str, saved: State) -> None:
+        if name in ("learners", "learner_records"):
+            getattr(self, name).load_state_dict(saved, leaving_out=Learner.rank_parts)
+        else:
+            super().load_shared(name, saved)
+
+    def rank_state(self, kind: str, state: State) -> State:
+        own = super().rank_state(kind, state)
+        part = "learners" if kind == "training" else "learner_records"
+        own[part] = {
+            name: {key: value for key, value in parts.items() if key in Learner.rank_parts}
+            for name, parts in state[part].items()
+        }
+        return own

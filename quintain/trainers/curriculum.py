@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from quintain.envs.settings import CriterionSettings, LessonSettings
 from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
-    from quintain.rollouts.agent_assembler import Episodes
+    from quintain.core.process_group import World
     from quintain.typing import Metrics, State
 
 _KEPT = 0.25
@@ -49,17 +51,21 @@ class Curriculum(KeepsState):
                     f'a lesson waits for behaviour "{name}", and the environment has {", ".join(known)}', code="E0227"
                 )
 
-    def hear(self, behavior: str, played: Episodes) -> None:
-        """Takes note of episodes that ended."""
+    def hear(self, behavior: str, returns: Sequence[float]) -> None:
+        """Takes note of the returns of episodes that ended."""
         if behavior in self.returns:
-            kept = [*self.returns[behavior], *(float(each) for each in played.returns)]
+            kept = [*self.returns[behavior], *map(float, returns)]
             self.returns[behavior] = kept[-self.capacity :]
 
-    def advance(self, fractions: Mapping[str, float]) -> tuple[list[str], bool]:
+    def advance(self, fractions: Mapping[str, float], world: World | None = None) -> tuple[list[str], bool]:
         """Moves on where a lesson is learned; returns whose lesson changed, and whether all is to begin anew.
 
-        `fractions` says which part of its budget each behaviour has spent.
+        `fractions` says which part of its budget each behaviour has spent. Of several ranks, the first decides by the
+        episodes of its own agents.
         """
+        if world is not None and world.size > 1:
+            state = json.loads(world.broadcast(json.dumps(self.state_dict()).encode()))
+            self.load_state_dict(state)
         learned = [name for name in self.lessons if self._is_learned(name, fractions)]
         resets = any(self._until(name).resets for name in learned)
         for name in learned:
@@ -92,12 +98,17 @@ class Curriculum(KeepsState):
         return until
 
     def apply(self, env: AgentEnv, names: list[str] | None = None) -> None:
-        """Gives the environment the numbers of the lessons that are on, of these parameters or of all."""
+        """Gives the environment the parameters of the lessons that are on, these or all."""
+        env.set_parameters(**self.parameters(names))
+
+    def parameters(self, names: list[str] | None = None) -> dict[str, Any]:
+        """Returns the arguments of `set_parameters` for the lessons that are on, of these parameters or of all."""
         chosen = {name: self.current(name) for name in (self.lessons if names is None else names)}
-        env.set_parameters(
-            {name: each.value for name, each in chosen.items() if each.value is not None},
-            {name: sampler_of(each.sampler) for name, each in chosen.items() if each.sampler is not None},
-        )
+        samplers = {name: sampler_of(each.sampler) for name, each in chosen.items() if each.sampler is not None}
+        return {
+            "values": {name: each.value for name, each in chosen.items() if each.value is not None},
+            "samplers": {name: asdict(sampler) for name, sampler in samplers.items()},
+        }
 
     def metrics(self) -> Metrics:
         return {f"env/lesson/{name}": float(number) for name, number in self.numbers.items()}

@@ -15,7 +15,6 @@ from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager
 from quintain.errors import SettingsError
-from quintain.policies.base import Policy
 from quintain.rollouts.agent_evaluator import AgentEvaluator
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
@@ -57,9 +56,7 @@ class AgentContext:
     behavior: str
     make_env: Callable[[Rng], AgentEnv]
     prepare: Callable[[AgentEnv], None]
-    """Gives an environment the numbers of the lesson that is on."""
-    policies: Callable[[], Mapping[str, Policy]]
-    """Those that act now, of all behaviours."""
+    """Gives an environment the parameters of the lesson that is on."""
 
 
 class Evaluate:
@@ -79,7 +76,7 @@ class Evaluate:
         self.evaluator = self._make_evaluator(context) if context.world.rank == 0 and not context.agents else None
         self.agents = context.agents
         self.agent_evaluator: AgentEvaluator | None = None
-        if context.agents is not None:
+        if context.agents is not None and context.world.rank == 0:
             rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
             with GlobalStreams().untouched():
                 made = context.agents.make_env(rng.child("env"))
@@ -145,16 +142,19 @@ class Evaluate:
             return None
         if results.num_cut and not self.has_warned:
             self.has_warned = True
-            trainer.session.warn(
-                trainer, "W0504", f"{results.cut_note}; evaluate.max_episode_steps sets this, null for no limit"
-            )
+            advice = "evaluate.max_episode_steps sets this, null for no limit"
+            trainer.session.warn(trainer.loop, "W0504", f"{trainer.label}{results.cut_note}; {advice}")
         return metrics_of(results)
 
     def _episodes(self, trainer: Trainer, num_episodes: int | None) -> EpisodeResults | None:
-        deterministic, tell = self.settings.deterministic, trainer.session.tell
+        deterministic = self.settings.deterministic
+
+        def tell(text: str) -> None:
+            trainer.session.tell(f"{trainer.label}{text}")
+
         if self.agents is not None and self.agent_evaluator is not None:
             played = self.agent_evaluator.play(
-                self.agents.policies(),
+                {name: learner.policy for name, learner in trainer.loop.learners.items()},
                 {self.agents.behavior: num_episodes or self.settings.num_episodes},
                 deterministic=deterministic,
                 should_stop=trainer.should_stop,

@@ -54,19 +54,19 @@ class UpdateGuard(KeepsState):
         where = first_bad_tensor(trainer.algorithm, trainer.taken, trainer.progress) or "a part of the loss"
         found = f"{fault.message}; first bad tensor: {where}"
         if self.in_a_row == 1:
-            kept = trainer.session.keep_evidence(trainer, evidence_of(trainer.taken))
+            kept = trainer.session.keep_evidence(trainer.loop, evidence_of(trainer.taken))
             found += f"; the batch is in {kept}" if kept else ""
         clear_nonfinite(trainer.taken)
         if self._is_spent:
             raise NonFiniteError(f"{found}. {self._budget(trainer)}", code="E0604") from fault
         if self.settings.on_nonfinite_update == "rollback" and self._go_back(trainer):
             factor = trainer.algorithm.learning_rate_scale
-            trainer.session.warn(
-                trainer, "W0604", f"{found}; went back to step {trainer.global_step}, learning rate times {factor:g}"
-            )
+            where = f"went back to step {trainer.global_step}, learning rate times {factor:g}"
+            trainer.session.warn(trainer.loop, "W0604", f"{trainer.label}{found}; {where}")
             return False
         trainer.stats.set_stat("train/skipped_updates", len(self.failed_at))
-        trainer.session.warn(trainer, "W0604", f"{found}; the update was skipped ({self.in_a_row} in a row)")
+        skipped = f"the update was skipped ({self.in_a_row} in a row)"
+        trainer.session.warn(trainer.loop, "W0604", f"{trainer.label}{found}; {skipped}")
         return True
 
     @property
@@ -76,18 +76,18 @@ class UpdateGuard(KeepsState):
         return settings.on_nonfinite_update == "stop" or too_many
 
     def _budget(self, trainer: Trainer) -> str:
-        last = trainer.session.summary(trainer).last_checkpoint
+        last = trainer.session.summary(trainer.loop).last_checkpoint
         seen = f"{self.in_a_row} in a row, {len(self.failed_at)} of the last {min(self.num_updates, WINDOW)} updates"
         advice = "Lower the learning rate, or look for extreme rewards or observations"
         return f"Stopped after {seen}; last finite checkpoint: {last or 'none'}. {advice}"
 
     def _go_back(self, trainer: Trainer) -> bool:
         scale, counted = trainer.algorithm.learning_rate_scale, self.state_dict()
-        budget = trainer.progress.budget
-        if not trainer.session.rollback(trainer):
+        budget = trainer.loop.budget
+        if not trainer.session.rollback(trainer.loop):
             return False
         # `train` may have been called with more since that checkpoint.
-        trainer.progress.budget = budget
+        trainer.loop.set_budget(budget)
         # Else the same data would lead to the same end, and be counted as the first time.
         trainer.algorithm.learning_rate_scale = scale * self.settings.rollback_learning_rate_factor
         self.load_state_dict(counted)

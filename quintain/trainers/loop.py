@@ -93,6 +93,10 @@ class Loop:
     def _start_events(self) -> None:
         self.events.start(self)
 
+    def _fire(self, point: str) -> bool:
+        """Fires the events that are due at a point of the cycle; returns False if one was interrupted."""
+        return self.events.fire(point, self)
+
     def wait(self) -> None:
         """Waits until a stage that could not finish may be tried again; returns at once by default."""
 
@@ -121,7 +125,7 @@ class Loop:
                 return moved
             moved = True
             cycle_closed = self.progress.next_stage(len(self.stages))
-            self.events.fire(f"after_{stage}", self)
+            self._fire(f"after_{stage}")
             if cycle_closed:
                 if self.counts_cycles:
                     self.progress.close_cycle(env_steps=0, episodes=0)
@@ -134,7 +138,7 @@ class Loop:
 
     def _end_cycle(self) -> bool:
         """Fires the events of a closed cycle; says whether they all finished. A resumed run may continue here."""
-        if not self.world.all(self.events.fire(CYCLE_END, self)):
+        if not self.world.all(self._fire(CYCLE_END)):
             return False
         self.progress.is_closing = False
         self._cycle_ended()
@@ -225,3 +229,12 @@ class Loop:
     def load_part(self, name: str, saved: State) -> None:
         """Restores one part of the state."""
         getattr(self, name).load_state_dict(saved)
+
+    def load_shared(self, name: str, saved: State) -> None:
+        """Restores of one part what all ranks have alike."""
+        if name not in self.rank_parts:
+            self.load_part(name, saved)
+
+    def rank_state(self, kind: str, state: State) -> State:
+        """Returns of the state of one kind, `training` or `records`, what this rank has for itself."""
+        return {name: saved for name, saved in state.items() if name in self.rank_parts}

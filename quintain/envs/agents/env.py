@@ -18,7 +18,7 @@ from quintain.core.rng import Rng
 from quintain.core.state import KeepsState, require_count
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.boundary import Boundary, Described, Reports, Steps, core_spec, joined
-from quintain.envs.agents.samplers import Sampler
+from quintain.envs.agents.samplers import Sampler, sampler_from
 from quintain.envs.agents.specs import ActionTuple
 from quintain.errors import EnvError
 from quintain.services.user_code import named_failure
@@ -117,8 +117,23 @@ class AgentEnv(KeepsState):
                 with named_failure(f"set_actions({full_id!r}) of the environment raised", EnvError, "E0501"):
                     self.copies[copy].set_actions(full_id, ActionTuple(numbers[rows], choices[rows]))
 
+    notes: tuple[str, ...] = ()
+
+    def be_watched(self) -> None:
+        """Does nothing: copies are stepped in the thread that asks."""
+
+    @property
+    def pulse(self) -> int:
+        """A number that changes while the environment does something: it is stepped as one, and the actor counts."""
+        return 0
+
+    def require_parameters(self, names: Sequence[str]) -> None:
+        """Refuses nothing: copies do not say which parameters they have."""
+
     def set_parameters(self, values: Mapping[str, float], samplers: Mapping[str, Sampler] | None = None) -> None:
         """Changes numbers of the task in all copies; one that cannot draw gets a number of its own from a sampler."""
+        values = {name: float(value) for name, value in values.items()}
+        samplers = {name: sampler_from(each) for name, each in (samplers or {}).items()}
         self.num_settings += 1
         for number, copy in enumerate(self.copies):
             drawn = {}

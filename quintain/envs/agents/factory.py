@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 _NEEDED = ("reset", "step", "close", "behavior_specs", "get_steps", "set_actions")
 
 
-def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
-    """Makes the environment; every copy gets a seed and a number of its own, where it takes them."""
+def agent_env(
+    settings: AgentsSettings, rng: Rng, *, num_copies: int | None = None, first_copy: int = 0
+) -> AgentEnv:
+    """Makes the environment; every copy gets a seed and a number of its own, where it takes them.
+
+    A rank has `num_copies`, the first of which has that number among those of all ranks.
+    """
     make = registry.import_part("env", settings.id)
     copies = []
-    for number in range(settings.num_lanes):
+    for number in range(first_copy, first_copy + (settings.num_lanes if num_copies is None else num_copies)):
         given = {"seed": rng.seed_for("copy", number), "worker_id": number, "side_channels": []}
         with named_failure(f"{settings.id} cannot be made", EnvError, "E0505"):
             made = make(**{**_accepted(make, given), **settings.kwargs})
@@ -38,10 +43,11 @@ def agent_env(settings: AgentsSettings, rng: Rng) -> AgentEnv:
                 f"ML-Agents' BaseEnv, or an environment of PettingZoo",
                 code="E0506",
             )
-    env = AgentEnv(copies, rng.child("samplers"), on_nonfinite=settings.on_nonfinite)
+    samplers = rng.child("samplers")
+    samplers = samplers.child(f"copies_from_{first_copy}") if first_copy else samplers
+    env = AgentEnv(copies, samplers, on_nonfinite=settings.on_nonfinite)
     if settings.parameters or settings.samplers:
-        samplers = {name: sampler_of(each) for name, each in settings.samplers.items()}
-        env.set_parameters(settings.parameters, samplers)
+        env.set_parameters(settings.parameters, {name: sampler_of(each) for name, each in settings.samplers.items()})
         env.reset()
     return env
 

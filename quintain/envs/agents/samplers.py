@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,3 +42,10 @@ class Sampler:
 
 def sampler_of(settings: SamplerSettings) -> Sampler:
     return Sampler(settings.distribution, settings.numbers)
+
+
+def sampler_from(given: Sampler | Mapping[str, Any]) -> Sampler:
+    """Returns a sampler as it is, or from its fields as another process sent them."""
+    if isinstance(given, Sampler):
+        return given
+    return Sampler(str(given["distribution"]), tuple(float(number) for number in given["numbers"]))

@@ -23,7 +23,9 @@ def gather_state(loop: Loop) -> State:
     state = loop.state_dict()
     if loop.world.size == 1:
         return state
-    own = {subtree: _take(state[subtree], loop.rank_parts) for subtree in SUBTREES}
+    own = {subtree: loop.rank_state(subtree, state[subtree]) for subtree in SUBTREES}
+    for subtree in SUBTREES:
+        state[subtree] = _without(state[subtree], own[subtree])
     for rank, data in enumerate(loop.world.collect(pack(own))):
         for subtree, parts in unpack(data).items():
             state[subtree].setdefault(RANKS, {})[str(rank)] = parts
@@ -33,7 +35,7 @@ def gather_state(loop: Loop) -> State:
 def share_of(state: State, rank: int) -> State:
     """Returns what one rank restores of the state of all."""
     return {
-        subtree: {**_without_ranks(tree), **tree.get(RANKS, {}).get(str(rank), {})} for subtree, tree in state.items()
+        subtree: _merged(_without_ranks(tree), tree.get(RANKS, {}).get(str(rank), {})) for subtree, tree in state.items()
     }
 
 
@@ -44,8 +46,7 @@ def deal_anew(loop: Loop, state: State) -> None:
     """
     for subtree in reversed(SUBTREES):
         for name, saved in _without_ranks(state[subtree]).items():
-            if name not in loop.rank_parts:
-                loop.load_part(name, saved)
+            loop.load_shared(name, saved)
     training = state["training"]
     old = list(training[RANKS].values()) if RANKS in training else [training]
     loop.begin_anew(old)
@@ -63,8 +64,19 @@ def broadcast_state(world: World, state: State | None) -> State:
     return unpack(world.broadcast(b"" if state is None else pack(state)))
 
 
-def _take(tree: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: tree.pop(name) for name in names if name in tree}
+def _without(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tree without the values that are in another, wherever they stand."""
+    return {
+        name: _without(saved, own[name]) if name in own else saved
+        for name, saved in tree.items()
+        if name not in own or saved is not own[name]
+    }
+
+
+def _merged(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Returns both trees as one; no value is in both."""
+    both = {name: _merged(tree[name], own[name]) for name in own if name in tree}
+    return {**tree, **own, **both}
 
 
 def _without_ranks(tree: dict[str, Any]) -> dict[str, Any]:

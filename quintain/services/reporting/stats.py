@@ -100,6 +100,10 @@ class StatsReporter:
         """The step of the newest row."""
         return self._last_step
 
+    def under(self, prefix: str) -> StatsReporter:
+        """Returns this reporter, or one that puts what it is told into the same row under names with a prefix."""
+        return ScopedStats(self, prefix) if prefix else self
+
     def write_stats(self, step: int) -> Metrics:
         """Writes the row of this interval, returns it, and starts the next interval."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
@@ -142,6 +146,32 @@ class StatsReporter:
         self._last_step = int(state["last_step"])
         self._interval_start = self._clock()
         self._run_start = self._interval_start - float(state["total_seconds"])
+
+
+class ScopedStats(StatsReporter):
+    """Reports into the row of another reporter, under names that begin with a prefix."""
+
+    def __init__(self, whole: StatsReporter, prefix: str) -> None:
+        self.whole = whole
+        self.prefix = prefix
+        self._clock = whole._clock
+
+    def add_stat(self, name: str, value: float) -> None:
+        self.whole.add_stat(f"{self.prefix}{name}", value)
+
+    def set_stat(self, name: str, value: float) -> None:
+        self.whole.set_stat(f"{self.prefix}{name}", value)
+
+    def add_time(self, name: str, seconds: float) -> None:
+        self.whole.add_time(name, seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        return self.whole.total_seconds
+
+    @property
+    def last_step(self) -> int:
+        return self.whole.last_step
 
 
 WINDOW_SIZE = 100

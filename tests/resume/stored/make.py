@@ -99,8 +99,17 @@ def learned(state: Any) -> dict[str, np.ndarray]:
             found[name] = np.ascontiguousarray(tree)
 
     training = state["training"]
-    parts = {key: training[key] for key in ("policy", "algorithm") if key in training}
-    parts |= {f"learners/{name}": each["algorithm"] for name, each in training.get("learners", {}).items()}
+    learners = training.get("learners", {})
+    if "policy" in training:
+        parts = {key: training[key] for key in ("policy", "algorithm") if key in training}
+        parts |= {f"learners/{name}": each["algorithm"] for name, each in learners.items()}
+    elif "collectors" not in training.get("ranks", {"0": training})["0"]["source"]["collector"]:
+        [parts] = learners.values()
+        parts = {key: parts[key] for key in ("policy", "algorithm")}
+    else:
+        # Under the names that 0.1 gave them.
+        weights = {f"members.{name}.{key}": value for name, each in learners.items() for key, value in each["policy"].items()}
+        parts = {"policy": weights, **{f"learners/{name}": each["algorithm"] for name, each in learners.items()}}
     visit(parts, "")
     return found
 

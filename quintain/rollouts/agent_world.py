@@ -1,0 +1,167 @@
+"""Steps one environment of agents that come and go, and lets the collectors of all behaviours follow their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from quintain.core.state import KeepsState, require_count
+from quintain.envs.agents.env import AgentEnv
+from quintain.errors import EnvError, SettingsError
+from quintain.policies.base import Policy
+from quintain.rollouts.agent_collector import AgentCollector
+from quintain.rollouts.source import BehaviorListener, Orders
+
+if TYPE_CHECKING:
+    from quintain.rollouts.sync_collector import StepListener
+    from quintain.typing import Metrics, State
+
+MAX_IDLE_STEPS = 10_000
+"""Steps of the environment in a row at which nobody wants a decision, after which something must be wrong."""
+
+
+def _ignore(behavior: str, returns: object, lengths: object) -> None:
+    """Listens to no episodes."""
+
+
+class AgentWorld(KeepsState):
+    """The collector of all behaviours of an environment: one of them for each, over the same steps."""
+
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"seconds", "num_idle_steps", "on_episodes", "policies"}
+    )
+    saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
+
+    def __init__(
+        self,
+        env: AgentEnv,
+        collectors: Mapping[str, AgentCollector],
+        on_episodes: BehaviorListener = _ignore,
+    ) -> None:
+        """Takes a collector for each behaviour."""
+        self.env = env
+        self.collectors = dict(collectors)
+        self.policies: Mapping[str, Policy] = {name: collector.policy for name, collector in collectors.items()}
+        self.on_episodes = on_episodes
+        for name, collector in self.collectors.items():
+            collector.on_episodes = partial(self._tell, name)
+        self.versions = dict.fromkeys(collectors, 0)
+        self.num_steps = 0
+        self.num_idle_steps = 0
+        self.seconds = 0.0
+        self._refuse_strangers()
+        self._read({})
+
+    def _tell(self, behavior: str, returns: Any, lengths: Any) -> None:
+        self.on_episodes(behavior, returns, lengths)
+
+    def load_state_dict(self, state: State) -> None:
+        for name in self.versions:
+            require_count(f"versions.{name}", state["versions"][name])
+        super().load_state_dict(state)
+        if self.env.exactness != "exact":
+            self.start_episodes()
+
+    def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
+        """Steps until the block of any behaviour has as many steps as it wants; those without a block act on."""
+        blocks: dict[str, Any] = {name: block for name, (block, _) in orders.items()}
+        for name, (_, version) in orders.items():
+            self.versions[name] = version
+        full: list[str] = []
+        with torch.inference_mode():
+            while not full:
+                if should_stop():
+                    return []
+                self._step(blocks)
+                full = [name for name, block in blocks.items() if block.num_held >= block.num_wanted]
+            for name in full:
+                self.collectors[name].finish(blocks[name])
+        return full
+
+    def act_on(self, behavior: str, version: int) -> None:
+        self.versions[behavior] = version
+
+    def play(self, num_steps: int, should_stop: Callable[[], bool]) -> None:
+        """Lets all agents act for so many steps; nothing of it is kept."""
+        with torch.inference_mode():
+            for _ in range(num_steps):
+                if should_stop():
+                    return
+                self._step({})
+
+    def _step(self, blocks: Mapping[str, Any]) -> None:
+        is_idle = True
+        for name, collector in self.collectors.items():
+            if len(collector.assembler.deciding):
+                self.env.set_actions(name, *collector.act(self.versions[name]))
+                is_idle = False
+        self._count_idle(is_idle)
+        started = perf_counter()
+        self.env.step()
+        self.num_steps += 1
+        self._refuse_strangers()
+        self._read(blocks)
+        self.seconds += perf_counter() - started
+
+    def _read(self, blocks: Mapping[str, Any]) -> None:
+        for name, collector in self.collectors.items():
+            ends, decisions = self.env.read(name)
+            collector.take_in(ends, decisions, blocks.get(name))
+
+    def _count_idle(self, is_idle: bool) -> None:
+        self.num_idle_steps = self.num_idle_steps + 1 if is_idle else 0
+        if self.num_idle_steps > MAX_IDLE_STEPS:
+            raise EnvError(
+                f"no agent wanted a decision in {MAX_IDLE_STEPS} steps of the environment; check that its agents "
+                f"request decisions",
+                code="E0511",
+            )
+
+    def _refuse_strangers(self) -> None:
+        if len(self.env.specs) == len(self.collectors):
+            return
+        strangers = [name for name in self.env.specs if name not in self.collectors]
+        raise EnvError(
+            f"the environment has agents of behaviour {', '.join(map(repr, strangers))}, for which nothing was set up",
+            code="E0511",
+        )
+
+    def start_episodes(self) -> None:
+        """Resets the environment and drops all open trajectories."""
+        self.env.reset()
+        for collector in self.collectors.values():
+            collector.forget()
+        self._read({})
+
+    def begin_anew(self, states: Sequence[State]) -> None:
+        """Begins new episodes after worlds that had other copies; random numbers go on where none has been."""
+        self.start_episodes()
+        for name, collector in self.collectors.items():
+            collector.num_acts = max(state["collectors"][name]["num_acts"] for state in states)
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns and forgets the seconds spent acting and stepping."""
+        seconds = {"act": sum(collector.seconds for collector in self.collectors.values()), "env": self.seconds}
+        for collector in self.collectors.values():
+            collector.seconds = 0.0
+        self.seconds = 0.0
+        return seconds
+
+    def drain_metrics(self, behavior: str) -> Metrics:
+        """Returns how much of what was not finite was mended so far."""
+        assembler = self.collectors[behavior].assembler
+        mended = {"rollout/dropped_episodes": assembler.num_dropped, "rollout/clamped_steps": assembler.num_clamped}
+        return {"rollout/buffer_utilisation": 1.0, **{name: float(count) for name, count in mended.items() if count}}
+
+    @property
+    def on_step(self) -> StepListener | None:
+        return None
+
+    @on_step.setter
+    def on_step(self, listener: StepListener | None) -> None:
+        if listener is not None:
+            raise SettingsError("steps of agents that come and go have no common slot to listen to")
