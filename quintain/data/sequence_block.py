@@ -56,6 +56,9 @@ class SequenceBlock(Rollout):
         self.num_episodes = 0
         self.seal()
 
+    num_wanted = 1
+    """Steps that make it full."""
+
     @property
     def capacity(self) -> int:
         """Trajectories that there is room for."""
