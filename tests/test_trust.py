@@ -88,9 +88,7 @@ class TestLimits:
             assert callable(registry.import_part("env", "quintain.envs.agents.tasks:gates"))
             assert callable(registry.get("writer", "console").load())
 
-    @pytest.mark.parametrize(
-        "name", ["quintain.envs.agents.tasks:ABC", "quintain.trainers.events:EnvEventManager"]
-    )
+    @pytest.mark.parametrize("name", ["quintain.envs.agents.tasks:ABC", "quintain.trainers.events:EnvEventManager"])
     def test_what_a_module_of_ours_only_borrows_is_not_ours(self, name: str) -> None:
         with trust.importing_only(()), pytest.raises(CheckpointError) as caught:
             registry.import_part("env", name)
