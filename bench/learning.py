@@ -137,7 +137,7 @@ def markdown(rows: list[Row]) -> str:
         "",
         "The same task, the same settings under each library's names, equally many environment steps and the same "
         "seeds. Their number, in `bench/learning_tasks.py`, was chosen when the first seeds of some tasks had been run "
-        "already, and was not changed afterwards; runs with the current numbers count. The policy at the end of "
+        "already; runs with the current numbers count. The policy at the end of "
         "training (not the best on the way) plays without exploring, in episodes that begin alike for both; a seed's "
         f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
