@@ -16,9 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import commits
 from environments import interpreter, process_environment
 from report import RESULTS
-from run import RESULT, commit, run_limited
+from run import RESULT, commit, machine, run_limited
 
 HERE = Path(__file__).resolve().parent
 OURS, THEIRS = "quintain_agents", "mlagents"
@@ -46,19 +47,23 @@ def main() -> None:
     options = parser.parse_args()
     pythons = {OURS: Path(sys.executable), THEIRS: interpreter("mlagents")}
     rows: list[Row] = []
-    for number in range(options.rounds):
+    record = options.results_dir / "bench_agents.jsonl"
+    begun = earlier_rounds(record, commit())
+    for number in range(begun, begun + options.rounds):
         for workload, num_agents in [(work, count) for work in options.workloads for count in options.agents]:
             # Nobody is always the first.
             for peer in (OURS, THEIRS) if number % 2 else (THEIRS, OURS):
                 row = measure(pythons[peer], peer, workload, num_agents, options.seconds)
                 rows.append({**row, "round": number})
                 print(_told(rows[-1]), flush=True)
-    write(rows, options.results_dir)
+    page = as_page(newest(add(rows, record)))
+    (options.results_dir / "bench_agents.md").write_text(page)
+    print(page)
 
 
 def measure(python: Path, peer: str, workload: str, num_agents: int, seconds: float) -> Row:
     """Runs one library once, in a process that cannot outlive its time, and returns its row."""
-    about = {"workload": workload, "agents": num_agents, "peer": peer, "commit": commit()}
+    about = {"workload": workload, "agents": num_agents, "peer": peer, "commit": commit(), "machine": machine()}
     words = [str(HERE / "agents_measure.py"), peer, workload, str(num_agents), str(seconds)]
     out, err, code = run_limited([str(python), *words], process_environment(1), 300.0 + 20.0 * seconds)
     lines = [line for line in out.splitlines() if line.startswith(RESULT)]
@@ -67,12 +72,26 @@ def measure(python: Path, peer: str, workload: str, num_agents: int, seconds: fl
     return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
 
 
-def write(rows: list[Row], folder: Path) -> None:
-    """Writes every run, and the page that compares them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench_agents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "bench_agents.md").write_text(as_page(rows))
-    print(as_page(rows))
+def add(rows: list[Row], record: Path) -> list[Row]:
+    """Adds rows to a file, which is only ever appended to, and returns all that it has."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return read(record)
+
+
+def read(record: Path) -> list[Row]:
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.is_file() else []
+
+
+def earlier_rounds(record: Path, measured: str) -> int:
+    """Returns how many rounds of a commit there are: those of further runs are counted from there."""
+    return max((row["round"] + 1 for row in read(record) if row["commit"] == measured), default=0)
+
+
+def newest(rows: list[Row]) -> list[Row]:
+    """Returns the rows of the commit that was measured last; rounds of several commits are not put together."""
+    return [row for row in rows if row["commit"] == rows[-1]["commit"]]
 
 
 def ratios(rows: list[Row], key: str = "steps_per_cpu_second") -> list[float]:
@@ -88,12 +107,13 @@ def as_page(rows: list[Row]) -> str:
     lines = [
         "# Agents beside ML-Agents",
         "",
-        f"`make bench-agents`: {1 + max(row['round'] for row in rows)} rounds, in turns, one thread each, on "
-        f"{os.cpu_count()} cores of which other programs used {median(foreign):.1f} meanwhile (up to "
-        f"{max(foreign):.1f}). Agents see 8 numbers, choose 2 and live for 200 steps; their environment computes "
+        f"`make bench-agents`: {len({row['round'] for row in rows})} rounds of commit {rows[0]['commit']}, in turns, "
+        f"one thread each, on {os.cpu_count()} cores of which other programs used {median(foreign):.1f} meanwhile (up "
+        f"to {max(foreign):.1f}). Agents see 8 numbers, choose 2 and live for 200 steps; their environment computes "
         "nothing. Both libraries run the same trainer file, that of ML-Agents' balancing balls (two layers of 128, "
         "normalized observations, a buffer of 12,000). Agent-steps in a second of a core's time, medians; ratios are "
-        "medians of the rounds', with the lowest and the highest. The last column has the same ratio by the clock.",
+        "medians of the rounds', with the lowest and the highest. The last column has the same ratio by the clock."
+        + commits.note_on_lost([rows[0]["commit"]]),
         "",
         f"{named[OURS]}; beside it {named[THEIRS]}. ML-Agents' trainer runs in one process with its environment, "
         "without Unity, a port or worker processes; what those cost is in neither number. It is the last "

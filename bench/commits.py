@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,6 +17,26 @@ def measured(*paths: str) -> str:
     """
     commit = git("log", "-1", "--format=%h", "--", *paths)
     return f"{commit}+changes" if commit and has_changes(*paths) else commit or UNKNOWN
+
+
+def not_in_history(names: Iterable[str]) -> list[str]:
+    """Returns the commits among these that the history of this checkout does not have; none where it was cut off."""
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        return []
+    known = set(git("log", "--format=%h", "--abbrev=7").split())
+    short = dict.fromkeys(name.removesuffix("+changes")[:7] for name in names if name != UNKNOWN)
+    return [name for name in short if name not in known]
+
+
+def note_on_lost(names: Iterable[str]) -> str:
+    """Says which commits that were measured cannot be looked at, because the history was rewritten since."""
+    lost = not_in_history(names)
+    if not lost:
+        return ""
+    return (
+        f" Not in the history of this repository, which was rewritten after they were measured: {', '.join(lost)}. "
+        "Their code cannot be looked at."
+    )
 
 
 def has_changes(*paths: str) -> bool:

@@ -7,15 +7,16 @@ with the round. Compared is the processor time of an environment step, which oth
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 from statistics import median
 
-from agents import OURS, THEIRS, Row, measure
+import commits
+from agents import OURS, THEIRS, Row, add, earlier_rounds, measure, newest
 from environments import interpreter
 from report import RESULTS
+from run import commit
 
 BARE = "bare_torch"
 CONTESTANTS = (OURS, THEIRS, BARE)
@@ -39,17 +40,18 @@ def main() -> None:
     here = Path(sys.executable)
     pythons = {OURS: here, THEIRS: interpreter("mlagents"), BARE: here}
     rows: list[Row] = []
-    for number in range(options.rounds):
+    record = options.results_dir / "bench_images.jsonl"
+    begun = earlier_rounds(record, commit())
+    for number in range(begun, begun + options.rounds):
         for workload, num_agents in [case for case in CASES if case[0] in options.workloads]:
             first = number % len(CONTESTANTS)
             for peer in (*CONTESTANTS[first:], *CONTESTANTS[:first]):
                 row = measure(pythons[peer], peer, workload, num_agents, options.seconds)
                 rows.append({**row, "round": number})
                 print(f"{workload}, {num_agents} agents, #{number} {peer}: {microseconds(row):,.0f} us", flush=True)
-    options.results_dir.mkdir(parents=True, exist_ok=True)
-    (options.results_dir / "bench_images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (options.results_dir / "bench_images.md").write_text(as_page(rows))
-    print(as_page(rows))
+    page = as_page(newest(add(rows, record)))
+    (options.results_dir / "bench_images.md").write_text(page)
+    print(page)
 
 
 def microseconds(row: Row) -> float:
@@ -69,13 +71,13 @@ def as_page(rows: list[Row]) -> str:
     lines = [
         "# Small images beside ML-Agents and bare torch",
         "",
-        f"`make bench-images`: {1 + max(row['round'] for row in rows)} rounds of commit {rows[0]['commit']}, in turns, "
+        f"`make bench-images`: {len({row['round'] for row in rows})} rounds of commit {rows[0]['commit']}, in turns, "
         f"one thread each, on {os.cpu_count()} cores of which other programs used {median(foreign):.1f} meanwhile (up "
         f"to {max(foreign):.1f}). The environment computes nothing. quintain and ML-Agents run the same trainer file, "
         "whose settings are those of ML-Agents' own tests of learning from images (`vis_encode_type: simple`, one "
         "hidden layer). *Bare torch* is the floor: forward, backward and `torch.optim.Adam` of quintain's networks as "
         "plain modules on rows that lie ready, as often as quintain acts and learns with them; no environment, no "
-        "losses, no replay.",
+        "losses, no replay." + commits.note_on_lost([rows[0]["commit"]]),
         "",
         "Microseconds of processor time per environment step of one agent, medians; ratios are medians of the rounds', "
         "with the lowest and the highest. Less is better.",

@@ -136,15 +136,16 @@ def markdown(rows: list[Row]) -> str:
         "# Learning beside Stable-Baselines3",
         "",
         "The same task, the same settings under each library's names, equally many environment steps and the same "
-        "seeds. Their number stands in `bench/learning_tasks.py` since commit 0f644df, when the first seeds of some "
-        "tasks had been run already; those with the current numbers count. The policy at the end of "
+        "seeds. Their number, in `bench/learning_tasks.py`, was chosen when the first seeds of some tasks had been run "
+        "already; runs with the current numbers count. The policy at the end of "
         "training (not the best on the way) plays without exploring, in episodes that begin alike for both; a seed's "
         f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
         "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
         f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. No correction is "
         f"made for {len(TASKS)} tasks being compared. CPU seconds are those of training, in one thread. `make "
-        "bench-learning` runs what is missing and writes this page.",
+        "bench-learning` runs what is missing and writes this page."
+        + commits.note_on_lost(row["commit"] for row in rows if row["peer"] == OURS),
         "",
         "| task | steps | seeds | quintain | sb3 | p | | CPU s, quintain | sb3 |",
         "|---|---|---|---|---|---|---|---|---|",

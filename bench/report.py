@@ -6,18 +6,17 @@ and rounds of several commits are never put together. Where quintain acts one ve
 
 from __future__ import annotations
 
-import os
-import platform
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 import chart
+import commits
 import environments
 import peers
 import wanted
 from claims import MODES, claims, counted, earlier_criteria, vector_of, verdict
-from contestants import LOCKSTEP, ONE_BEHIND, Contestant
+from contestants import LOCKSTEP, ONE_BEHIND, Contestant, contestants_of
 from results import (
     QUIET_CORES,
     Results,
@@ -38,6 +37,8 @@ from wanted import WANTED
 from workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+FIRST_MACHINE = "AMD EPYC (2 cores), Python 3.11.7"
+"""Of rows from before it was written down: every page of that time names it."""
 
 
 def write(results: Results, folder: Path) -> Path:
@@ -56,16 +57,18 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool, stand
     parts = [
         "# Speed beside other libraries",
         "",
-        f"Written {datetime.now(UTC).date().isoformat()} on {_cpu_name()} ({os.cpu_count()} cores), Python "
-        f"{platform.python_version()}, by `make bench`. Everybody does the same work, but for what stands below, "
+        f"Written {datetime.now(UTC).date().isoformat()} by `make bench`. Measured on "
+        f"{' and on '.join(dict.fromkeys(row.get('machine', FIRST_MACHINE) for row in results.rows))}. "
+        "All do the same work, but for what stands below, "
         "with the threads that are stated, on at most as many cores as the workload's largest number of threads; "
         "environment steps per second include learning. Rounds are interleaved, and a ratio compares two runs of the "
         "same round: trust ratios more than rates. Runs beside which others used more than "
-        f"{QUIET_CORES} cores are left out, whoever's they are. Rounds of one commit are summarised, for each library "
+        f"{QUIET_CORES} cores are left out, of all sides alike. Rounds of one commit are summarised, for each library "
         f"those of the newest commit that has {WANTED.rounds} with quintain, else of the newest; `bench.jsonl` has "
         f"all. *{ONE_BEHIND.capitalize()}*: quintain acts with the weights before the last update while it learns, on "
         f"a second core; *{LOCKSTEP}*: it acts and learns in turns. *Per CPU second* leaves out the time in which "
-        "other programs had the core. Of aims that were not reached [the profile](profile.md) says why.",
+        "other programs had the core. Of aims that were not reached [the profile](profile.md) says why."
+        + commits.note_on_lost(row["commit"] for row in results.rows),
     ]
     if has_chart:
         parts += ["", "![How many times faster quintain is](bench.png)"]
@@ -81,13 +84,13 @@ def markdown(results: Results, absent: dict[str, str], *, has_chart: bool, stand
 
 def _table(work: Workload, rows: list[Row]) -> list[str]:
     """Returns a table for a workload; each commit that a comparison is made of has its lines together."""
-    commits = {row["peer"]: newest_set(rows, row["peer"], work.enough_rounds) for row in rows}
+    newest = {row["peer"]: newest_set(rows, row["peer"], work.enough_rounds) for row in rows}
     by_commit: dict[str, set[str]] = {}
-    for peer, found in commits.items():
+    for peer, found in newest.items():
         if found and peer != peers.OURS:
             by_commit.setdefault(found[0]["commit"], set()).add(peer)
     if not by_commit:
-        by_commit = {commits[peers.OURS][0]["commit"]: set()}
+        by_commit = {newest[peers.OURS][0]["commit"]: set()}
     newest_first = [commit for commit in reversed(list(rounds(rows, peers.OURS))) if commit in by_commit]
     goal = work.meter == "goal"
     rate = "seconds to the goal; for all steps" if goal else "steps/s, median (range)"
@@ -179,7 +182,18 @@ def _left_out(results: Results, absent: dict[str, str]) -> list[str]:
             rows = results.of(work.name, contestant)
             if all("error" in row for row in rows):
                 lines.append(f"- {contestant.label} failed on {work.name}: {rows[-1]['error']}")
+    lines += _unmeasured(results)
     return ["", "## Left out", "", *lines] if lines else []
+
+
+def _unmeasured(results: Results) -> list[str]:
+    """Returns the ways in which a library that was measured on a workload could do it, and was not measured."""
+    lines = []
+    for work in WORKLOADS.values():
+        ran = {contestant_of(row) for row in results.of(work.name)}
+        able = contestants_of(work, sorted({each.peer for each in ran} - {peers.OURS}))
+        lines += [f"- {each.label} was not measured on: {work.title}" for each in able if each not in ran]
+    return lines
 
 
 def _differences(results: Results) -> list[str]:
@@ -220,12 +234,3 @@ def _versions(results: Results) -> list[str]:
         for peer, versions in sorted(found.items())
     ]
     return ["## Versions", "", *lines]
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import signal
 import subprocess
 import tempfile
@@ -42,7 +43,11 @@ def main() -> None:
         for work, contestant, repetition in _schedule(works, list(pythons), results, options.reps, measured):
             seconds = options.seconds * work.effort
             processes.wait_until_quiet(QUIET_CORES, options.patience)
-            row = {"commit": measured, **measure(pythons[contestant.peer], work, contestant, repetition, seconds)}
+            row = {
+                "commit": measured,
+                "machine": machine(),
+                **measure(pythons[contestant.peer], work, contestant, repetition, seconds),
+            }
             results.add(row)
             _show(row, contestant)
     print(f"wrote {report.write(results, options.results_dir)}")
@@ -124,6 +129,17 @@ def measure(python: Path, work: Workload, contestant: Contestant, repetition: in
     if lines:
         return {**about, **json.loads(lines[-1].removeprefix(RESULT))}
     return {**about, "error": (err.strip().splitlines() or [f"exited with code {code}"])[-1][:300]}
+
+
+def machine() -> str:
+    """Names the processor and the interpreter; the page may be written on another machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.machine()
+    return f"{name} ({os.cpu_count()} cores), Python {platform.python_version()}"
 
 
 def run_limited(command: list[str], environment: dict[str, str], limit_seconds: float) -> tuple[str, str, int]:

@@ -44,6 +44,10 @@ class TestNames:
             {"kwargs": {"env_id": "pkg:space/Walk-v1"}},
             {"id": "quintain.core.registry:import_part"},
             {"id": "quintain.envs.hosts.recipes:json.loads"},
+            {"id": "quintain.placements.conversation:Conversation"},
+            {"id": "quintain.envs.hosts.recipes:Recipe"},
+            {"id": "quintain.envs.agents.tasks:_private"},
+            {"id": "quintain.policies.export:export_onnx"},
         ],
     )
     def test_that_are_found(self, tree: dict[str, object]) -> None:
@@ -84,9 +88,7 @@ class TestLimits:
             assert callable(registry.import_part("env", "quintain.envs.agents.tasks:gates"))
             assert callable(registry.get("writer", "console").load())
 
-    @pytest.mark.parametrize(
-        "name", ["quintain.envs.hosts.recipes:import_part", "quintain.envs.events:get_close_matches"]
-    )
+    @pytest.mark.parametrize("name", ["quintain.envs.agents.tasks:ABC", "quintain.trainers.events:EnvEventManager"])
     def test_what_a_module_of_ours_only_borrows_is_not_ours(self, name: str) -> None:
         with trust.importing_only(()), pytest.raises(CheckpointError) as caught:
             registry.import_part("env", name)

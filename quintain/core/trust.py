@@ -24,8 +24,11 @@ CODE_KEYS = ("type", "id")
 
 # No spaces, no slash or backslash after the colon (addresses, drives), no digit (devices, ports, times).
 _NAMES_CODE = re.compile(r"[^\s:/\\]+:[^\s:/\\\d][^\s:\\]*")
+# Environments that only simulate, and classes of parts. Not all of quintain: what starts processes would, called with
+# arguments of a stranger's choice, run any code.
 _SHIPPED = re.compile(
-    r"(?P<module>quintain\.(?:algorithms|envs|placements|policies|rewards|rollouts|testing|trainers)(?:\.\w+)+):\w+"
+    r"quintain\.envs\.(?:shipped_events|agents\.(?:spread|(?:\w+_)?tasks)):[A-Za-z]\w*"
+    r"|quintain\.(?:algorithms|policies|rewards|rollouts|testing|trainers)(?:\.\w+)+:[A-Z]\w*"
 )
 # As services/files/run_directory.py calls them.
 _FILES_OF_RUN = ("config.yaml", "checkpoints")
@@ -106,8 +109,7 @@ def import_module(module: str) -> ModuleType:
 
 def require_defined_there(name: str, part: object) -> None:
     """Refuses what a module of quintain only borrows, such as a function of the standard library."""
-    shipped = _SHIPPED.fullmatch(name)
-    if _limits and shipped and getattr(part, "__module__", None) != shipped["module"]:
+    if _limits and _is_shipped(name) and getattr(part, "__module__", None) != name.partition(":")[0]:
         raise CheckpointError(
             f'"{name}" is not a part of quintain, and would be used for a run that is not one of yours. Expected the '
             f"module that defines it",

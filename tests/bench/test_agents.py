@@ -21,6 +21,7 @@ def row(peer: str, number: int, rate: float, by_clock: float, foreign: float = 0
         "agents": 256,
         "peer": peer,
         "round": number,
+        "commit": "abc",
         "steps_per_cpu_second": rate,
         "steps_per_second": by_clock,
         "foreign_cores": foreign,
@@ -78,6 +79,18 @@ def test_ratios_are_of_runs_of_the_same_round(bench: Bench) -> None:
     assert "| ppo | 256 | 90 | 10 | 8.0 | 3.0 to 10.0 | 8.0 | 10.0 |" in page
     assert "3 rounds" in page
     assert "used 0.5 meanwhile (up to 1.5)" in page
+
+
+def test_rows_are_only_ever_added_and_the_page_is_of_the_newest_commit(bench: Bench, tmp_path: Path) -> None:
+    agents, record = bench["agents"], tmp_path / "results" / "rows.jsonl"
+    old, new = ([{**row(peer, 0, 10.0, 5.0), "commit": name} for peer in "ab"] for name in ("old", "new"))
+    assert agents.earlier_rounds(record, "old") == 0
+    assert agents.add(old, record) == old
+    first = record.read_text()
+    found = agents.add(new, record)
+    assert record.read_text().startswith(first)
+    assert (found, agents.newest(found)) == (old + new, new)
+    assert (agents.earlier_rounds(record, "new"), agents.earlier_rounds(record, "another")) == (1, 0)
 
 
 def test_what_asks_for_too_much_is_installed_without_it(

@@ -383,3 +383,21 @@ def test_libraries_of_one_interface_get_the_same_environments(bench: Bench) -> N
             assert entries == sb3.entries(work), work.name
     assert "envpool" in sbx.entries(bench["workloads"].WORKLOADS["ppo_halfcheetah_8_fastest"])
     assert bench["environments"]._ENVPOOL in bench["environments"].KITS["sbx"].requirements
+
+
+def test_what_could_be_measured_and_was_not_is_said(bench: Bench, tmp_path: Path) -> None:
+    work = "ppo_halfcheetah_8_fastest"
+    rows = [row(peer, 0, 9.0, workload=work) for peer in ("quintain", "sbx")]
+    lines = bench["report"]._unmeasured(results_of(bench, tmp_path, rows))
+    title = bench["workloads"].WORKLOADS[work].title
+    assert f"- sbx (envpool, 2 threads) was not measured on: {title}" in lines
+    # Of libraries that were left out altogether nothing is said here, and nothing of what was measured.
+    assert not [line for line in lines if "sb3" in line or "sbx (gymnasium, 1 thread)" in line]
+
+
+def test_the_page_names_the_machines_that_measured_not_the_one_that_writes_it(bench: Bench, tmp_path: Path) -> None:
+    rows = [row(peer, number, 9.0) for number in range(2) for peer in ("quintain", "sb3")]
+    rows += [row(peer, 2, 9.0, machine="Abacus (3 cores), Python 9") for peer in ("quintain", "sb3")]
+    bench["report"].write(results_of(bench, tmp_path, rows), tmp_path / "pages")
+    page = (tmp_path / "pages" / "bench.md").read_text()
+    assert f"Measured on {bench['report'].FIRST_MACHINE} and on Abacus (3 cores), Python 9. " in page

@@ -90,6 +90,20 @@ def test_the_measured_commit_is_that_of_the_code(bench: Bench, checkout: Path) -
     assert measured("elsewhere") == "unknown"
 
 
+def test_commits_that_a_rewritten_history_lost_are_named(bench: Bench, checkout: Path) -> None:
+    commits = bench["commits"]
+    known = git(checkout, "log", "-1", "--format=%h", "--abbrev=7")
+    assert commits.not_in_history([known, f"{known}+changes", "abc1234", "unknown", "abc1234"]) == ["abc1234"]
+    assert commits.note_on_lost([known]) == ""
+    assert commits.note_on_lost(["abc1234"]).endswith("measured: abc1234. Their code cannot be looked at.")
+
+
+def test_a_history_that_was_cut_off_loses_nothing(bench: Bench, checkout: Path, tmp_path: Path, monkeypatch) -> None:
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{checkout}", str(tmp_path / "shallow"))
+    monkeypatch.setattr(bench["commits"], "ROOT", tmp_path / "shallow")
+    assert bench["commits"].not_in_history(["abc1234"]) == []
+
+
 def test_no_commit_changes_figures_and_results(bench: Bench) -> None:
     wanted = bench["wanted"]
     # A commit without a parent is where a history begins or was cut off; it has all files.

@@ -80,6 +80,15 @@ class TestStrangers:
         answer = quintain("eval", "friend")
         assert (answer.exit_code, "--allow beside:Signal" in answer.error) == (4, True)
 
+    def test_what_starts_processes_is_code_though_it_is_quintains(
+        self, quintain: Command, friend: Path, tmp_path: Path
+    ) -> None:
+        """With settings of its own, whose environment Gymnasium would import, it would be a way around every check."""
+        name = "quintain.placements.conversation:Conversation"
+        change(friend, "    id: CartPole-v1", f'    id: "{name}"\n#')
+        answer = quintain("eval", "friend")
+        assert (answer.exit_code, f"--allow {name}" in answer.error) == (4, True)
+
     def test_a_run_without_code_needs_no_permission(self, quintain: Command, friend: Path) -> None:
         change(friend, "seed: 0", "seed: 7")
         assert quintain("eval", "friend", "--episodes", "2").exit_code == 0

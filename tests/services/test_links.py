@@ -134,6 +134,25 @@ def test_sparse_tensors_are_refused_before_they_are_read(run: RunDirectory, is_d
     assert caught.value.code == ("E0409" if is_described else "E0401")
 
 
+@pytest.mark.parametrize(("count", "size", "code"), [(1, 2 << 30, "E0401"), (2000, 1 << 30, "E0409")])
+def test_sparse_bulk_arrays_are_refused_before_they_are_read(
+    run: RunDirectory, count: int, size: int, code: str
+) -> None:
+    """One that is larger than any, and many that no memory could hold together."""
+    (path,) = CheckpointCatalog(run.checkpoints).paths()
+    content = json.loads((path / "manifest.json").read_text())
+    for number in range(count):
+        name = f"{number:064x}"
+        with open(path / f"{name}.bulk", "wb") as file:
+            file.truncate(size)
+        content["files"][f"{name}.bulk"] = {"size": size, "sha256": name}
+    reseal(path, content)
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert caught.value.code == code
+    assert "sha256 differs" not in str(caught.value)
+
+
 def reseal(path: Path, content: dict[str, object]) -> None:
     import hashlib
 

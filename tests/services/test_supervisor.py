@@ -186,12 +186,19 @@ def test_all_variables_but_secrets_are_passed_on(monkeypatch: pytest.MonkeyPatch
         "TOKENIZERS_PARALLELISM": "false",
         "KEYBOARD_LAYOUT": "de",
         "MUJOCO_GL": "egl",
+        "OLDPWD": "/data",
+        "PATTERN": "a*",
+        "PASSES": "2",
     }
     secret = {
         "OPENAI_API_KEY": "1",
         "PYTHON_SECRET": "2",
         "GITHUB_TOKEN": "3",
         "db_passwd": "4",
+        "DB_PASS": "5",
+        "MYSQL_PWD": "6",
+        "GITLAB_PAT": "7",
+        "INNOCENT": "glpat-abcdefghijkl1234",
         "HARMLESS_NAME": "ghp_abcdefghijkl1234",
         "DATABASE_URL": "postgres://me:letmein@example.org/db",
     }

@@ -98,6 +98,12 @@ def behaviors(block):
             '"-", and no "." at its beginning',
             "E0205",
         ),
+        (
+            HEAD + "  behaviors: {..: {algorithm: ppo}}\n",
+            'a.yaml:3:3: experiment.behaviors: name ".." may only have up to 100 letters, digits, "_", "." and '
+            '"-", and no "." at its beginning',
+            "E0205",
+        ),
         ("run: {threads: 1}\n", "a.yaml: experiment: not set, and it has no default", "E0205"),
     ],
 )

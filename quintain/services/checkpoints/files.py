@@ -52,7 +52,8 @@ CHECKPOINT_NAME = re.compile(r"(?P<commit>\d{6,12})-step-(?P<step>\d{1,18})")
 _SIGNED_AS = "checkpoint"
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _SIZE_LIMITS = {DOCUMENT: state_files.MAX_DOCUMENT_BYTES, TENSORS: 1 << 44}
-_MAX_BULK_BYTES = 1 << 44
+# They are written in segments of some megabytes, or of one row where a row is larger.
+_MAX_BULK_BYTES = 1 << 30
 # What opening a link, a file in place of the directory, and a socket gives.
 _WRONG_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -193,6 +194,8 @@ def read_checkpoint(path: Path, *, sound: set[int] | None = None) -> tuple[Manif
     known = set() if sound is None else sound
     with _opened(path) as directory:
         manifest = _read_manifest(directory, path.name)
+        # A manifest may name thousands of bulk arrays, all of them holes.
+        _require_memory("bulk arrays", sum(file.size for name, file in manifest.files.items() if name != TENSORS))
         contents = {name: _read_file(directory, name, manifest.files[name]) for name in (DOCUMENT, TENSORS)}
         bulk = {
             file.sha256: _map_file(directory, name, file, known)
@@ -265,10 +268,15 @@ def _judge_tensors(fd: int, size: int) -> None:
         raise Flaw(f"{TENSORS}: its header cannot be read ({error!r})") from error
     if end != size:
         raise Flaw(f"{TENSORS}: {size} bytes, and its header describes {end}")
+    _require_memory(TENSORS, size)
+
+
+def _require_memory(name: str, size: int) -> None:
+    """Refuses by its size what the memory of no run on this machine could have held."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise Flaw(
-            f"{TENSORS} has {atomic.format_size(size)}, and this machine {atomic.format_size(memory)} of memory",
+            f"{name} of {atomic.format_size(size)}, and this machine has {atomic.format_size(memory)} of memory",
             UNREADABLE,
         )
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-_SECRET_NAME = re.compile(r"KEY(?!BOARD|MAP)|TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
-_SECRET_TEXT = re.compile(r"\b(?:sk|hf|ghp|github_pat|xox[a-z])[-_][A-Za-z0-9_-]{12,}")
+_SECRET_NAME = re.compile(
+    r"KEY(?!BOARD|MAP)|TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?:^|_)(?:PASS|PAT)$|_PWD$",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(r"\b(?:sk|hf|gh[oprsu]|glpat|github_pat|xox[a-z])[-_][A-Za-z0-9_-]{12,}")
 _LOGIN_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE")
 _MIN_SECRET_LENGTH = 8
 
