@@ -132,11 +132,16 @@ class AheadSource:
                 self.reports.append(Report({name: Filled(self.shares[name].version)}))
 
     def _drop_unneeded(self) -> None:
-        """Drops full blocks of behaviours that learn no more."""
-        while self.reports and (name := self._next) not in self.learning:
-            self.stores[name].take()
-            self.stores[name].spend()
-            self.stores[name].release()
+        """Drops full blocks of behaviours that learn no more, and reports of blocks that were taken without a word."""
+        while self.reports:
+            name = self._next
+            is_there = self.stores[name].ready()
+            if is_there and name in self.learning:
+                return
+            if is_there:
+                self.stores[name].take()
+                self.stores[name].spend()
+                self.stores[name].release()
             self.drain_metrics(name)
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None:
@@ -240,6 +245,10 @@ class AheadSource:
         self.reports = deque(Report.from_json(each) for each in ahead["reports"])
         self.partial = Report.from_json(ahead["partial"]) if "partial" in ahead else Report()
         self.saved_lends = {name: list(lends) for name, lends in ahead.get("lent", {}).items()}
+        num_fills = sum(command.do == FILL for command in self.unsent)
+        num_lent = max((len(lends) for lends in self.saved_lends.values()), default=0)
+        if num_fills > num_lent or not set(self.saved_lends) <= set(self.shares):
+            raise ValueError(f"the plan fills {num_fills} blocks, and {num_lent} are lent")
 
     def begin_anew(self, states: Sequence[State]) -> None:
         """Continues after sources that had other lanes: the newest versions, new episodes, noise not used before."""
@@ -402,7 +411,10 @@ class AheadSource:
             if each.do != RETIRE
         ]
         lent = {
-            name: [*self.saved_lends.get(name, ()), *(self._saved(share, lend) for lend in (*share.open, *share.waiting))]
+            name: [
+                *self.saved_lends.get(name, ()),
+                *(self._saved(share, lend) for lend in (*share.open, *share.waiting)),
+            ]
             for name, share in self.shares.items()
         }
         return {"commands": commands, "reports": reports, "partial": asdict(self.partial), "lent": lent}

@@ -25,7 +25,6 @@ from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import EpisodeWindow, stats_of_totals
-from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped
 from quintain.trainers.loop import Loop
