@@ -97,32 +97,44 @@ class AheadSource:
         self.exactness = outpost.env.exactness
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
         """Orders what is free and waits for a full block; returns whose it is, or None if asked to stop first.
 
-        `learning` are the behaviours that still learn; the others act on with their last version.
+        `learning` are the behaviours that still learn; the others act on with their last version. With `wanted` the
+        block of that behaviour is waited for; others that have no free block meanwhile act on too.
         """
         self.stores, self.learning = stores, learning
         self._find_full()
         while True:
             self._drop_unneeded()
-            if not self.reports and should_stop():
+            found = self._next_of(wanted)
+            if found is None and should_stop():
                 break
             # Also where a block waits already: the actor must not wait for the end of this cycle to go on.
-            self._order()
-            if self.reports or not self._hear(should_stop):
+            self._order(wanted)
+            if found is not None:
+                return found
+            if not self._hear(should_stop):
                 break
-        if not self.reports:
-            self._interrupt()
-            self._hand_over(self.partial)
-            return None
-        return self._next
+        self._interrupt()
+        self._hand_over(self.partial)
+        return None
 
     @property
     def _next(self) -> str:
-        """The behaviour whose block is taken next."""
+        """The behaviour whose block became full first."""
         return next(iter(self.reports[0].filled))
+
+    def _next_of(self, wanted: str | None) -> str | None:
+        """Returns the behaviour whose block is taken next, if it is full."""
+        if wanted is None:
+            return self._next if self.reports else None
+        return wanted if any(wanted in report.filled for report in self.reports) else None
 
     def _find_full(self) -> None:
         """Takes note of full blocks that another placement filled before a resume."""
@@ -210,11 +222,12 @@ class AheadSource:
 
         Episodes that ended before it was full are handed over with it.
         """
-        report = self.reports[0]
-        self._hand_over(report)
-        filled = report.filled.pop(behavior)
-        if not report.filled:
-            self.reports.popleft()
+        place = next(place for place, report in enumerate(self.reports) if behavior in report.filled)
+        for report in list(self.reports)[: place + 1]:
+            self._hand_over(report)
+        filled = self.reports[place].filled.pop(behavior)
+        if not self.reports[place].filled:
+            del self.reports[place]
         staleness = float(self.shares[behavior].version - filled.version)
         return {**filled.metrics, **({"rollout/staleness": staleness} if self.reports_staleness else {})}
 
@@ -258,7 +271,7 @@ class AheadSource:
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
-    def _order(self) -> None:
+    def _order(self, wanted: str | None) -> None:
         """Sends what was left undone, in its order, and then fills for the blocks that are free."""
         if self.is_held:
             self.is_held = False
@@ -278,7 +291,8 @@ class AheadSource:
                 take_snapshot(share.policy, share.snapshots[number])
                 share.waiting.append(Lend(name, number, share.version))
         # Each fill makes at least one block full: so many find a block of every behaviour that learns.
-        num_fills = min(self.shares[name].num_lent for name in self.learning)
+        needed = self.learning if wanted is None else [wanted]
+        num_fills = min(self.shares[name].num_lent for name in needed)
         while sum(command.do == FILL for command in self.sent) < num_fills:
             self._send(self._fill_command())
 

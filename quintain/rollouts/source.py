@@ -34,9 +34,16 @@ class RolloutSource(Protocol):
     """
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
-        """Returns the behaviour whose block is full, or None if asked to stop first; `learning` still learn."""
+        """Returns the behaviour whose block is full, or the one that is wanted; None if asked to stop first.
+
+        `learning` are the behaviours that still learn.
+        """
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None: ...
     def set_env_parameters(self, values: Parameters) -> None: ...
@@ -170,7 +177,11 @@ class LocalSource:
         self.open_block: Rollout | None = None
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
         """Collects until the store is ready; returns the behaviour, or None if asked to stop first."""
         return self.behavior if self.fill_one(stores[self.behavior], should_stop) else None
