@@ -44,10 +44,10 @@ class Learner:
         algorithm: Algorithm,
         store: RolloutStore,
         progress: Progress,
+        *,
         events: EventManager,
         guard: UpdateGuard,
         episodes: EpisodeWindow,
-        *,
         accelerated: Accelerated | None = None,
         own_budget: int | None = None,
     ) -> None:

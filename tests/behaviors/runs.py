@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from quintain.trainers.joint import JointTrainer
+
 from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
-from quintain.trainers.joint import JointTrainer
 
 BEHAVIORS = {
     "balance_ball": ("Ball",),

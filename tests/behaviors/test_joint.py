@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quintain.runs.assemble_agents import behavior_policy
 
 from quintain.data import fields as f
 from quintain.errors import EnvError, SettingsError
 from quintain.rollouts import agent_source
-from quintain.runs.assemble_agents import behavior_policy
 from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.runs.restore import policies_of
 from quintain.services.checkpoints.catalog import load

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quintain.placements.learner_thread import LearnerThread
 
 from quintain.algorithms.minibatches import MinibatchSampler
 from quintain.algorithms.sac import SAC
@@ -55,7 +56,6 @@ from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.placements.learner_thread import LearnerThread
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.soft_actor import Proposal, SoftActor
 from quintain.runs.launch import checkpoint_of, resume, start

@@ -172,11 +172,12 @@ def test_single_trajectories_say_who_stood_beside() -> None:
     assert trainer.get_trainer_name() == "poca"
     env = door(seed=1)
     trainer.add_policy("Door", trainer.create_policy("Door", env.behavior_specs["Door"]))
+    from quintain.rollouts.agent_source import AgentWorld
+
     from quintain.behaviors.queues import TrajectoryQueueStore
     from quintain.core.rng import Rng
     from quintain.envs.agents.env import AgentEnv
     from quintain.rollouts.agent_collector import AgentCollector
-    from quintain.rollouts.agent_source import AgentWorld
 
     world_env = AgentEnv([env])
     store = TrajectoryQueueStore("Door", world_env.specs["Door"], 3)

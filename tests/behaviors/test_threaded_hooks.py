@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors import PPOTrainer, RLTrainer, SimpleEnvManager, Trajectory
 from quintain.behaviors.trainer_settings import TrainerSettings
@@ -21,7 +22,6 @@ from quintain.errors import NonFiniteError, QuintainError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.services.checkpoints.state_files import digest_of
 from quintain.testing.compare import differences
-from quintain.trainers.joint import JointTrainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 
 THREADED = SETTINGS.model_copy(update={"threaded": True})

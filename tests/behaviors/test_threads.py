@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quintain.trainers.joint import JointTrainer
 
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
@@ -23,7 +24,6 @@ from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
-from quintain.trainers.joint import JointTrainer
 from tests.behaviors.runs import make, poca_file, run_file
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors import BufferKey, ObservationKeyPrefix, SimpleEnvManager
 from quintain.core.budget import Budget
 from quintain.data import fields as f
 from quintain.envs.agents.tasks import gates
 from quintain.testing.compare import differences
-from quintain.trainers.joint import JointTrainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 
 ROOT = Path(__file__).parents[2]

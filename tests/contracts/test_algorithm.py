@@ -8,13 +8,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from quintain.trainers.joint import JointTrainer
 
 from quintain.core import registry
 from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
 from quintain.trainers import Trainer
-from quintain.trainers.joint import JointTrainer
 from tests.contracts.cases import (
     AGENT_ALGORITHMS,
     ALGORITHMS,
