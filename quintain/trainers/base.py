@@ -76,6 +76,7 @@ class Trainer(CurrentLearner, Loop):
         )
         for name, learner in self.learners.items():
             learner.trainer = self
+            learner.is_alone = not more
             learner.stats = parts.stats.under(scoped(self.learners, name))
         if more:
             self._sum_budgets()
@@ -97,10 +98,6 @@ class Trainer(CurrentLearner, Loop):
     def learner(self) -> Learner:
         """The learner whose cycle it is; the only one where there is one behaviour."""
         return self.learners[self.turn.behavior]
-
-    def is_alone(self, learner: Learner) -> bool:
-        """Says whether a learner is the only one, so that progress and records of the run are its own."""
-        return len(self.learners) == 1
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
