@@ -13,6 +13,7 @@ from quintain.behaviors.translate import behavior_settings
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.fields import gather_fields
 from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
@@ -72,9 +73,7 @@ class AlgorithmTrainer(RLTrainer):
             TrajectoryBlock(
                 self.policy.spec,
                 num_rows,
-                has_mates=self.follows_groups,
-                num_components=self.policy.num_components,
-                num_values=self.policy.num_values,
+                gather_fields(self.policy.spec, self.policy, algorithm, *signals.values(), type(self)),
             ),
             rollout,
         )

@@ -6,9 +6,10 @@ environment first, because the policy is made for its spaces; then, with the pol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from quintain.data.fields import Field
 from quintain.data.rollout import Allocator, Rollout
 from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
@@ -27,6 +28,10 @@ class ActingPlan(Protocol):
     @property
     def num_blocks(self) -> int:
         """How many rollouts there may be at once."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of blocks, as all parts of the run declared them."""
 
     @property
     def pass_environment(self) -> Sequence[str]:

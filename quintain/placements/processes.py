@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quintain.data.fields import fields_to_json
 from quintain.data.rollout import Rollout
 from quintain.errors import QuintainError, SettingsError
 from quintain.placements.ahead import AheadSource
@@ -42,7 +43,12 @@ class ProcessesPlacement:
     ) -> tuple[AheadSource, Sequence[Rollout]]:
         size = measure(self.plan, self.env, policy)
         descriptor = unnamed_memory.allocate(size)
-        words = {"starts_fresh": starts_fresh, "size": size, "alignment": alignment_of(policy)}
+        words = {
+            "starts_fresh": starts_fresh,
+            "size": size,
+            "alignment": alignment_of(policy),
+            "fields": fields_to_json(self.plan.fields),
+        }
         self.conversation.say(words, [descriptor])
         shared = lay_out(mmap.mmap(descriptor, 0), self.plan, self.env, policy)
         os.close(descriptor)

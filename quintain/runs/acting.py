@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core import registry
 from quintain.core.rng import Rng
+from quintain.data.fields import Field
 from quintain.data.rollout import Allocator, Rollout
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
@@ -61,6 +62,8 @@ class ActingPlan:
         self.rank = rank
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
+        self.fields: Mapping[str, Field] = {}
+        """The fields of blocks; whatever composes the run sets them when policy and algorithm are there."""
 
     @property
     def num_blocks(self) -> int:
@@ -118,12 +121,9 @@ class ActingPlan:
         settings: Any = behavior_of(self.run_file).rollout
         return Rollout(
             env.spec,
+            {**policy.declare_fields(), **self.fields},
             num_lanes=env.num_lanes,
             num_steps=settings.num_steps,
-            noise_size=policy.noise.size,
-            state_size=policy.state_size,
-            group_size=env.group_size,
-            num_values=policy.num_values,
             device=policy.device,
             allocate=allocate,
         )

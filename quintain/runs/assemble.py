@@ -13,6 +13,7 @@ from quintain.compiled.plug import accelerate
 from quintain.core.process_group import Alone, World
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
+from quintain.data.fields import gather_fields
 from quintain.data.rollout import Rollout
 from quintain.data.row_layout import RowLayout
 from quintain.envs.base import Env
@@ -99,7 +100,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     rng = Rng(experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     hosting = Hosting.from_settings(run_file.run.env_workers)
-    placement = _make_placement(run_file, slots, hosting, world)
+    plan = _make_plan(run_file, slots, hosting, world)
+    placement = _make_placement(run_file, plan)
     env = placement.env
     for note in env.notes:
         writer.note(note)
@@ -117,7 +119,10 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer.note(note)
     episodes = EpisodeWindow(max(1, WINDOW_SIZE // world.size))
     _require_groups(experiment.env, algorithm, env)
+    algorithm.group_size = env.group_size
     connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
+    trainer_class: Any = load_part("trainer", behavior.trainer)
+    plan.fields = gather_fields(env.spec, policy, algorithm, *signals.values(), trainer_class)
     source, blocks = placement.furnish(policy, episodes.extend, starts_fresh=algorithm.starts_fresh)
     return Parts(
         policy=policy,
@@ -137,9 +142,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: World) -> Placement:
-    """Makes what decides where acting happens, and with it the environment."""
-    plan = ActingPlan(
+def _make_plan(run_file: RunFile, slots: Slots, hosting: Hosting, world: World) -> ActingPlan:
+    return ActingPlan(
         run_file,
         hosting,
         slot=slots.env,
@@ -148,6 +152,10 @@ def _make_placement(run_file: RunFile, slots: Slots, hosting: Hosting, world: Wo
         rank=world.rank,
         num_ranks=world.size,
     )
+
+
+def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
+    """Makes what decides where acting happens, and with it the environment."""
     settings = run_file.run.placement
     registered: Any = load_part("placement", settings)
     if isinstance(registered, type) and issubclass(registered, LocalSource):

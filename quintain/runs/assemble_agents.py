@@ -12,6 +12,7 @@ from quintain.compiled.plug import accelerate
 from quintain.core.budget import Budget
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
+from quintain.data.fields import gather_fields
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
@@ -129,13 +130,14 @@ class _Maker:
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)
         self.acting = copy_of(self.policy) if self.max_staleness else self.policy
-        self.needs_mates: bool = getattr(settings.algorithm, "needs_mates", False)
+        trainer_class: Any = load_part("trainer", settings.trainer)
+        self.fields = gather_fields(self.policy.spec, self.policy, self.algorithm, *signals.values(), trainer_class)
         self.collector = AgentCollector(
             self.acting,
             rollout.time_horizon,
             self.rng.child("acting"),
             self.episodes.extend,
-            follows_groups=self.needs_mates,
+            self.fields,
         )
         self.store: TrajectoryBuffer = load_part("rollout", rollout)(
             self._block(rollout),
@@ -145,25 +147,10 @@ class _Maker:
         )
 
     def _block(self, rollout: Any) -> TrajectoryBlock | SequenceBlock:
-        spec, state_size = self.policy.spec, self.policy.state_size
-        if state_size:
-            num_columns = -(-rollout.steps_per_batch // rollout.time_horizon)
-            return SequenceBlock(
-                spec,
-                rollout.time_horizon,
-                num_columns,
-                state_size,
-                has_mates=self.needs_mates,
-                num_components=self.policy.num_components,
-                num_values=self.policy.num_values,
-            )
-        return TrajectoryBlock(
-            spec,
-            rollout.steps_per_batch + rollout.time_horizon,
-            has_mates=self.needs_mates,
-            num_components=self.policy.num_components,
-            num_values=self.policy.num_values,
-        )
+        spec, num_steps, horizon = self.policy.spec, rollout.steps_per_batch, rollout.time_horizon
+        if self.policy.state_size:
+            return SequenceBlock(spec, horizon, -(-num_steps // horizon), self.fields)
+        return TrajectoryBlock(spec, num_steps + horizon, self.fields)
 
     def _places(self, session: Session, writer: Writer) -> dict[str, Any]:
         """Returns where remembered transitions lie, if any are."""

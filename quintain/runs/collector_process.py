@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from quintain.compiled.plug import accelerate
+from quintain.data.fields import fields_from_json
 from quintain.envs.base import Env
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
@@ -78,6 +79,7 @@ class Collector:
         policy = make_policy(self.plan.run_file, env.spec)
         align(policy, words["alignment"])
         accelerate(policy)
+        self.plan.fields = fields_from_json(words["fields"])
         size = measure(self.plan, env, policy)
         if size != words["size"]:
             raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")

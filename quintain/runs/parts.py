@@ -68,9 +68,7 @@ def make_events(behavior: Behavior, context: EventContext) -> EventManager:
     return events
 
 
-def connect_symmetry(
-    settings: PartSettings, algorithm: Algorithm, find_mirror: Callable[[], Mirror | None]
-) -> None:
+def connect_symmetry(settings: PartSettings, algorithm: Algorithm, find_mirror: Callable[[], Mirror | None]) -> None:
     """Gives an algorithm with `use_symmetry` the environment's mirror function.
 
     `find_mirror` is called only then: environments in worker processes construct a copy in this process to find it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from quintain.core.state import as_tensors
+from quintain.data.fields import Declared
 from quintain.data.rollout import Batch
 from quintain.data.saved_spec import require_same_spec
 from quintain.envs.base import Env
@@ -48,6 +49,11 @@ class Trainer(Loop):
 
     def __init__(self, parts: Parts) -> None:
         self._install(parts)
+
+    @classmethod
+    def declare_fields(cls) -> Declared:
+        """Declares fields of its own in every block, by name: `{"expert_action": like("action")}`."""
+        return {}
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Trainer:

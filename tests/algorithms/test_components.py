@@ -171,7 +171,7 @@ def test_the_component_of_a_single_choice_is_its_log_probability(is_masked: bool
     """Odds are 1:3:4, or 1:3 where the last is forbidden; 0.3 lies beyond the first in both."""
     spec = BehaviorSpec(box(2), multi_discrete(3), mask_size=3)
     policy = still(spec, [0.0, math.log(3.0), math.log(4.0)], 1.0, clip_per_component=True).policy
-    rollout = Rollout(spec, num_lanes=1, num_steps=1, noise_size=1, num_components=policy.num_components)
+    rollout = Rollout(spec, num_lanes=1, num_steps=1, fields=policy.declare_fields())
     slot = rollout.slots[0]
     slot.noise.fill_(0.3)
     slot.leaves[f.ACTION_MASK].copy_(torch.tensor([[True, True, not is_masked]]))

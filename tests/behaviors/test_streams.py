@@ -32,6 +32,7 @@ from quintain.testing import assert_resumes_exactly
 from tests.algorithms.stream_signals import Given
 from tests.algorithms.test_poca import SumCritic, add
 from tests.behaviors.runs import make, poca_file, run_file
+from tests.declared import IN_GROUPS, declared
 
 AVERAGED = {"algorithm": {"reward_streams": "averaged"}}
 SURPRISE = {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8, "strength": 0.3}
@@ -116,7 +117,7 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
     )
     poca = POCA(settings, policy, signals, Rng(2))
     assert poca.critic.head[-1].out_features == 2
-    block = TrajectoryBlock(spec, 8, has_mates=True, num_values=2)
+    block = TrajectoryBlock(spec, 8, {**declared(values=2), **IN_GROUPS})
     # An agent without mates that ends for good and sees 6 then, and one that ends while a mate goes on that sees 8.
     add(block, obs=[1.0, 2.0], reward=[0.0, 0.0], mates=[[], []], end="terminated", next_obs=6.0)
     add(block, obs=[4.0], reward=[0.0], mates=[[2.0]], end="terminated", next_obs=3.0, after=(8.0,))
@@ -153,6 +154,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.envs.agents.tasks import gates
 from quintain.rewards import RewardSignal, RewardSignalSettings, register
+
 
 
 class BoldSettings(RewardSignalSettings):

@@ -11,6 +11,7 @@ from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.store import RolloutStore
+from tests.declared import declared
 
 # Trajectories lie one after another, so that their blocks are filled in another way: tests/rollouts.
 NAMES = [name for name in registry.names("rollout") if "trajector" not in name]
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 
 def make(name: str) -> RolloutStore:
     spec = BehaviorSpec(obs=box(2), action=discrete(2))
-    block = Rollout(spec, num_lanes=2, num_steps=3, noise_size=1)
+    block = Rollout(spec, num_lanes=2, num_steps=3, fields=declared())
     registration = registry.get("rollout", name)
     settings = [ReplaySettings(buffer_size=100)] if registration.settings_class is ReplaySettings else []
     store: RolloutStore = registration.load()(block, *settings)

@@ -11,6 +11,7 @@ from quintain.data.sequence_block import SequenceBlock
 from quintain.data.sequence_replay import SequenceLayout, SequenceWriter
 from quintain.data.spec import BehaviorSpec, box, multi_discrete
 from quintain.data.trajectory import GROUP_REWARD, Closed
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=multi_discrete(2), mask_size=2)
 LENGTHS = [2, 1, 3]
@@ -18,7 +19,7 @@ LENGTHS = [2, 1, 3]
 
 def block_of(first: float) -> SequenceBlock:
     """Returns three trajectories that see `first` and so on, of 2, 1 and 3 steps."""
-    block = SequenceBlock(SPEC, horizon=3, num_columns=1, state_size=2)
+    block = SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2))
     steps = {
         f.OBS: first + np.arange(9, dtype=np.float32).reshape(3, 3, 1),
         f.ACTION: np.ones((3, 3, 1), np.int64),

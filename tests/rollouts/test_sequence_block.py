@@ -8,13 +8,14 @@ from quintain.data import fields as f
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, box
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBatch
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=box(1))
 
 
 def block() -> SequenceBlock:
     """Returns three trajectories of 3, 1 and 2 steps of at most three: a true end, an interruption, the horizon."""
-    made = SequenceBlock(SPEC, horizon=3, num_columns=1, state_size=2)
+    made = SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2))
     add(made)
     return made
 
@@ -82,7 +83,7 @@ def test_it_survives_a_resume_and_does_not_remember_what_was_there_before() -> N
     fresh.sequence = used.sequence
     left, right = used.state_dict(), fresh.state_dict()
     assert all(left["fields"][name].equal(right["fields"][name]) for name in left["fields"])
-    other = SequenceBlock(SPEC, horizon=3, num_columns=1, state_size=2)
+    other = SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2))
     other.load_state_dict(left)
     for each in (used, other):
         add(each)
