@@ -130,8 +130,10 @@ class _Maker:
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)
         self.acting = copy_of(self.policy) if self.max_staleness else self.policy
-        trainer_class: Any = load_part("trainer", settings.trainer)
-        self.fields = gather_fields(self.policy.spec, self.policy, self.algorithm, *signals.values(), trainer_class)
+        self.trainer_class: Any = load_part("trainer", settings.trainer)
+        self.fields = gather_fields(
+            self.policy.spec, self.policy, self.algorithm, *signals.values(), self.trainer_class
+        )
         self.collector = AgentCollector(
             self.acting,
             rollout.time_horizon,
@@ -166,10 +168,9 @@ class _Maker:
 
     def trainer(self, parts: Parts) -> Trainer:
         """Makes the trainer, with somebody who learns beside it where there are threads."""
-        trainer_class: Any = load_part("trainer", self.settings.trainer)
         is_threaded = self.run_file.run.placement.type == "threads"
         if not is_threaded and not self.max_staleness:
-            made: Trainer = trainer_class.from_parts(parts)
+            made: Trainer = self.trainer_class.from_parts(parts)
             return made
         if self.settings.trainer.type != "rollout":
             raise SettingsError(
