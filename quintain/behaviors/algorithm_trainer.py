@@ -20,7 +20,7 @@ from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
 from quintain.rollouts.agent_collector import close_block
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.store import RolloutBuffer
 
 if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
@@ -49,7 +49,7 @@ class AlgorithmTrainer(RLTrainer):
         self.seed = seed
         self.rng = Rng(max(seed, 0)).child("behaviors").child(behavior_name)
         self.blocks = behavior_settings(trainer_settings, trainer_settings.max_steps)
-        self.experience: TrajectoryBuffer
+        self.experience: RolloutBuffer
 
     def create_policy(self, parsed_behavior_id: str, behavior_spec: Any) -> Policy:
         make, settings = self._part("policy", self.blocks["policy"])
@@ -75,7 +75,7 @@ class AlgorithmTrainer(RLTrainer):
                 num_rows,
                 gather_fields(self.policy.spec, self.policy, algorithm, *signals.values(), type(self)),
             ),
-            rollout,
+            settings=rollout,
         )
         return algorithm
 

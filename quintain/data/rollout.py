@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from quintain.core.state import as_tensor, require_count, require_shapes, requir
 from quintain.data import fields as f
 from quintain.data.fields import Declared, resolve_fields
 from quintain.data.final_rows import FinalRows
+from quintain.data.replay_memory import ReplayMemory
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves, require_choices
+from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -66,6 +68,9 @@ class Slot:
 
 class Rollout:
     """Holds N lanes of T steps and where they came from."""
+
+    is_whole: ClassVar[bool] = False
+    """Whether every trajectory in it ends in it, as those of agents do; episodes of lanes go on in the next block."""
 
     def __init__(
         self,
@@ -191,6 +196,10 @@ class Rollout:
         for name, value in {**cleared, f.FINAL_INDEX: -1, f.VALID: True, f.POLICY_VERSION: version}.items():
             fields[name][...] = value
 
+    def count_episodes(self) -> int:
+        """Returns how many episodes ended in it."""
+        return int(np.count_nonzero(self.array(f.DONE)[:-1]))
+
     def td(self) -> TensorDict:
         """Returns the rollout as a TensorDict of batch [N, T+1] that shares this memory."""
         from tensordict import TensorDict
@@ -228,19 +237,48 @@ def require_found(spec: BehaviorSpec, state: State) -> None:
     require_within(f.FINAL_INDEX, fields[f.FINAL_INDEX], -1, max(len(final["policy_state"]) - 1, 0))
 
 
-class Batch:
-    """What one update consumes: rollouts, and which of their steps count."""
+class WritesTransitions(Protocol):
+    """Makes transitions from the steps of a block, and keeps them in a replay memory."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    @property
+    def memory(self) -> ReplayMemory: ...
+
+    def write(self, rollout: Rollout, reward: Array, gamma: float) -> None: ...
+
+
+class Batch:
+    """What one update consumes: a block, which of its steps count, and the replay of off-policy algorithms."""
+
+    def __init__(self, rollout: Rollout, writer: WritesTransitions | None = None) -> None:
         self.rollout = rollout
+        self.writer = writer
         valid = rollout.array(f.VALID)[:-1]
         self.valid_rows = torch.from_numpy(np.flatnonzero(valid)).to(rollout.device)
         """Which of the first T steps count, flat and in time-major order."""
         self.num_valid = len(self.valid_rows)
-        self.num_episodes = int(np.count_nonzero(rollout.array(f.DONE)[:-1]))
+        self.num_episodes = rollout.count_episodes()
 
     def __iter__(self) -> Iterator[Rollout]:
         yield self.rollout
+
+    @property
+    def memory(self) -> ReplayMemory:
+        """Everything that replay keeps."""
+        return self._writer.memory
+
+    def remember(self, reward: Array, gamma: float) -> None:
+        """Puts the steps of the block into the replay memory, with their rewards [T, N]."""
+        self._writer.write(self.rollout, reward, gamma)
+
+    @property
+    def _writer(self) -> WritesTransitions:
+        if self.writer is None:
+            raise SettingsError(
+                "the algorithm learns from replay, and this batch has none; set rollout.type to replay, or to "
+                "trajectory_replay for agents",
+                code="E0224",
+            )
+        return self.writer
 
     def valid_obs(self) -> dict[str, Array]:
         """Returns the observations that count, by field name, in time-major order."""

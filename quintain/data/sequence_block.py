@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class SequenceBlock(Rollout):
     Trajectories are gathered in memory that grows. What learners read is made by `seal`, with one lane for each.
     """
 
+    is_whole: ClassVar[bool] = True
+
     def __init__(self, spec: BehaviorSpec, horizon: int, num_columns: int, fields: Declared | None = None) -> None:
         """Makes room for so many trajectories."""
         # The noise that agents acted with is not kept.
@@ -42,6 +44,9 @@ class SequenceBlock(Rollout):
     def capacity(self) -> int:
         """Trajectories that there is room for."""
         return len(self.states)
+
+    def count_episodes(self) -> int:
+        return self.num_episodes
 
     def begin(self, sequence: int, version: int) -> None:
         self.sequence = sequence

@@ -8,7 +8,7 @@ and what was seen next is kept for the critic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from quintain.core.state import require_count
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field
 from quintain.data.mates import copy_mates, padded, set_width
-from quintain.data.rollout import Batch, Rollout
+from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
 
 if TYPE_CHECKING:
-    from quintain.data.sequence_block import SequenceBlock
     from quintain.typing import Array, State, Values
 
 GROUP_REWARD = "group_reward"
@@ -102,6 +101,8 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
+    is_whole: ClassVar[bool] = True
+
     def __init__(self, spec: BehaviorSpec, num_rows: int, fields: Declared | None = None) -> None:
         """Makes room for so many steps."""
         # The noise that agents acted with is not kept.
@@ -119,6 +120,10 @@ class TrajectoryBlock(Rollout):
     def num_held(self) -> int:
         """Steps that it holds."""
         return self.num_steps
+
+    def count_episodes(self) -> int:
+        # The end of a horizon is none of an episode.
+        return self.num_episodes
 
     def begin(self, sequence: int, version: int) -> None:
         self.sequence = sequence
@@ -209,11 +214,3 @@ class TrajectoryBlock(Rollout):
         self.seal()
         super().load_state_dict(state)
         self.num_episodes = require_count("num_episodes", state["num_episodes"])
-
-
-class TrajectoryBatch(Batch):
-    """What one update consumes; ends of horizons are no ends of episodes."""
-
-    def __init__(self, block: TrajectoryBlock | SequenceBlock) -> None:
-        super().__init__(block)
-        self.num_episodes = block.num_episodes

@@ -18,8 +18,7 @@ from quintain.envs.agents.env import AgentEnv
 from quintain.errors import EnvError, SettingsError
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
-from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.trajectory_store import TrajectoryStore
+from quintain.rollouts.store import RolloutStore, TrajectoryStore
 from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:

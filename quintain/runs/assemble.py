@@ -15,13 +15,13 @@ from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data.fields import gather_fields
 from quintain.data.rollout import Rollout
-from quintain.data.row_layout import RowLayout
 from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.placements.local import LocalPlacement
 from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
+from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.settings import ReplaySettings
 from quintain.rollouts.source import LocalSource
@@ -128,7 +128,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         policy=policy,
         algorithm=algorithm,
         source=source,
-        store=_make_store(run_file, blocks, session, writer, world),
+        store=_make_store(run_file, blocks, algorithm.minibatch_fields, session, writer, world),
         progress=Progress(experiment.budget.env_steps, experiment.budget.updates),
         events=make_events(behavior, _event_context(run_file, slots, hosting, rng, world)),
         stats=StatsReporter(writer),
@@ -165,23 +165,27 @@ def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
 
 
 def _make_store(
-    run_file: RunFile, blocks: Sequence[Rollout], session: Session, writer: Writer, world: World
+    run_file: RunFile,
+    blocks: Sequence[Rollout],
+    keep: Sequence[str],
+    session: Session,
+    writer: Writer,
+    world: World,
 ) -> RolloutStore:
     settings = behavior_of(run_file).rollout
     store_class: Any = load_part("rollout", settings)
     store: RolloutStore
     if isinstance(settings, ReplaySettings):
-        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        row_bytes = RowLayout(blocks[0].spec).row_bytes
         # On all ranks together there are as many transitions as on one.
-        buffer_size = settings.buffer_size // world.size
-        allocate, note = place.allocator(buffer_size * row_bytes, row_bytes)
+        settings = settings.model_copy(update={"buffer_size": settings.buffer_size // world.size})
+        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+        layout, num_rows = replay_rows(blocks[0], settings, keep)
+        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
-        settings = settings.model_copy(update={"buffer_size": buffer_size})
-        store = store_class(blocks[0], settings, allocate, more_blocks=blocks[1:])
+        store = store_class(*blocks, settings=settings, keep=keep, allocate=allocate)
     else:
-        store = store_class(*blocks)
+        store = store_class(*blocks, settings=settings)
     return store
 
 

@@ -13,6 +13,7 @@ from quintain.core.budget import Budget
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data.fields import gather_fields
+from quintain.data.rollout import Rollout
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
@@ -26,8 +27,9 @@ from quintain.placements.snapshots import copy_of
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_source import AgentSource, AgentWorld
+from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.rollouts.trajectory_store import TrajectoryBuffer, replay_rows
+from quintain.rollouts.store import RolloutBuffer
 from quintain.runs.kernel_notes import kernel_notes
 from quintain.runs.parts import connect_symmetry, load_part, make_events, policy_of_behavior, resolve_device
 from quintain.services.reporting.stats import EpisodeWindow, StatsReporter
@@ -130,10 +132,9 @@ class _Maker:
         self.episodes = EpisodeWindow()
         self.max_staleness: int = getattr(rollout, "max_staleness", 0)
         self.acting = copy_of(self.policy) if self.max_staleness else self.policy
-        self.trainer_class: Any = load_part("trainer", settings.trainer)
-        self.fields = gather_fields(
-            self.policy.spec, self.policy, self.algorithm, *signals.values(), self.trainer_class
-        )
+        trainer_class: Any = load_part("trainer", settings.trainer)
+        self.trainer_class = trainer_class
+        self.fields = gather_fields(self.policy.spec, self.policy, self.algorithm, *signals.values(), trainer_class)
         self.collector = AgentCollector(
             self.acting,
             rollout.time_horizon,
@@ -141,11 +142,9 @@ class _Maker:
             self.episodes.extend,
             self.fields,
         )
-        self.store: TrajectoryBuffer = load_part("rollout", rollout)(
-            self._block(rollout),
-            rollout,
-            *(self._block(rollout) for _ in range(self.max_staleness)),
-            **self._places(session, writer),
+        blocks = [self._block(rollout) for _ in range(1 + self.max_staleness)]
+        self.store: RolloutBuffer = load_part("rollout", rollout)(
+            *blocks, settings=rollout, **self._places(blocks[0], session, writer)
         )
 
     def _block(self, rollout: Any) -> TrajectoryBlock | SequenceBlock:
@@ -154,17 +153,18 @@ class _Maker:
             return SequenceBlock(spec, horizon, -(-num_steps // horizon), self.fields)
         return TrajectoryBlock(spec, num_steps + horizon, self.fields)
 
-    def _places(self, session: Session, writer: Writer) -> dict[str, Any]:
-        """Returns where remembered transitions lie, if any are."""
+    def _places(self, block: Rollout, session: Session, writer: Writer) -> dict[str, Any]:
+        """Returns what a replay memory keeps and where it lies, if there is one."""
         rollout: Any = self.settings.rollout
         if not keeps_replay(self.settings):
             return {}
         place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        layout, num_rows = replay_rows(self.policy.spec, rollout, self.policy.state_size)
+        keep = self.algorithm.minibatch_fields
+        layout, num_rows = replay_rows(block, rollout, keep)
         allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
         if note:
             writer.note(note)
-        return {"allocate": allocate}
+        return {"keep": keep, "allocate": allocate}
 
     def trainer(self, parts: Parts) -> Trainer:
         """Makes the trainer, with somebody who learns beside it where there are threads."""

@@ -14,8 +14,9 @@ from quintain.algorithms.settings import POCASettings
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBatch, TrajectoryBlock
+from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBlock
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
@@ -99,7 +100,7 @@ def add(
 def estimated(algorithm: POCA, block: TrajectoryBlock) -> dict[str, list[float]]:
     block.seal()
     algorithm.critic = SumCritic()  # type: ignore[assignment]  # so that values are known
-    algorithm.estimate(TrajectoryBatch(block))
+    algorithm.estimate(Batch(block))
     names = (f.VALUE, f.BASELINE, f.RETURN, f.ADVANTAGE, f.FINAL_VALUE)
     return {name: block.array(name)[:-1, 0].tolist() for name in names}
 
@@ -161,7 +162,7 @@ def test_credit_goes_beyond_an_agents_end_as_long_as_its_group_goes_on(
     assert estimated(poca(), block)[f.RETURN] == [expected, expected]
 
 
-def filled(algorithm: POCA) -> TrajectoryBatch:
+def filled(algorithm: POCA) -> Batch:
     block = TrajectoryBlock(SPEC, 64, IN_GROUPS)
     rng = np.random.default_rng(4)
     for number in range(8):
@@ -170,12 +171,12 @@ def filled(algorithm: POCA) -> TrajectoryBatch:
         numbers = rng.normal(size=(2, 5))
         add(block, numbers[0].tolist(), numbers[1].tolist(), mates, end="terminated", after=after)
     block.seal()
-    batch = TrajectoryBatch(block)
+    batch = Batch(block)
     algorithm.estimate(batch)
     return batch
 
 
-def minibatch(algorithm: POCA, batch: TrajectoryBatch) -> dict[str, torch.Tensor]:
+def minibatch(algorithm: POCA, batch: Batch) -> dict[str, torch.Tensor]:
     [rows] = algorithm.minibatches(batch, 1000, 0)
     return {name: field.clone() for name, field in rows.items()}
 

@@ -20,8 +20,9 @@ from quintain.behaviors.yaml_import import check_configuration
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
+from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.tasks import gates
 from quintain.errors import SettingsError
 from quintain.policies.actor_only import ActorOnly
@@ -123,7 +124,7 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
     add(block, obs=[4.0], reward=[0.0], mates=[[2.0]], end="terminated", next_obs=3.0, after=(8.0,))
     block.seal()
     poca.critic = TwoSums()  # type: ignore[assignment]  # so that values are known
-    poca.estimate(TrajectoryBatch(block))
+    poca.estimate(Batch(block))
     # First stream: 2 at the end, 1 + 0.5 (0.5 * 2 + 0.5 * 2) before, and 4 + 0.5 * 8 by what the mate is to expect.
     first = [2.0, 2.0, 8.0]
     # Second: 4 + 0.25 * 60 where the end is none, else 4; 2 + 0.25 (0.5 * 20 + 0.5 G); 8 + 0.25 * 80.

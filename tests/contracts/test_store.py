@@ -9,7 +9,7 @@ from quintain.core import registry
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.rollouts.settings import ReplaySettings
+from quintain.rollouts.settings import BlockSettings, ReplaySettings
 from quintain.rollouts.store import RolloutStore
 from tests.declared import declared
 
@@ -22,8 +22,8 @@ def make(name: str) -> RolloutStore:
     spec = BehaviorSpec(obs=box(2), action=discrete(2))
     block = Rollout(spec, num_lanes=2, num_steps=3, fields=declared())
     registration = registry.get("rollout", name)
-    settings = [ReplaySettings(buffer_size=100)] if registration.settings_class is ReplaySettings else []
-    store: RolloutStore = registration.load()(block, *settings)
+    settings = ReplaySettings(buffer_size=100) if registration.settings_class is ReplaySettings else BlockSettings()
+    store: RolloutStore = registration.load()(block, settings=settings)
     return store
 
 

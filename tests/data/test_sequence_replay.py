@@ -7,10 +7,11 @@ import torch
 
 from quintain.data import fields as f
 from quintain.data.replay_memory import ReplayMemory
+from quintain.data.row_layout import RowLayout
 from quintain.data.sequence_block import SequenceBlock
-from quintain.data.sequence_replay import SequenceLayout, SequenceWriter
 from quintain.data.spec import BehaviorSpec, box, multi_discrete
 from quintain.data.trajectory import GROUP_REWARD, Closed
+from quintain.data.transitions import TransitionWriter
 from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=multi_discrete(2), mask_size=2)
@@ -33,7 +34,7 @@ def block_of(first: float) -> SequenceBlock:
         lengths=np.array(LENGTHS),
         terminated=np.array([True, False, False]),
         truncated=np.array([False, True, False]),
-        begins=np.ones(3, np.bool_),
+        begins=np.zeros(3, np.bool_),
         group_id=np.zeros(3, np.int64),
         next_obs={f.OBS: np.array([[50.0], [60.0], [70.0]], np.float32)},
         begin_state=first + np.array([[0.1, 0.2], [1.1, 1.2], [2.1, 2.2]], np.float32),
@@ -45,14 +46,12 @@ def block_of(first: float) -> SequenceBlock:
 
 
 def written(memory: ReplayMemory, first: float = 0.0) -> None:
-    layout = memory.layout
-    assert isinstance(layout, SequenceLayout)
     reward = 1.0 + np.arange(9, dtype=np.float32).reshape(3, 3)
-    SequenceWriter(memory, layout).write(block_of(first), reward, gamma=0.5)
+    TransitionWriter(memory, num_lanes=0).write(block_of(first), reward, gamma=0.5)
 
 
 def test_each_trajectory_becomes_one_row() -> None:
-    memory = ReplayMemory(SequenceLayout(SPEC, 3, 2), 5)
+    memory = ReplayMemory(RowLayout(SPEC, horizon=3, state_size=2), 5)
     written(memory)
     assert len(memory) == 3
     drawn = {name: field.numpy() for name, field in memory.draw(np.arange(3)).items()}
@@ -73,7 +72,7 @@ def test_each_trajectory_becomes_one_row() -> None:
 
 
 def test_a_full_ring_forgets_whole_sequences() -> None:
-    memory = ReplayMemory(SequenceLayout(SPEC, 3, 2), 4)
+    memory = ReplayMemory(RowLayout(SPEC, horizon=3, state_size=2), 4)
     for first in (0.0, 100.0, 200.0):
         written(memory, first)
     drawn = {name: field.numpy() for name, field in memory.draw(np.arange(4)).items()}
@@ -87,7 +86,7 @@ def test_a_full_ring_forgets_whole_sequences() -> None:
 
 
 def test_what_is_saved_is_what_comes_back() -> None:
-    memory, other = (ReplayMemory(SequenceLayout(SPEC, 3, 2), 4) for _ in range(2))
+    memory, other = (ReplayMemory(RowLayout(SPEC, horizon=3, state_size=2), 4) for _ in range(2))
     written(memory)
     other.load_state_dict(memory.state_dict())
     for name, field in memory.draw(np.arange(3)).items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, box
-from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBatch
+from quintain.data.trajectory import GROUP_REWARD, Closed
 from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=box(1))
@@ -68,7 +69,7 @@ def test_what_learners_write_stays_where_they_read_it() -> None:
     made.seal()
     made.flat(f.ADVANTAGE).fill_(3.0)
     assert made.array(f.ADVANTAGE)[:-1].min() == 3.0
-    batch = TrajectoryBatch(made)
+    batch = Batch(made)
     assert (batch.num_valid, batch.num_episodes) == (6, 2)
 
 
