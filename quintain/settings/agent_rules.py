@@ -80,11 +80,20 @@ def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
             f"(experiment.env.type agents) has; choose another algorithm",
             "E0226",
         )
-    if _remembers(behavior) and _keeps_replay(behavior):
+    if not (_remembers(behavior) and _keeps_replay(behavior)):
+        return
+    if integer(behavior.rollout, "num_steps") == 1:
         yield Problem(
-            (*path, "policy", "memory"),
-            f"{dotted((*path, 'rollout', 'type'))} {behavior.rollout.type} keeps single transitions, of which nothing "
-            f"can be remembered; only agents (experiment.env.type agents) have a replay of sequences. Leave it out",
+            (*path, "rollout", "num_steps"),
+            "1 makes sequences of one step, from which policy.memory learns nothing; set it to the steps that a "
+            "sequence is to have, such as 16",
+            "E0224",
+        )
+    if (integer(behavior.rollout, "num_return_steps") or 1) > 1:
+        yield Problem(
+            (*path, "rollout", "num_return_steps"),
+            f"policy.memory learns from sequences, whose steps have one reward each, and not from "
+            f"{integer(behavior.rollout, 'num_return_steps')}; set it to 1, or leave memory out",
             "E0224",
         )
 

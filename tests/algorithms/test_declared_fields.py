@@ -20,12 +20,15 @@ from quintain.data.trajectory import TrajectoryBlock
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
+from quintain.rollouts.replay import ReplayBuffer
+from quintain.rollouts.settings import ReplaySettings
 from quintain.services.checkpoints.state_files import decode, digest_of, encode
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from tests.algorithms.cloning import ALGORITHM, TRAINER
 from tests.algorithms.samples import HYBRID, make_policy, rollout_of
 from tests.behaviors.runs import make, run_file
+from tests.declared import declared
 from tests.envs.fragile import Walk
 from tests.trainers.small_runs import small_trainer
 
@@ -77,14 +80,14 @@ def test_what_no_block_can_hold_is_refused(fields: Declared, sentence: str) -> N
 
 @pytest.mark.parametrize("kind", ["lanes", "trajectories", "sequences"])
 def test_every_kind_of_block_has_them_and_saves_them(kind: str) -> None:
-    declared: Declared = {"goal": like("action"), "weight": Field((), "int32"), "policy_state": Field((2,), per="lane")}
+    wanted: Declared = {"goal": like("action"), "weight": Field((), "int32"), "policy_state": Field((2,), per="lane")}
 
     def made(fields: Declared) -> Rollout:
         if kind == "lanes":
             return Rollout(SPEC, fields, num_lanes=2, num_steps=3)
         return TrajectoryBlock(SPEC, 4, fields) if kind == "trajectories" else SequenceBlock(SPEC, 3, 2, fields)
 
-    block, other = made(declared), made(declared)
+    block, other = made(wanted), made(wanted)
     if kind == "lanes":
         block.begin(1, 0)
     assert block.storage["goal"].shape[2:] == (3,)
@@ -93,7 +96,7 @@ def test_every_kind_of_block_has_them_and_saves_them(kind: str) -> None:
     assert {"goal", "weight"} <= saved["fields"].keys()
     other.load_state_dict(saved)
     with pytest.raises(ValueError, match=r"other names than here|has the shape"):
-        made({**declared, "goal": Field((4,))}).load_state_dict(saved)
+        made({**wanted, "goal": Field((4,))}).load_state_dict(saved)
     with pytest.raises(ValueError, match="other names than here"):
         made({"policy_state": Field((2,), per="lane")}).load_state_dict(saved)
 
@@ -201,3 +204,22 @@ def test_agents_have_an_algorithms_own_field_too(memory: Any) -> None:
         assert torch.equal(block.storage[f"expert_{name}"][valid], block.storage[name][valid] + 1)
     trainer.close()
     assert_resumes_exactly(run_file("gates", 300, **changes), stop_after_steps=[9, 14])
+
+
+@pytest.mark.parametrize("state_size", [0, 2])
+@pytest.mark.parametrize("num_return_steps", [1, 2])
+def test_replay_keeps_a_declared_field_beside_each_step(state_size: int, num_return_steps: int) -> None:
+    if state_size and num_return_steps > 1:
+        pytest.skip("sequences have one reward for each step")
+    fields = {**declared(state=state_size), "goal": like("action"), "unwanted": Field()}
+    block = Rollout(SPEC, fields, num_lanes=2, num_steps=4)
+    settings = ReplaySettings(buffer_size=80, num_steps=4, num_return_steps=num_return_steps)
+    store = ReplayBuffer(block, settings=settings, keep=("obs", "goal"))
+    block.begin(1, 0)
+    block.storage["action"].copy_(torch.randn(5, 2, 3))
+    block.storage["goal"].copy_(block.storage["action"] + 1)
+    store.batch_of(block).remember(block.array(f.REWARD)[:-1], 0.9)
+    drawn = store.memory.draw(np.arange(len(store.memory)))
+    assert "unwanted" not in drawn
+    assert drawn["action"].any()
+    assert torch.equal(drawn["goal"], drawn["action"] + 1)
