@@ -174,13 +174,16 @@ def resolve_fields(spec: BehaviorSpec, declared: Declared | None = None) -> dict
         fields[ACTION_MASK] = Field((spec.mask_size,), "bool")
     for name, each in {**STANDARD, **(declared or {})}.items():
         if isinstance(each, Like):
-            found = names_of(each.name, fields)
+            found = [each.name] if each.name in fields else names_of(each.name, fields)
             if not found:
                 raise SettingsError(
                     f"the field {name!r} is declared like {each.name!r}, which is no field that was declared before it",
                     code="E0224",
                 )
-            fields |= {name + path[len(each.name) :]: replace(fields[path], per=each.per) for path in found}
+            for path in found:
+                own = fields[path]
+                # Blocks of one step are made for every prediction.
+                fields[name + path[len(each.name) :]] = own if own.per == each.per else replace(own, per=each.per)
         elif each.dtype not in DTYPES or (each.per == "lane") != (name == POLICY_STATE):
             raise SettingsError(
                 f"the field {name!r} is declared as {each}; its dtype may be {', '.join(sorted(DTYPES))}, and only "
@@ -199,7 +202,8 @@ def names_of(name: str, known: Iterable[str]) -> list[str]:
         >>> names_of("obs", ["obs.a", "obs.b", "observed"])
         ['obs.a', 'obs.b']
     """
-    return [path for path in known if path == name or path.startswith(f"{name}.")]
+    prefix = f"{name}."
+    return [path for path in known if path == name or path.startswith(prefix)]
 
 
 def fields_to_json(fields: Mapping[str, Field]) -> JsonObject:

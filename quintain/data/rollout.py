@@ -100,15 +100,15 @@ class Rollout:
                 # Fields of mates begin without room for any.
                 leading = (num_steps + 1, num_lanes, *([0] if each.per == "mate" else []))
                 self.storage[name] = new((*leading, *each.shape), TORCH_DTYPES[each.dtype])
-        standard = resolve_fields(spec)
+        standard = {*self.obs_names, *leaves(spec.action, f.ACTION), f.ACTION_MASK, *f.STANDARD}
         self.declared_names = tuple(name for name in self.storage if name not in standard)
         """Fields beyond those that every block has."""
         (state_size,) = self.fields[f.POLICY_STATE].shape
         self.policy_state = new((num_lanes, state_size), torch.float32)
-        seen = (*self.obs_names, *f.names_of(f.MATES, self.storage), *f.names_of(f.MATE_OBS, self.storage))
+        of_mates = [f.MATES, *f.names_of(f.MATE_OBS, self.storage)] if f.MATES in self.storage else []
         most = num_lanes * num_steps
         self.final = FinalRows(
-            {name: self.storage[name] for name in seen},
+            {name: self.storage[name] for name in (*self.obs_names, *of_mates)},
             state_size,
             most if allocate else max(num_lanes, most // 8),
             new,
@@ -131,7 +131,7 @@ class Rollout:
     def _slot(self, t: int) -> Slot:
         step = {name: tensor[t] for name, tensor in self.storage.items()}
         seen = [*self.obs_names, *leaves(self.spec.action, f.ACTION), f.FIRST]
-        seen += [*f.names_of(f.ACTION_MASK, step), *self.declared_names]
+        seen += [*([f.ACTION_MASK] if f.ACTION_MASK in step else []), *self.declared_names]
         return Slot(
             obs=build(self.spec.obs, step, f.OBS),
             action=build(self.spec.action, step, f.ACTION),
