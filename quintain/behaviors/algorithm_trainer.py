@@ -73,7 +73,7 @@ class AlgorithmTrainer(RLTrainer):
             TrajectoryBlock(
                 self.policy.spec,
                 num_rows,
-                gather_fields(self.policy.spec, self.policy, algorithm, *signals.values(), type(self)),
+                gather_fields(self.policy.spec, self.policy, algorithm, *algorithm.signals.values(), type(self)),
             ),
             settings=rollout,
         )

@@ -52,6 +52,8 @@ class Slots:
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
     make_algorithm: Callable[..., Algorithm] | None = None
+    trainer_class: type[Trainer] | None = None
+    """The class of the trainer that the parts are for, where it is being made already."""
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of the training environment, beside those of the settings."""
     evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
@@ -121,8 +123,8 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     _require_groups(experiment.env, algorithm, env)
     algorithm.group_size = env.group_size
     connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
-    trainer_class: Any = load_part("trainer", behavior.trainer)
-    plan.fields = gather_fields(env.spec, policy, algorithm, *signals.values(), trainer_class)
+    trainer_class: Any = slots.trainer_class or load_part("trainer", behavior.trainer)
+    plan.fields = gather_fields(env.spec, policy, algorithm, *algorithm.signals.values(), trainer_class)
     source, blocks = placement.furnish(policy, episodes.extend, starts_fresh=algorithm.starts_fresh)
     return Parts(
         policy=policy,

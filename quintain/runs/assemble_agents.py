@@ -134,7 +134,9 @@ class _Maker:
         self.acting = copy_of(self.policy) if self.max_staleness else self.policy
         trainer_class: Any = load_part("trainer", settings.trainer)
         self.trainer_class = trainer_class
-        self.fields = gather_fields(self.policy.spec, self.policy, self.algorithm, *signals.values(), trainer_class)
+        self.fields = gather_fields(
+            self.policy.spec, self.policy, self.algorithm, *self.algorithm.signals.values(), trainer_class
+        )
         self.collector = AgentCollector(
             self.acting,
             rollout.time_horizon,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from quintain.algorithms import PPO, Loss, PPOSettings
 from quintain.algorithms import register as register_algorithm
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field, like
-from quintain.data.rollout import Batch
+from quintain.data.rollout import Batch, Rollout
+from quintain.rewards import RewardSignal
 from quintain.trainers import Trainer, TrainerSettings
 from quintain.trainers import register as register_trainer
 
@@ -56,3 +58,14 @@ class AskingTrainer(Trainer):
 
     def write_distance(self, step: Any, info: Any) -> None:
         step["distance"].copy_(step["obs"].reshape(len(step["obs"]), -1)[:, :1].expand(-1, 2))
+
+
+class Novelty(RewardSignal):
+    """Keeps what it gave at every step."""
+
+    def declare_fields(self) -> Declared:
+        return {"novelty": Field()}
+
+    def evaluate(self, rollout: Rollout) -> np.ndarray:
+        rollout.array("novelty")[:-1] = 2.0
+        return rollout.array("novelty")[:-1]

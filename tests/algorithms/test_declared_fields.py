@@ -20,12 +20,13 @@ from quintain.data.trajectory import TrajectoryBlock
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
+from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rollouts.replay import ReplayBuffer
 from quintain.rollouts.settings import ReplaySettings
 from quintain.services.checkpoints.state_files import decode, digest_of, encode
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
-from tests.algorithms.cloning import ALGORITHM, TRAINER
+from tests.algorithms.cloning import ALGORITHM, TRAINER, AskingTrainer, Novelty
 from tests.algorithms.samples import HYBRID, make_policy, rollout_of
 from tests.behaviors.runs import make, run_file
 from tests.declared import declared
@@ -182,6 +183,22 @@ def test_a_callback_writes_what_a_trainer_declares(placement: str) -> None:
     assert block["distance"].shape == (2, 9, 2)
     assert torch.equal(block["distance"][:, :-1, 1], block["obs"][:, :-1, 0])
     trainer.close()
+
+
+def test_a_trainer_that_is_made_by_hand_declares_fields_too() -> None:
+    trainer = AskingTrainer("ppo", Walk, **SMALL)
+    assert trainer._stage_collect()
+    assert trainer.batch.rollout["distance"][:, :-1].any()
+    trainer.close()
+
+
+def test_a_reward_signal_writes_what_it_declares() -> None:
+    ppo = PPO(PPOSettings(), make_policy(), {"extrinsic": Novelty(ExtrinsicSettings())})
+    fields = gather_fields(ppo.policy.spec, ppo.policy, ppo, *ppo.signals.values())
+    block = Rollout(ppo.policy.spec, fields, num_lanes=2, num_steps=3)
+    block.begin(1, 0)
+    ppo.estimate(Batch(block))
+    assert block["novelty"][:, :-1].eq(2.0).all()
 
 
 @pytest.mark.parametrize("parts", [("ppo", f"trainer={TRAINER}"), (ALGORITHM,)], ids=["trainer", "algorithm"])
