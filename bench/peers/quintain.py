@@ -109,7 +109,7 @@ def step_io(work: Workload, entry: str, seed: int, threads: int, tick: Tick) -> 
     from quintain.data.spec import BehaviorSpec, box, discrete
 
     rng, lanes, steps = np.random.default_rng(seed), work.num_envs, work.ppo.num_steps
-    rollout = Rollout(BehaviorSpec(box(4), discrete(2)), num_lanes=lanes, num_steps=steps, noise_size=2)
+    rollout = Rollout(BehaviorSpec(box(4), discrete(2)), {f.NOISE: f.Field((2,))}, num_lanes=lanes, num_steps=steps)
     given = {
         f.OBS: rng.random((lanes, 4), np.float32),
         f.ACTION: rng.integers(0, 2, lanes),

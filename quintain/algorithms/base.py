@@ -21,6 +21,7 @@ from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.core.state import KeepsState
 from quintain.data import fields as f
+from quintain.data.fields import Declared
 from quintain.data.rollout import Batch, Rollout
 from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy
@@ -45,7 +46,7 @@ class Algorithm(KeepsState, ABC):
 
     # The policy is the trainer's to save; the sampler has only scratch memory.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "sampler", "rng", "mirror", "world", "num_streams", "stream_rewards"}
+        {"policy", "sampler", "rng", "mirror", "world", "num_streams", "stream_rewards", "group_size"}
     )
     minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
@@ -65,6 +66,8 @@ class Algorithm(KeepsState, ABC):
         """Makes the algorithm; without signals the environment's own reward is what counts."""
         self.settings = settings
         self.mirror: Mirror | None = None
+        self.group_size = 1
+        """Neighbouring lanes that start alike; whatever composes a run sets it to the environment's."""
         self.policy = policy
         self.signals = dict(signals or {"extrinsic": Extrinsic(ExtrinsicSettings())})
         self.num_streams = num_streams(settings, self.signals)
@@ -112,6 +115,13 @@ class Algorithm(KeepsState, ABC):
 
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""
+
+    def declare_fields(self) -> Declared:
+        """Declares fields of its own, by name: `{"weight": Field()}`, or as another one, `like("action")`.
+
+        Every block has them. They are in minibatches if `minibatch_fields` lists them too.
+        """
+        return {}
 
     @property
     def gamma(self) -> float:

@@ -55,7 +55,7 @@ class GRPO(Algorithm):
         for rollout in batch:
             valid = rollout.array(f.VALID)[:-1]
             to_go = returns_to_go(self.reward(rollout), valid, self.gamma)
-            advantage = group_relative(to_go, valid, rollout.group_size)
+            advantage = group_relative(to_go, valid, self.group_size)
             rollout.storage[f.ADVANTAGE][:-1].copy_(torch.from_numpy(advantage))
             rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(to_go))
 

@@ -13,7 +13,7 @@ from quintain.core.process_group import Alone, World
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
-from quintain.data.spec import leaves
+from quintain.errors import SpecMismatch
 
 Minibatch = Mapping[str, torch.Tensor]
 """Fields by name, [B, ...]; with memory B = T * n in time-major order, and `policy_state [n, S]` before step 0."""
@@ -125,12 +125,18 @@ def num_valid(minibatch: Minibatch) -> torch.Tensor:
 
 
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
-    """Replaces `obs` and `action` by their leaves, and adds the mask where there is one."""
-    spec = batch.rollout.spec
-    structured = {name: list(leaves(spec.obs, name)) for name in (f.OBS, f.MATE_OBS)}
-    structured |= {name: list(leaves(spec.action, name)) for name in (f.ACTION, f.MATE_ACTION)}
-    expanded = [leaf for name in names for leaf in structured.get(name, [name])]
-    return expanded + ([f.ACTION_MASK] if spec.mask_size else [])
+    """Replaces structured fields by their leaves, and adds the mask where there is one."""
+    known = batch.rollout.storage
+    expanded = []
+    for name in names:
+        found = f.names_of(name, known)
+        if not found:
+            raise SpecMismatch(
+                f"minibatch_fields has {name!r}, which no part declares; return it from declare_fields() of the "
+                f"algorithm, the policy, a reward signal or the trainer"
+            )
+        expanded += found
+    return expanded + f.names_of(f.ACTION_MASK, known)
 
 
 def _together(minibatches: Sequence[torch.Tensor], max_rows: int) -> Iterator[tuple[list[int], torch.Tensor]]:

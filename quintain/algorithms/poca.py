@@ -21,6 +21,7 @@ from quintain.algorithms.settings import POCASettings
 from quintain.algorithms.streams import num_streams
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.fields import Declared, like
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import leaves
 from quintain.errors import SettingsError
@@ -73,6 +74,9 @@ class POCA(PPO):
     def observe(self, obs: Mapping[str, Array]) -> None:
         super().observe(obs)
         self.carry_over(self.critic.observe(obs))
+
+    def declare_fields(self) -> Declared:
+        return {**f.MATE_FIELDS, f.BASELINE: like(f.VALUE)}
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:

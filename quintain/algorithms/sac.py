@@ -24,7 +24,6 @@ from quintain.core.process_group import World
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.replay_batch import ReplayBatch
 from quintain.data.rollout import Batch
 from quintain.data.spec import choice_sizes
 from quintain.errors import SettingsError
@@ -54,6 +53,8 @@ class SAC(Algorithm):
     """Values actions by two critics learned from replay, and prefers good actions without becoming predictable."""
 
     policy: SoftActor
+    minibatch_fields: ClassVar[tuple[str, ...]] = ()
+    """Declared fields that are replayed beside transitions."""
     not_state: ClassVar[frozenset[str]] = Algorithm.not_state | {
         "accelerator",
         "draws",
@@ -108,11 +109,9 @@ class SAC(Algorithm):
 
     def estimate(self, batch: Batch) -> None:
         """Remembers the newest steps with what they were worth."""
-        assert isinstance(batch, ReplayBatch)
         batch.remember(self.reward(batch.rollout), self.gamma)
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
-        assert isinstance(batch, ReplayBatch)
         settings, fraction = self.settings, progress.fraction
         due = self._num_due(batch, progress)
         learning_rate = settings.learning_rate.at(fraction)
@@ -129,7 +128,7 @@ class SAC(Algorithm):
         """Lets what targets are made from follow what learns."""
         self.targets.follow(self.critics, self.settings.tau)
 
-    def _num_due(self, batch: ReplayBatch, progress: Progress) -> int:
+    def _num_due(self, batch: Batch, progress: Progress) -> int:
         """Returns how many gradient steps follow these environment steps; a ratio below 1 skips cycles."""
         before = progress.env_steps
         after = before + int(self.world.sum([batch.num_valid])[0])
@@ -151,7 +150,6 @@ class SAC(Algorithm):
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields one minibatch, drawn evenly from all that is remembered, with the noise that its actions take."""
-        assert isinstance(batch, ReplayBatch)
         update, step = counters
         size = batch_size // self.world.size
         if self.draws.size != size or self.draws.rng != self.rng:

@@ -21,9 +21,7 @@ from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.replay_batch import ReplayBatch
 from quintain.data.rollout import Batch
-from quintain.data.sequence_replay import SequenceLayout
 from quintain.data.spec import box, choice_sizes, leaves
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
@@ -91,14 +89,12 @@ class SequenceSAC(SAC):
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields one minibatch of whole sequences, drawn evenly until they have `batch_size` steps."""
-        assert isinstance(batch, ReplayBatch)
-        memory = batch.memory
-        layout = memory.layout
-        assert isinstance(layout, SequenceLayout)
+        memory, layout = batch.memory, batch.memory.layout
         update, step = counters
+        batch_size //= self.world.size
         # The last sequence may go beyond by all its steps but one.
         size = batch_size + layout.horizon - 1
-        if self.draws.size != size:
+        if self.draws.size != size or self.draws.rng != self.rng:
             self.draws = ReplayDraws(self.rng, size, self.num_numbers)
         places, drawn = self.draws.draw(update, step, len(memory))
         num_steps = layout.lengths(memory.rows, places[:batch_size]).cumsum()
@@ -107,7 +103,9 @@ class SequenceSAC(SAC):
         there = fields[f.VALID]
         noise = torch.zeros(2, *there.shape, self.num_numbers)
         noise[:, there] = torch.from_numpy(drawn)[:, : int(there.sum())]
-        yield {**fields, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
+        named = {**fields, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
+        device = self.policy.device
+        yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         policy = self.policy

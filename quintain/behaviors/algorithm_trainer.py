@@ -13,13 +13,14 @@ from quintain.behaviors.translate import behavior_settings
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.fields import gather_fields
 from quintain.data.mates import no_mates
 from quintain.data.spec import leaves
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
 from quintain.rollouts.agent_collector import close_block
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.store import RolloutBuffer
 
 if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
@@ -48,7 +49,7 @@ class AlgorithmTrainer(RLTrainer):
         self.seed = seed
         self.rng = Rng(max(seed, 0)).child("behaviors").child(behavior_name)
         self.blocks = behavior_settings(trainer_settings, trainer_settings.max_steps)
-        self.experience: TrajectoryBuffer
+        self.experience: RolloutBuffer
 
     def create_policy(self, parsed_behavior_id: str, behavior_spec: Any) -> Policy:
         make, settings = self._part("policy", self.blocks["policy"])
@@ -72,11 +73,9 @@ class AlgorithmTrainer(RLTrainer):
             TrajectoryBlock(
                 self.policy.spec,
                 num_rows,
-                has_mates=self.follows_groups,
-                num_components=self.policy.num_components,
-                num_values=self.policy.num_values,
+                gather_fields(self.policy.spec, self.policy, algorithm, *algorithm.signals.values(), type(self)),
             ),
-            rollout,
+            settings=rollout,
         )
         return algorithm
 

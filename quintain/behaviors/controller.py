@@ -19,6 +19,7 @@ from quintain.behaviors.translate import behavior_settings, run_settings
 from quintain.behaviors.updating import UpdatingBeside
 from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
+from quintain.data import fields as f
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.errors import SettingsError
@@ -221,7 +222,7 @@ class TrainerController:
                 horizon,
                 rng.child("behaviors").child(name).child("acting"),
                 trainer.episodes.extend,
-                follows_groups=trainer.follows_groups,
+                f.MATE_FIELDS if trainer.follows_groups else {},
             )
         return AgentWorld(env, collectors, stores)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from quintain.data import fields as f
-from quintain.data.final_rows import FinalRows
+from quintain.data.fields import Field, resolve_fields
 from quintain.data.spec import BehaviorSpec, leaves
 
 if TYPE_CHECKING:
@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 
 MATE_AXIS = 2
 """Where the axis of mates is in a block's fields."""
-_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64, "bool": torch.bool}
 
 
-def mate_fields(spec: BehaviorSpec) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns the shape and type of what is kept of one mate, by field name."""
-    structured = {**leaves(spec.obs, f.MATE_OBS), **leaves(spec.action, f.MATE_ACTION)}
-    return {f.MATES: ((), "bool"), **{name: (leaf.shape, leaf.dtype) for name, leaf in structured.items()}}
+def mate_fields(spec: BehaviorSpec) -> dict[str, Field]:
+    """Returns what is kept of one mate, by field name."""
+    return {name: field for name, field in resolve_fields(spec, f.MATE_FIELDS).items() if field.per == "mate"}
 
 
 def no_mates(spec: BehaviorSpec, *shape: int) -> dict[str, Array]:
-    """Returns the fields of mates, [*shape, 0, ...]: there is a place for nobody."""
-    return {name: np.zeros((*shape, 0, *each), dtype) for name, (each, dtype) in mate_fields(spec).items()}
+    """Returns the fields of mates without room for any, [*shape, 0, ...]."""
+    return {name: np.zeros((*shape, 0, *each.shape), each.dtype) for name, each in mate_fields(spec).items()}
 
 
 def own_names(spec: BehaviorSpec) -> dict[str, str]:
@@ -44,23 +42,11 @@ def own_names(spec: BehaviorSpec) -> dict[str, str]:
     }
 
 
-def add_mates(block: Rollout) -> None:
-    """Gives a block the fields of mates, without any place for one yet, and room for them after last steps."""
-    num_rows, num_lanes, *values = block.storage[f.VALUE].shape
-    for name, (shape, dtype) in mate_fields(block.spec).items():
-        block.storage[name] = torch.zeros((num_rows, num_lanes, 0, *shape), dtype=_DTYPES[dtype])
-    block.storage[f.BASELINE] = torch.zeros((num_rows, num_lanes, *values))
-    seen = [*block.obs_names, f.MATES, *leaves(block.spec.obs, f.MATE_OBS)]
-    states = block.final.rows[f.POLICY_STATE]
-    block.final = FinalRows({name: block.storage[name] for name in seen}, states.shape[1], len(states), _zeros)
-    block.arrays = {name: field.numpy() for name, field in block.storage.items()}
-
-
 def set_width(block: Rollout, fields: dict[str, torch.Tensor], width: int) -> None:
     """Gives so many mates a place, in fields [T+1, N, M, ...] and after last steps; who has a place there keeps it."""
     # Blocks grow while agents act; what is made in inference mode could never take part in learning.
     with torch.inference_mode(False):
-        for name in mate_fields(block.spec):
+        for name in (name for name, field in block.fields.items() if field.per == "mate"):
             fields[name] = _resized(fields[name], MATE_AXIS, width)
             if name in block.final.rows:
                 block.final.rows[name] = _resized(block.final.rows[name], MATE_AXIS - 1, width)
@@ -87,7 +73,3 @@ def _resized(field: torch.Tensor, axis: int, width: int) -> torch.Tensor:
     kept = min(width, field.shape[axis])
     resized.narrow(axis, 0, kept).copy_(field.narrow(axis, 0, kept))
     return resized
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype)

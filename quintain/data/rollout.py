@@ -10,15 +10,18 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from quintain.core.state import as_tensor, require_count, require_shapes, require_within
 from quintain.data import fields as f
+from quintain.data.fields import Declared, resolve_fields
 from quintain.data.final_rows import FinalRows
+from quintain.data.replay_memory import ReplayMemory
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves, require_choices
+from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -31,7 +34,13 @@ Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 Prepared: TypeAlias = Any
 """What a policy laid out to act at one step again and again; only that policy looks at it."""
 
-TORCH_DTYPES = {"float32": torch.float32, "uint8": torch.uint8, "int64": torch.int64}
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bool": torch.bool,
+}
 
 
 @dataclass(slots=True)
@@ -45,7 +54,7 @@ class Slot:
     value: torch.Tensor
     noise: torch.Tensor
     leaves: dict[str, torch.Tensor]
-    """The leaves of obs and action, `first`, and the mask and components if there are any, by field name."""
+    """The leaves of obs and action, `first`, the mask if there is one, and all declared fields, by field name."""
     arrays: dict[str, Array] = field(default_factory=dict)
     """The same memory and that of all other fields as numpy arrays; none off the CPU."""
     prepared: Prepared = None
@@ -60,44 +69,59 @@ class Slot:
 class Rollout:
     """Holds N lanes of T steps and where they came from."""
 
+    is_whole: ClassVar[bool] = False
+    """Whether every trajectory in it ends in it, as those of agents do; episodes of lanes go on in the next block."""
+
     def __init__(
         self,
         spec: BehaviorSpec,
+        fields: Declared | None = None,
         *,
         num_lanes: int,
         num_steps: int,
-        noise_size: int,
-        state_size: int = 0,
-        group_size: int = 1,
-        num_components: int = 0,
-        num_values: int = 1,
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
-        """Makes the block; memory of the caller's own (`allocate`) has a fixed size, and room for every last row.
+        """Makes the block with the fields of its spec, the standard ones and the declared ones.
 
-        With several values of each step (`num_values`), fields of values and returns have one more dimension.
+        Memory of the caller's own (`allocate`) has a fixed size, and room for every last row.
         """
         self.spec = spec
+        self.fields = resolve_fields(spec, fields)
         self.num_lanes = num_lanes
         self.num_steps = num_steps
-        self.group_size = group_size
-        self.num_values = num_values
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
         new = allocate or partial(_zeros, self.device)
-        self.storage = _allocate(spec, num_lanes, num_steps, noise_size, num_values, new)
-        if num_components:
-            self.storage[f.COMPONENTS] = new((num_steps + 1, num_lanes, num_components), torch.float32)
+        self.storage: dict[str, torch.Tensor] = {}
+        for name, each in self.fields.items():
+            if each.per != "lane":
+                # Fields of mates begin without room for any.
+                leading = (num_steps + 1, num_lanes, *([0] if each.per == "mate" else []))
+                self.storage[name] = new((*leading, *each.shape), TORCH_DTYPES[each.dtype])
+        standard = {*self.obs_names, *leaves(spec.action, f.ACTION), f.ACTION_MASK, *f.STANDARD}
+        self.declared_names = tuple(name for name in self.storage if name not in standard)
+        """Fields beyond those that every block has."""
+        (state_size,) = self.fields[f.POLICY_STATE].shape
         self.policy_state = new((num_lanes, state_size), torch.float32)
-        obs = {name: self.storage[name] for name in self.obs_names}
+        of_mates = [f.MATES, *f.names_of(f.MATE_OBS, self.storage)] if f.MATES in self.storage else []
         most = num_lanes * num_steps
-        self.final = FinalRows(obs, state_size, most if allocate else max(num_lanes, most // 8), new)
+        self.final = FinalRows(
+            {name: self.storage[name] for name in (*self.obs_names, *of_mates)},
+            state_size,
+            most if allocate else max(num_lanes, most // 8),
+            new,
+        )
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
         )
+
+    @property
+    def has_many_values(self) -> bool:
+        """Whether there is a value for each of several reward signals."""
+        return bool(self.fields[f.VALUE].shape)
 
     @cached_property
     def slots(self) -> list[Slot]:
@@ -107,7 +131,7 @@ class Rollout:
     def _slot(self, t: int) -> Slot:
         step = {name: tensor[t] for name, tensor in self.storage.items()}
         seen = [*self.obs_names, *leaves(self.spec.action, f.ACTION), f.FIRST]
-        seen += [name for name in (f.ACTION_MASK, f.COMPONENTS) if name in step]
+        seen += [*([f.ACTION_MASK] if f.ACTION_MASK in step else []), *self.declared_names]
         return Slot(
             obs=build(self.spec.obs, step, f.OBS),
             action=build(self.spec.action, step, f.ACTION),
@@ -166,11 +190,15 @@ class Rollout:
         self.sequence = sequence
         self.final.clear()
         written = (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN)
-        cleared = dict.fromkeys(written, 0)
+        cleared = dict.fromkeys((*written, *self.declared_names), 0)
         fields: Mapping[str, Values] = self.arrays or self.storage
         # Both faces of a field take a whole assignment; for a block of few steps numpy's costs a tenth.
         for name, value in {**cleared, f.FINAL_INDEX: -1, f.VALID: True, f.POLICY_VERSION: version}.items():
             fields[name][...] = value
+
+    def count_episodes(self) -> int:
+        """Returns how many episodes ended in it."""
+        return int(np.count_nonzero(self.array(f.DONE)[:-1]))
 
     def td(self) -> TensorDict:
         """Returns the rollout as a TensorDict of batch [N, T+1] that shares this memory."""
@@ -209,19 +237,48 @@ def require_found(spec: BehaviorSpec, state: State) -> None:
     require_within(f.FINAL_INDEX, fields[f.FINAL_INDEX], -1, max(len(final["policy_state"]) - 1, 0))
 
 
-class Batch:
-    """What one update consumes: rollouts, and which of their steps count."""
+class WritesTransitions(Protocol):
+    """Makes transitions from the steps of a block, and keeps them in a replay memory."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    @property
+    def memory(self) -> ReplayMemory: ...
+
+    def write(self, rollout: Rollout, reward: Array, gamma: float) -> None: ...
+
+
+class Batch:
+    """What one update consumes: a block, which of its steps count, and the replay of off-policy algorithms."""
+
+    def __init__(self, rollout: Rollout, writer: WritesTransitions | None = None) -> None:
         self.rollout = rollout
+        self.writer = writer
         valid = rollout.array(f.VALID)[:-1]
         self.valid_rows = torch.from_numpy(np.flatnonzero(valid)).to(rollout.device)
         """Which of the first T steps count, flat and in time-major order."""
         self.num_valid = len(self.valid_rows)
-        self.num_episodes = int(np.count_nonzero(rollout.array(f.DONE)[:-1]))
+        self.num_episodes = rollout.count_episodes()
 
     def __iter__(self) -> Iterator[Rollout]:
         yield self.rollout
+
+    @property
+    def memory(self) -> ReplayMemory:
+        """Everything that replay keeps."""
+        return self._writer.memory
+
+    def remember(self, reward: Array, gamma: float) -> None:
+        """Puts the steps of the block into the replay memory, with their rewards [T, N]."""
+        self._writer.write(self.rollout, reward, gamma)
+
+    @property
+    def _writer(self) -> WritesTransitions:
+        if self.writer is None:
+            raise SettingsError(
+                "the algorithm learns from replay, and this batch has none; set rollout.type to replay, or to "
+                "trajectory_replay for agents",
+                code="E0224",
+            )
+        return self.writer
 
     def valid_obs(self) -> dict[str, Array]:
         """Returns the observations that count, by field name, in time-major order."""
@@ -242,31 +299,3 @@ def values_shape(num_values: int) -> tuple[int, ...]:
 
 def _zeros(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _allocate(
-    spec: BehaviorSpec, num_lanes: int, num_steps: int, noise_size: int, num_values: int, new: Allocator
-) -> dict[str, torch.Tensor]:
-    def field(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return new((num_steps + 1, num_lanes, *shape), dtype)
-
-    structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
-    values = values_shape(num_values)
-    return {
-        **{name: field(*leaf.shape, dtype=TORCH_DTYPES[leaf.dtype]) for name, leaf in structured.items()},
-        **({f.ACTION_MASK: field(spec.mask_size, dtype=torch.bool)} if spec.mask_size else {}),
-        f.LOG_PROB: field(),
-        f.VALUE: field(*values),
-        f.REWARD: field(),
-        f.TERMINATED: field(dtype=torch.bool),
-        f.TRUNCATED: field(dtype=torch.bool),
-        f.DONE: field(dtype=torch.bool),
-        f.FIRST: field(dtype=torch.bool),
-        f.VALID: field(dtype=torch.bool),
-        f.FINAL_INDEX: field(dtype=torch.int32),
-        f.FINAL_VALUE: field(*values),
-        f.NOISE: field(noise_size),
-        f.POLICY_VERSION: field(dtype=torch.int64),
-        f.ADVANTAGE: field(),
-        f.RETURN: field(*values),
-    }

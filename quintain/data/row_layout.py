@@ -1,4 +1,4 @@
-"""Where the fields of one transition stand in a row of each dtype, so that a row is written and read in one piece."""
+"""Where the fields of a transition or a sequence stand in a row of each dtype, so that a row is copied in one piece."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from quintain.data import fields as f
+from quintain.data.fields import Field
 from quintain.data.spec import BehaviorSpec, leaves, require_choices
 
 if TYPE_CHECKING:
@@ -29,24 +30,47 @@ class Column:
 
 
 class RowLayout:
-    """Lays out what replay keeps of a transition: what was seen, what was done, and what came of it."""
+    """Lays out what replay keeps: a transition [...], or a sequence of steps [horizon, ...] for a recurrent policy.
 
-    def __init__(self, spec: BehaviorSpec) -> None:
+    A transition has what was seen and done, what it led to (`next_obs`), its reward and its discount. A sequence has
+    the observation after its last step behind the others [horizon + 1, ...], which steps there are (`valid`), and the
+    hidden state before the first.
+    """
+
+    def __init__(
+        self, spec: BehaviorSpec, extra: Mapping[str, Field] | None = None, *, horizon: int = 0, state_size: int = 0
+    ) -> None:
+        """Lays out transitions, or with a `horizon` sequences of at most so many steps; `extra` are declared fields."""
+        self.horizon = horizon
         obs, action = leaves(spec.obs, f.OBS), leaves(spec.action, f.ACTION)
-        seen = {name: (leaf.dtype, leaf.shape) for name, leaf in obs.items()}
+        seen = {name: Field(leaf.shape, leaf.dtype) for name, leaf in obs.items()}
         if spec.mask_size:
-            seen[f.ACTION_MASK] = ("bool", (spec.mask_size,))
-        self.before = (*seen, *action)
-        """Fields that are known when a transition begins."""
-        self.after = tuple(f"{f.NEXT}{name}" for name in seen)
-        """Fields of what it led to."""
-        self.kinds = {**obs, **action, **{f"{f.NEXT}{name}": leaf for name, leaf in obs.items()}}
-        """What each field with choices may be."""
-        done = {name: (leaf.dtype, leaf.shape) for name, leaf in action.items()}
-        led_to = {f"{f.NEXT}{name}": kind for name, kind in seen.items()}
-        worth: dict[str, tuple[str, tuple[int, ...]]] = {f.REWARD: ("float32", ()), f.DISCOUNT: ("float32", ())}
+            seen[f.ACTION_MASK] = Field((spec.mask_size,), "bool")
+        done = {name: Field(leaf.shape, leaf.dtype) for name, leaf in action.items()}
+        led_to = {} if horizon else {f"{f.NEXT}{name}": field for name, field in seen.items()}
+        worth = {f.REWARD: Field(), f.DISCOUNT: Field()}
+        self.seen = tuple(seen)
+        """Fields of an observation."""
+        self.done = (*done, *(extra or {}))
+        """Fields of what was done at it, and declared ones."""
+        self.after = tuple(led_to)
+        """Fields of what a transition led to."""
+        self.kinds = {**obs, **action}
+        """The leaves that fields with discrete values are of."""
         self.widths: dict[str, int] = {}
-        self.columns = {name: self._place(*kind) for name, kind in {**seen, **done, **led_to, **worth}.items()}
+        if horizon:
+            steps = {**done, **worth, f.VALID: Field((), "bool")}
+            self.columns = {
+                **{name: self._place(field.dtype, (horizon + 1, *field.shape)) for name, field in seen.items()},
+                **{name: self._place(field.dtype, (horizon, *field.shape)) for name, field in steps.items()},
+                f.POLICY_STATE: self._place("float32", (state_size,)),
+            }
+        else:
+            self.kinds |= {f"{f.NEXT}{name}": leaf for name, leaf in obs.items()}
+            transition = {**seen, **done, **led_to, **worth}
+            self.columns = {name: self._place(field.dtype, field.shape) for name, field in transition.items()}
+        for name, field in (extra or {}).items():
+            self.columns[name] = self._place(field.dtype, (horizon, *field.shape) if horizon else field.shape)
         self.row_bytes = sum(width * np.dtype(dtype).itemsize for dtype, width in self.widths.items())
 
     def _place(self, dtype: str, shape: tuple[int, ...]) -> Column:
@@ -66,6 +90,12 @@ class RowLayout:
             named[name] = packed[..., column.places].reshape(*packed.shape[:-1], *column.shape)
             assert np.shares_memory(named[name], packed) or not named[name].size
         return named
+
+    def lengths(self, rows: Rows, places: Array) -> Array:
+        """Returns how many steps the sequences at these places have."""
+        valid = self.columns[f.VALID]
+        lengths: Array = rows[valid.dtype][places, valid.places].sum(axis=1)
+        return lengths
 
     def require_choices(self, where: str, rows: Rows) -> None:
         """Refuses packed rows of a saved state with choices that there are not."""

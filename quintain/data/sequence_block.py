@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from quintain.core.state import as_tensor, require_count
+from quintain.core.state import as_tensor, require_count, require_shapes
 from quintain.data import fields as f
-from quintain.data.mates import add_mates, copy_mates, set_width
+from quintain.data.fields import Declared, Field
+from quintain.data.mates import copy_mates, set_width
 from quintain.data.rollout import Rollout, require_found
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import ADDED_REWARDS, Closed
@@ -25,29 +26,12 @@ class SequenceBlock(Rollout):
     Trajectories are gathered in memory that grows. What learners read is made by `seal`, with one lane for each.
     """
 
-    def __init__(
-        self,
-        spec: BehaviorSpec,
-        horizon: int,
-        num_columns: int,
-        state_size: int,
-        *,
-        has_mates: bool = False,
-        num_components: int = 0,
-        num_values: int = 1,
-    ) -> None:
-        """Makes room for so many trajectories; `has_mates` keeps what other members of a group saw and did too."""
-        super().__init__(
-            spec,
-            num_lanes=num_columns,
-            num_steps=horizon,
-            noise_size=0,
-            state_size=state_size,
-            num_components=num_components,
-            num_values=num_values,
-        )
-        if has_mates:
-            add_mates(self)
+    is_whole: ClassVar[bool] = True
+
+    def __init__(self, spec: BehaviorSpec, horizon: int, num_columns: int, fields: Declared | None = None) -> None:
+        """Makes room for so many trajectories."""
+        # The noise that agents acted with is not kept.
+        super().__init__(spec, {**(fields or {}), f.NOISE: Field((0,))}, num_lanes=num_columns, num_steps=horizon)
         self.memory = dict(self.storage)
         self.states = self.policy_state
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
@@ -63,6 +47,9 @@ class SequenceBlock(Rollout):
     def capacity(self) -> int:
         """Trajectories that there is room for."""
         return len(self.states)
+
+    def count_episodes(self) -> int:
+        return self.num_episodes
 
     def begin(self, sequence: int, version: int) -> None:
         self.sequence = sequence
@@ -94,6 +81,8 @@ class SequenceBlock(Rollout):
         for name in ADDED_REWARDS:
             if name in steps:
                 self.faces[f.REWARD][:-1, columns] += steps[name][closed.slots].T * present
+        for name in self.faces.keys() - steps.keys():
+            self.faces[name][:, columns] = 0
         self.states[columns] = torch.from_numpy(closed.begin_state)
         self.num_columns = columns.stop
         self.num_held += int(closed.lengths.sum())
@@ -104,16 +93,13 @@ class SequenceBlock(Rollout):
         """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
         faces, last = self.faces, closed.lengths - 1
         numbers = np.arange(columns.start, columns.stop)
-        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED, f.FINAL_VALUE, f.ADVANTAGE, f.RETURN, f.BASELINE):
-            if name in faces:
-                faces[name][:, columns] = 0
         faces[f.FINAL_INDEX][:-1, columns] = -1
         faces[f.VALID][:-1, columns] = present
         faces[f.FIRST][0, columns] = closed.begins
         faces[f.DONE][last, numbers] = True
         faces[f.TERMINATED][last, numbers] = closed.terminated
         faces[f.TRUNCATED][last, numbers] = closed.truncated
-        ends = closed.kept_ends(self.num_values)
+        ends = closed.kept_ends(of_all=self.has_many_values)
         if len(ends):
             assert closed.last_state is not None
             seen = closed.followed_by(ends, self.final.rows)
@@ -163,6 +149,7 @@ class SequenceBlock(Rollout):
         self._make_room(num_columns)
         if f.MATES in self.memory:
             self._set_width(state["fields"][f.MATES].shape[2])
+        require_shapes("fields", state["fields"], {name: x[:, :num_columns] for name, x in self.memory.items()})
         for name, field in self.memory.items():
             field[:, :num_columns] = as_tensor(state["fields"][name])
         self.states[:num_columns] = as_tensor(state["policy_state"])

@@ -8,19 +8,19 @@ and what was seen next is kept for the critic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from quintain.core.state import require_count
 from quintain.data import fields as f
-from quintain.data.mates import add_mates, copy_mates, padded, set_width
-from quintain.data.rollout import Batch, Rollout
+from quintain.data.fields import Declared, Field
+from quintain.data.mates import copy_mates, padded, set_width
+from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
 
 if TYPE_CHECKING:
-    from quintain.data.sequence_block import SequenceBlock
     from quintain.typing import Array, State, Values
 
 GROUP_REWARD = "group_reward"
@@ -64,12 +64,12 @@ class Closed(NamedTuple):
         ends = self.terminated
         return ~ends if self.next_mates is None else ~ends | self.next_mates[f.MATES].any(axis=1)
 
-    def kept_ends(self, num_values: int) -> Array:
+    def kept_ends(self, *, of_all: bool) -> Array:
         """Returns of which trajectories to keep what was seen next: those that go on, or all with several streams.
 
         Some reward streams do not end where an episode does.
         """
-        return np.flatnonzero(self.goes_on) if num_values == 1 else np.arange(len(self.lengths))
+        return np.arange(len(self.lengths)) if of_all else np.flatnonzero(self.goes_on)
 
     def num_places(self, steps: Mapping[str, Array]) -> int:
         """Returns for how many mates there must be room to keep these trajectories."""
@@ -101,26 +101,12 @@ class TrajectoryBlock(Rollout):
     learners read (`storage`, `arrays`) is up to date after `seal`.
     """
 
-    def __init__(
-        self,
-        spec: BehaviorSpec,
-        num_rows: int,
-        *,
-        has_mates: bool = False,
-        num_components: int = 0,
-        num_values: int = 1,
-    ) -> None:
-        """Makes room for so many steps; `has_mates` keeps what other members of an agent's group saw and did too."""
-        super().__init__(
-            spec,
-            num_lanes=1,
-            num_steps=num_rows,
-            noise_size=0,
-            num_components=num_components,
-            num_values=num_values,
-        )
-        if has_mates:
-            add_mates(self)
+    is_whole: ClassVar[bool] = True
+
+    def __init__(self, spec: BehaviorSpec, num_rows: int, fields: Declared | None = None) -> None:
+        """Makes room for so many steps."""
+        # The noise that agents acted with is not kept.
+        super().__init__(spec, {**(fields or {}), f.NOISE: Field((0,))}, num_lanes=1, num_steps=num_rows)
         self.memory, self.faces = self.storage, self.arrays
         self.num_episodes = 0
         self.num_steps = 0
@@ -137,6 +123,10 @@ class TrajectoryBlock(Rollout):
     def num_held(self) -> int:
         """Steps that it holds."""
         return self.num_steps
+
+    def count_episodes(self) -> int:
+        # The end of a horizon is none of an episode.
+        return self.num_episodes
 
     def begin(self, sequence: int, version: int) -> None:
         self.sequence = sequence
@@ -167,6 +157,9 @@ class TrajectoryBlock(Rollout):
         for name in ADDED_REWARDS:
             if name in steps:
                 self.faces[f.REWARD][start:end, 0] += steps[name].reshape(-1)[places]
+        # What an earlier use of this memory left behind must not be in a checkpoint.
+        for name in self.faces.keys() - steps.keys():
+            self.faces[name][start:end] = 0
         self._mark(closed, slice(start, end), start + np.cumsum(closed.lengths) - 1)
         self.num_episodes += int(np.count_nonzero(closed.terminated | closed.truncated))
 
@@ -174,20 +167,14 @@ class TrajectoryBlock(Rollout):
         """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
         faces = self.faces
         faces[f.VALID][rows] = True
-        for name in (f.FIRST, f.DONE, f.TERMINATED, f.TRUNCATED):
-            faces[name][rows] = False
         faces[f.FINAL_INDEX][rows] = -1
-        # What an earlier use of this memory left behind must not be in a checkpoint.
-        for name in (f.FINAL_VALUE, f.ADVANTAGE, f.RETURN, f.BASELINE):
-            if name in faces:
-                faces[name][rows] = 0.0
         faces[f.FIRST][last - closed.lengths + 1, 0] = closed.begins
         # A horizon is no end of an episode, but what follows it is another row: both are bootstrapped from what was
         # seen next, and neither passes an advantage on.
         faces[f.DONE][last] = True
         faces[f.TERMINATED][last, 0] = closed.terminated
         faces[f.TRUNCATED][last, 0] = closed.truncated
-        ends = closed.kept_ends(self.num_values)
+        ends = closed.kept_ends(of_all=self.has_many_values)
         if len(ends):
             seen = closed.followed_by(ends, self.final.rows)
             kept = self.final.add(seen, self.policy_state.expand(len(ends), -1))
@@ -230,11 +217,3 @@ class TrajectoryBlock(Rollout):
         self.seal()
         super().load_state_dict(state)
         self.num_episodes = require_count("num_episodes", state["num_episodes"])
-
-
-class TrajectoryBatch(Batch):
-    """What one update consumes; ends of horizons are no ends of episodes."""
-
-    def __init__(self, block: TrajectoryBlock | SequenceBlock) -> None:
-        super().__init__(block)
-        self.num_episodes = block.num_episodes

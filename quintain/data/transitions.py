@@ -1,8 +1,8 @@
-"""From blocks of steps to transitions over one or several rewards, which replay keeps.
+"""From blocks of steps to what replay keeps: transitions over one or several rewards, or whole sequences.
 
 A transition over n steps begins at obs, earns r_0 + gamma r_1 + ... and leads to the observation after its last reward.
 It is cut short where its episode ends: after a true end nothing follows, after a time-out the episode's own last
-observation does. No transition reaches into another episode.
+observation does. Neither a transition nor a sequence reaches into another episode.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class TransitionWriter(KeepsState):
-    """Keeps the transitions that each lane has begun and writes those that are complete into the replay memory.
+    """Writes the steps of any block into the replay memory, as rows of its layout.
 
-    Step s of a lane stands in slot s mod n of the window; `num_open` of a lane's newest steps are not complete yet.
+    Transitions of lanes may be complete only in a later block, so it keeps those that each lane has begun: step s of a
+    lane stands in slot s mod n of the window, and `num_open` of a lane's newest steps are not complete yet.
     """
 
     not_state: ClassVar[frozenset[str]] = frozenset({"memory", "layout", "fields", "num_return_steps"})
@@ -31,7 +32,7 @@ class TransitionWriter(KeepsState):
     saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
     saved_shapes: ClassVar[frozenset[str]] = frozenset({"window", "num_open"})
 
-    def __init__(self, memory: ReplayMemory, num_lanes: int, num_return_steps: int) -> None:
+    def __init__(self, memory: ReplayMemory, num_lanes: int, num_return_steps: int = 1) -> None:
         self.memory = memory
         self.layout = memory.layout
         self.num_return_steps = num_return_steps
@@ -47,8 +48,77 @@ class TransitionWriter(KeepsState):
 
     def write(self, rollout: Rollout, reward: Array, gamma: float) -> None:
         """Adds the steps of a filled block, given the reward of each [T, N]."""
-        for t in range(rollout.num_steps):
-            self._step(rollout, t, reward[t], np.float32(gamma))
+        if self.layout.horizon:
+            self._write_sequences(rollout, reward, np.float32(gamma))
+        elif rollout.is_whole:
+            self._write_rows(rollout, reward, np.float32(gamma))
+        else:
+            for t in range(rollout.num_steps):
+                self._step(rollout, t, reward[t], np.float32(gamma))
+
+    def _write_rows(self, rollout: Rollout, reward: Array, gamma: np.float32) -> None:
+        """Writes one transition for each step of trajectories that lie one after another in one lane."""
+        assert self.num_return_steps == 1, "trajectories of agents have transitions over one reward"
+        rows = self.layout.allocate(rollout.num_steps)
+        columns = self.layout.views(rows)
+        ends, places = rollout.array(f.DONE)[:-1, 0], rollout.array(f.FINAL_INDEX)[:-1, 0]
+        goes_on = places >= 0
+        for name in (*self.layout.seen, *self.layout.done):
+            columns[name][...] = rollout.array(name)[:-1, 0]
+        for name in self.layout.seen:
+            following, seen = columns[f"{f.NEXT}{name}"], rollout.array(name)[:, 0]
+            following[...] = seen[1:]
+            if name == f.ACTION_MASK:
+                # Which actions would have been allowed there is unknown.
+                following[ends] = True
+            else:
+                # After a true end nothing counts; what stands there only has to be finite.
+                following[ends] = seen[:-1][ends]
+                following[goes_on] = rollout.final.array(name)[places[goes_on]]
+        columns[f.REWARD][...] = reward[:, 0]
+        columns[f.DISCOUNT][...] = gamma * ~rollout.array(f.TERMINATED)[:-1, 0]
+        self.memory.add(rows)
+
+    def _write_sequences(self, rollout: Rollout, reward: Array, gamma: np.float32) -> None:
+        """Writes one row for each run of steps of one episode in one lane, lane by lane."""
+        horizon = self.layout.horizon
+        assert rollout.num_steps <= horizon, "a sequence is at most as long as its row has room for"
+        valid, done, first = (rollout.array(name)[:-1] for name in (f.VALID, f.DONE, f.FIRST))
+        begins = valid.copy()
+        begins[1:] &= ~valid[:-1] | done[:-1] | first[1:]
+        lanes, starts = np.nonzero(begins.T)
+        number = np.cumsum(begins.T.ravel()) - 1
+        lengths = np.bincount(number[valid.T.ravel()], minlength=len(lanes))
+        rows = self.layout.allocate(len(lanes))
+        columns = self.layout.views(rows)
+        present = np.arange(horizon) < lengths[:, None]
+        # Where the steps of all sequences stand, one after another.
+        at = np.nonzero(present)[1] + np.repeat(starts, lengths), np.repeat(lanes, lengths)
+        if f.ACTION_MASK in columns:
+            # Which actions would be allowed after an end is unknown.
+            columns[f.ACTION_MASK][...] = True
+        for name in (*self.layout.seen, *self.layout.done):
+            columns[name][:, :horizon][present] = rollout.array(name)[at]
+        columns[f.VALID][...] = present
+        columns[f.REWARD][present] = reward[at]
+        columns[f.DISCOUNT][present] = gamma * ~rollout.array(f.TERMINATED)[at]
+        # An episode begins with an empty hidden state, whatever the one before left there.
+        continues = (starts == 0) & ~first[0, lanes]
+        columns[f.POLICY_STATE][continues] = rollout.policy_state.cpu().numpy()[lanes[continues]]
+        self._write_last(columns, rollout, lanes, starts, lengths)
+        self.memory.add(rows)
+
+    def _write_last(
+        self, columns: dict[str, Array], rollout: Rollout, lanes: Array, starts: Array, lengths: Array
+    ) -> None:
+        """Writes what was seen after last steps: zeros after a true end that nothing is known of, where none counts."""
+        last = starts + lengths - 1
+        places = rollout.array(f.FINAL_INDEX)[last, lanes]
+        kept, open_ends = places >= 0, ~rollout.array(f.DONE)[last, lanes]
+        for name in self.layout.seen:
+            columns[name][open_ends, lengths[open_ends]] = rollout.array(name)[last[open_ends] + 1, lanes[open_ends]]
+            if name != f.ACTION_MASK:
+                columns[name][kept, lengths[kept]] = rollout.final.array(name)[places[kept]]
 
     def _step(self, rollout: Rollout, t: int, reward: Array, gamma: np.float32) -> None:
         valid = rollout.array(f.VALID)[t]
@@ -73,7 +143,7 @@ class TransitionWriter(KeepsState):
     def _begin(self, rollout: Rollout, t: int) -> None:
         """Writes a new transition in every lane, and what it leads to unless its episode ends."""
         slot = self.num_steps % self.num_return_steps
-        for name in self.layout.before:
+        for name in (*self.layout.seen, *self.layout.done):
             self.fields[name][slot] = rollout.array(name)[t]
         for name in self.layout.after:
             self.fields[name][slot] = rollout.array(name.removeprefix(f.NEXT))[t + 1]
@@ -87,7 +157,7 @@ class TransitionWriter(KeepsState):
         for name in rollout.obs_names:
             self.fields[f"{f.NEXT}{name}"][slot, lanes] = rollout.final.array(name)[places]
         if f"{f.NEXT}{f.ACTION_MASK}" in self.fields:
-            # The mask that stands there is the next episode's; what could have been chosen here nobody said.
+            # The mask that stands there is the next episode's; which actions were allowed here is unknown.
             self.fields[f"{f.NEXT}{f.ACTION_MASK}"][slot, lanes] = True
         self.fields[f.DISCOUNT][:, done & rollout.array(f.TERMINATED)[t]] = 0.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quintain.data.fields import Field
 from quintain.data.rollout import Allocator, Rollout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.hosts.hosting import Hosting
@@ -36,6 +37,10 @@ class ActingPlan(Protocol):
     @property
     def has_agents(self) -> bool:
         """Whether agents come and go, so that blocks grow and are sent to another process whole."""
+
+    @property
+    def fields(self) -> Mapping[str, Mapping[str, Field]]:
+        """The fields of each behaviour's blocks, as all parts of the run declared them."""
 
     @property
     def pass_environment(self) -> Sequence[str]:

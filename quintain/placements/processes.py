@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quintain.data.fields import fields_to_json
 from quintain.errors import QuintainError, SettingsError
 from quintain.placements.ahead import AheadSource
 from quintain.placements.commands import FILL, Answer, Command, Lend
@@ -44,7 +45,9 @@ class ProcessesPlacement:
         size = measure(self.plan, self.env, policies)
         descriptor = unnamed_memory.allocate(size)
         alignment = {name: alignment_of(policy) for name, policy in policies.items()}
-        self.conversation.say({"starts_fresh": starts_fresh, "size": size, "alignment": alignment}, [descriptor])
+        fields = {name: fields_to_json(each) for name, each in self.plan.fields.items()}
+        words = {"starts_fresh": starts_fresh, "size": size, "alignment": alignment, "fields": fields}
+        self.conversation.say(words, [descriptor])
         shared = lay_out(mmap.mmap(descriptor, 0), self.plan, self.env, policies)
         os.close(descriptor)
         self.conversation.hear_at_start()

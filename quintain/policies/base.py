@@ -14,8 +14,9 @@ from quintain.core.process_group import World
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.env_values import env_shape, from_env, to_env
+from quintain.data.fields import Declared, Field
 from quintain.data.masks import mask_rows
-from quintain.data.rollout import Rollout, Slot
+from quintain.data.rollout import Rollout, Slot, values_shape
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.heads import NoiseSpec
@@ -74,6 +75,18 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns sample_log_prob, entropy and value of a batch's actions, with gradients."""
+
+    def declare_fields(self) -> Declared:
+        """Declares what acting reads and writes beside obs and action; a subclass adds its own to these.
+
+        `act` finds what it declared in `slot.leaves`, by name.
+        """
+        fields = {
+            f.VALUE: Field(values_shape(self.num_values)),
+            f.NOISE: Field((self.noise.size,)),
+            f.POLICY_STATE: Field((self.state_size,), "float32", "lane"),
+        }
+        return {**fields, f.COMPONENTS: Field((self.num_components,))} if self.num_components else fields
 
     def keep_components(self) -> None:
         """Writes log-probabilities of all components of an action from now on, wherever there is room for them."""
@@ -217,14 +230,7 @@ class Policy(nn.Module, ABC):
     def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
         """Makes a block of one step that holds these observations, its noise, and the memory to act with."""
         num_rows = len(next(iter(obs.values())))
-        rollout = Rollout(
-            self.spec,
-            num_lanes=num_rows,
-            num_steps=1,
-            noise_size=self.noise.size,
-            num_values=self.num_values,
-            device=self.device,
-        )
+        rollout = Rollout(self.spec, self.declare_fields(), num_lanes=num_rows, num_steps=1, device=self.device)
         for name, value in obs.items():
             rollout.write(name, 0, value.astype(leaves(self.spec.obs, f.OBS)[name].dtype))
         if self.spec.mask_size:

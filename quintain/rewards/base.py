@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from quintain.core.state import KeepsState
+from quintain.data.fields import Declared
 from quintain.data.rollout import Rollout
 from quintain.rewards.settings import RewardSignalSettings
 
@@ -29,6 +30,10 @@ class RewardSignal(KeepsState, ABC):
     @property
     def strength(self) -> float:
         return self.settings.strength
+
+    def declare_fields(self) -> Declared:
+        """Declares fields of its own by name: `{"novelty": Field()}`, or as another one, `like("value")`."""
+        return {}
 
     @abstractmethod
     def evaluate(self, rollout: Rollout) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from quintain.core.state import KeepsState, require_within
 from quintain.data import fields as f
-from quintain.data.rollout import values_shape
+from quintain.data.fields import Declared, resolve_fields
 from quintain.data.spec import BehaviorSpec, leaves, require_choices
 from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, flat_steps
 from quintain.envs.agents.boundary import Reports
@@ -45,6 +45,10 @@ _OF_SLOTS = (
     "length", "is_acting", "is_spoiled", "begins", "episode_return", "episode_length", "episode_number", "state",
     "begin_state",
 )  # fmt: skip
+_WRITTEN_LATER = frozenset(
+    {f.TERMINATED, f.TRUNCATED, f.DONE, f.FIRST, f.VALID, f.FINAL_INDEX, f.FINAL_VALUE, f.NOISE, f.ADVANTAGE, f.RETURN}
+)
+"""Fields of a block that are written when a trajectory is closed or learned from; noise is not kept."""
 _OUTCOMES = (f.REWARD, GROUP_REWARD, MATES_REWARD)
 _NO = np.zeros(0, np.bool_)
 _NONE = np.zeros(0, np.int64)
@@ -62,22 +66,20 @@ class AgentAssembler(KeepsState):
         self,
         spec: BehaviorSpec,
         horizon: int,
-        state_size: int = 0,
-        *,
-        follows_groups: bool = False,
-        num_components: int = 0,
-        num_values: int = 1,
+        fields: Declared | None = None,
     ) -> None:
-        """Makes a place for agents; `follows_groups` also keeps what an agent's mates saw, did and got."""
+        """Makes a place for agents; `fields` are those that the policy declared, and what to keep of mates."""
+        kept = {name: each for name, each in resolve_fields(spec, fields).items() if name not in _WRITTEN_LATER}
+        state_shape = kept.pop(f.POLICY_STATE).shape
         self.horizon = horizon
         self.kinds = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
         self.slots = AgentSlots()
-        self.mates = GroupMates(spec) if follows_groups else None
-        self.steps: dict[str, Array] = _no_steps(spec, horizon)
+        self.mates = GroupMates(spec) if f.MATES in kept else None
+        self.steps: dict[str, Array] = {
+            name: np.zeros((0, horizon, *each.shape), each.dtype) for name, each in kept.items() if each.per == "step"
+        }
         """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
-        self.steps[f.VALUE] = np.zeros((0, horizon, *values_shape(num_values)), np.float32)
-        if num_components:
-            self.steps[f.COMPONENTS] = np.zeros((0, horizon, num_components), np.float32)
+        self.steps[GROUP_REWARD] = np.zeros((0, horizon), np.float32)
         if self.mates is not None:
             self.steps |= self.mates.no_steps(horizon)
         self.length: Array = np.zeros(0, np.int64)
@@ -99,9 +101,9 @@ class AgentAssembler(KeepsState):
         self.episode_number: Array = np.zeros(0, np.int64)
         """Which of all episodes of the behaviour the slot's is, by when they began."""
         self.num_begun = 0
-        self.state: Array = np.zeros((0, state_size), np.float32)
+        self.state: Array = np.zeros((0, *state_shape), np.float32)
         """The policy's memory of each agent, after its last action."""
-        self.begin_state: Array = np.zeros((0, state_size), np.float32)
+        self.begin_state: Array = np.zeros((0, *state_shape), np.float32)
         """The same before the first step of its open trajectory."""
         self.deciding: Array = np.zeros(0, np.int64)
         """Slots of the agents that want a decision now, in the order in which they asked."""
@@ -281,16 +283,6 @@ class AgentAssembler(KeepsState):
             raise ValueError(f"trajectories of {longest} steps, expected at most {self.horizon}")
         for name, leaf in self.kinds.items():
             require_choices(leaf, name, state["steps"][name])
-
-
-def _no_steps(spec: BehaviorSpec, horizon: int) -> dict[str, Array]:
-    structured = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
-    return {
-        **{name: np.zeros((0, horizon, *leaf.shape), leaf.dtype) for name, leaf in structured.items()},
-        **({f.ACTION_MASK: np.zeros((0, horizon, spec.mask_size), np.bool_)} if spec.mask_size else {}),
-        **{name: np.zeros((0, horizon), np.float32) for name in (f.LOG_PROB, f.VALUE, f.REWARD, GROUP_REWARD)},
-        f.POLICY_VERSION: np.zeros((0, horizon), np.int64),
-    }
 
 
 def _grown(array: Array, room: int) -> Array:

@@ -12,6 +12,7 @@ import torch
 from quintain.core.rng import Rng
 from quintain.core.state import KeepsState
 from quintain.data import fields as f
+from quintain.data.fields import Declared, resolve_fields
 from quintain.data.rollout import Rollout, Slot
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves, require_choices
@@ -55,12 +56,12 @@ class AgentCollector(KeepsState):
             "noise",
             "noise_from",
             "action_names",
-            "judged_names",
+            "written_names",
             "number_name",
             "choice_name",
             "seconds",
             "is_deterministic",
-            "follows_groups",
+            "fields",
         }
     )
 
@@ -72,10 +73,9 @@ class AgentCollector(KeepsState):
         horizon: int,
         rng: Rng,
         on_episodes: Callable[[Array, Array], None],
-        *,
-        follows_groups: bool = False,
+        fields: Declared | None = None,
     ) -> None:
-        """Makes a collector; `follows_groups` also keeps what an agent's mates in its group saw, did and got."""
+        """Makes a collector; of the declared `fields` it writes those of the policy and those of mates."""
         if policy.device.type != "cpu":
             raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
         self.policy = policy
@@ -85,15 +85,9 @@ class AgentCollector(KeepsState):
         self.on_numbered: Callable[[Episodes], None] = _ignore
         self.on_dropped: Callable[[Array], None] = _ignore
         """Receives the numbers of episodes that were left out because something was not finite."""
-        self.follows_groups = follows_groups
-        self.assembler = AgentAssembler(
-            policy.spec,
-            horizon,
-            policy.state_size,
-            follows_groups=follows_groups,
-            num_components=policy.num_components,
-            num_values=policy.num_values,
-        )
+        mates = {name: each for name, each in (fields or {}).items() if each.per == "mate"}
+        self.fields: Declared = {**policy.declare_fields(), **mates}
+        self.assembler = AgentAssembler(policy.spec, horizon, self.fields)
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
         }
@@ -102,7 +96,8 @@ class AgentCollector(KeepsState):
         self.is_deterministic = False
         kinds = leaves(policy.spec.action, f.ACTION)
         self.action_names = list(kinds)
-        self.judged_names = [f.LOG_PROB, f.VALUE, *([f.COMPONENTS] if policy.num_components else [])]
+        standard, declared = (resolve_fields(policy.spec, each) for each in ({}, policy.declare_fields()))
+        self.written_names = [f.LOG_PROB, f.VALUE, *(name for name in declared if name not in standard)]
         self.number_name = next((name for name, leaf in kinds.items() if isinstance(leaf, BoxSpec)), None)
         self.choice_name = next((name for name, leaf in kinds.items() if not isinstance(leaf, BoxSpec)), None)
         self.scratch: dict[int, Rollout] = {}
@@ -146,7 +141,7 @@ class AgentCollector(KeepsState):
             slot.arrays[name][:num_agents] = rows
         state = self._state(slot, num_agents)
         self.policy.act(slot, state, deterministic=self.is_deterministic)
-        acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, *self.judged_names)}
+        acted = {name: slot.arrays[name][:num_agents] for name in (*self.action_names, *self.written_names)}
         after = None if state is None else state.numpy()[:num_agents]
         self.assembler.act({**self.seen, **acted, f.POLICY_VERSION: version}, after)
         chosen = flatten(self.spec.action, self.policy.env_action(slot), f.ACTION)
@@ -171,28 +166,14 @@ class AgentCollector(KeepsState):
 
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""
-        self.assembler = AgentAssembler(
-            self.spec,
-            self.assembler.horizon,
-            self.policy.state_size,
-            follows_groups=self.follows_groups,
-            num_components=self.policy.num_components,
-            num_values=self.policy.num_values,
-        )
+        self.assembler = AgentAssembler(self.spec, self.assembler.horizon, self.fields)
 
     def _slot(self, num_agents: int) -> Slot:
         """Returns memory for at least so many agents, with the random numbers of this step."""
         num_rows = _rounded(num_agents)
         if num_rows not in self.scratch:
             with torch.inference_mode(False):
-                made = Rollout(
-                    self.spec,
-                    num_lanes=num_rows,
-                    num_steps=1,
-                    noise_size=self.policy.noise.size,
-                    num_components=self.policy.num_components,
-                    num_values=self.policy.num_values,
-                )
+                made = Rollout(self.spec, self.policy.declare_fields(), num_lanes=num_rows, num_steps=1)
             if self.spec.mask_size:
                 made.storage[f.ACTION_MASK].fill_(True)
             # Few sizes come again and again; many would be a leak.

@@ -21,7 +21,7 @@ def value_truncated(rollout: Rollout, policy: Policy) -> None:
 
     With several reward streams those of episodes that really ended too: some streams do not end there.
     """
-    values_all = rollout.num_values > 1
+    values_all = rollout.has_many_values
     if not (rollout.array(f.DONE) & (values_all | ~rollout.array(f.TERMINATED))).any():
         return
     cut = rollout.storage[f.DONE] & (values_all | ~rollout.storage[f.TERMINATED])

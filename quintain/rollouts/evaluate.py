@@ -235,10 +235,9 @@ def _scratch(env: Env, policy: Policy) -> Rollout:
     """Makes what the policy acts in, used again and again."""
     return Rollout(
         env.spec,
+        policy.declare_fields(),
         num_lanes=env.num_lanes,
         num_steps=_NOISE_BLOCK,
-        noise_size=policy.noise.size,
-        num_values=policy.num_values,
         device=policy.device,
     )
 

@@ -17,6 +17,8 @@ class RolloutSettings(PartSettings):
     """Whether experience is kept beyond the update that it was collected for."""
     report_every_env_steps: ClassVar[int] = 1
     """Steps between two rows of metrics, where the run does not say; 1 is every update."""
+    steps_per_batch: ClassVar[int] = 0
+    """Steps of trajectories that make a batch; blocks of lanes are always full."""
 
     num_steps: Count = 128
     """Steps of each lane in one rollout."""
@@ -43,6 +45,11 @@ class ReplaySettings(RolloutSettings):
 
     num_return_steps: Count = 1
     """Rewards that are added up before the critic is asked what follows (n-step returns)."""
+
+    @property
+    def sequence_steps(self) -> int:
+        """Steps of a sequence at most, where a recurrent policy learns from sequences."""
+        return self.num_steps
 
 
 class TrajectorySettings(PartSettings):
@@ -75,6 +82,7 @@ class TrajectoryReplaySettings(PartSettings):
     keeps_trajectories: ClassVar[bool] = True
     keeps_replay: ClassVar[bool] = True
     report_every_env_steps: ClassVar[int] = 1000
+    num_return_steps: ClassVar[int] = 1
 
     time_horizon: Count = 64
     """Steps of one agent after which a trajectory is cut and remembered."""
@@ -96,15 +104,15 @@ class TrajectoryReplaySettings(PartSettings):
         """Steps that are collected before an update."""
         return self.num_steps
 
+    @property
+    def sequence_steps(self) -> int:
+        """Steps of a sequence at most, where a recurrent policy learns from sequences."""
+        return self.time_horizon
+
 
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
-    Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.trajectory_store:TrajectoryBuffer"),
-    Registration(
-        "rollout",
-        "trajectory_replay",
-        TrajectoryReplaySettings,
-        "quintain.rollouts.trajectory_store:TrajectoryReplay",
-    ),
+    Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.store:RolloutBuffer"),
+    Registration("rollout", "trajectory_replay", TrajectoryReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
 )

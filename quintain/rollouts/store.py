@@ -1,13 +1,13 @@
-"""The only place where experience waits: a fixed number of blocks, so that nobody can run ahead further than allowed.
+"""The only place where experience waits: a fixed number of blocks, so that acting runs ahead only as far as allowed.
 
 There is one block more than versions by which experience may be stale. A block is free again only when the learner has
-consumed it, published, and begun the next cycle: with one block, nobody can act ahead of learning by construction.
+consumed it, published, and begun the next cycle: with one block, acting and learning take turns by construction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core.state import require_count
 from quintain.data import fields as f
@@ -31,9 +31,17 @@ class RolloutStore(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
+class StoreSettings(Protocol):
+    """The settings of a store."""
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Steps of trajectories that make a batch; 0 for lanes, whose blocks are always full."""
+
+
 @dataclass
 class _Shelf:
-    """One block and where it is in its round; a block that nobody needs is none of these."""
+    """A block and its lifecycle: free, reserved, committed, taken, spent, and free again."""
 
     block: Rollout = field(compare=False)
     number: int = 0
@@ -53,10 +61,15 @@ class _Shelf:
 
 
 class RolloutBuffer:
-    """A ring of blocks, each reserved, filled, taken and released in its turn."""
+    """A ring of blocks, each reserved, filled, taken and released in its turn.
 
-    def __init__(self, block: Rollout, *more: Rollout) -> None:
+    A block of lanes is filled by its collector and is one batch. A block of trajectories takes those that end until it
+    has enough steps; the last may make it longer.
+    """
+
+    def __init__(self, block: Rollout, *more: Rollout, settings: StoreSettings | None = None) -> None:
         self.shelves = [_Shelf(each) for each in (block, *more)]
+        self.steps_per_batch = 0 if settings is None else settings.steps_per_batch
 
     @property
     def block(self) -> Rollout:
@@ -75,6 +88,8 @@ class RolloutBuffer:
                 # A collector numbers a block when it begins it: the next number after the one it finds.
                 shelf.number, shelf.block.sequence = newest + 1, newest
                 shelf.is_lent = shelf.is_open = True
+                if shelf.block.is_whole:
+                    shelf.block.begin(shelf.number, 0)
                 return shelf.block
         return None
 
@@ -83,6 +98,32 @@ class RolloutBuffer:
         for shelf in self.shelves:
             if shelf.block is rollout:
                 shelf.is_lent = False
+
+    @property
+    def trajectories(self) -> Any:
+        """The block that trajectories go into now, or that they went into last."""
+        lent = (shelf.block for shelf in self.shelves if shelf.is_lent)
+        return next(lent, self.block)
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a collector has a block."""
+        return any(shelf.is_lent for shelf in self.shelves)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a whole batch waits to be taken."""
+        return any(shelf.is_committed and not shelf.is_taken for shelf in self.shelves)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the trajectories that were collected are enough for an update."""
+        return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
+
+    @property
+    def utilisation(self) -> float:
+        """The part of a batch of trajectories that is there."""
+        return min(1.0, float(self.trajectories.num_held / self.steps_per_batch))
 
     def commit(self, rollout: Rollout) -> None:
         for shelf in self.shelves:
@@ -105,7 +146,7 @@ class RolloutBuffer:
         return Batch(rollout)
 
     def spend(self) -> None:
-        """Says that nobody will learn from what was taken again: it can still be read, and need not be saved."""
+        """Says that what was taken is not learned from again: it can still be read, and need not be saved."""
         for shelf in self.shelves:
             shelf.is_spent = shelf.is_taken
 
@@ -139,6 +180,8 @@ class RolloutBuffer:
                 shelf.block.load_state_dict(saved["block"])
                 if shelf.is_committed and not shelf.block.array(f.VALID)[:-1].any():
                     raise ValueError("a block to learn from has no step that counts")
+            if shelf.block.is_whole and not shelf.is_needed:
+                shelf.block.begin(shelf.number, 0)
 
     @property
     def _oldest(self) -> _Shelf:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core import registry
 from quintain.core.rng import Rng
+from quintain.data.fields import Field
 from quintain.data.rollout import Allocator, Rollout
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
@@ -75,6 +76,8 @@ class ActingPlan:
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
         self.has_agents = has_agents(run_file.experiment)
+        self.fields: Mapping[str, Mapping[str, Field]] = {}
+        """The fields of blocks by behaviour; the composition root sets them when policies and algorithms are there."""
 
     @property
     def runs_ahead(self) -> bool:
@@ -150,14 +153,14 @@ class ActingPlan:
     def _make_world(self, env: AgentEnv, policies: Mapping[str, Policy]) -> AgentWorld:
         collectors = {}
         for name, policy in policies.items():
-            behavior, rng = settings_of(self.run_file, name), stream_of(self.run_file, name).child("acting")
-            rollout: Any = behavior.rollout
+            rollout: Any = settings_of(self.run_file, name).rollout
+            rng = stream_of(self.run_file, name).child("acting")
             collectors[name] = AgentCollector(
                 policy,
                 rollout.time_horizon,
                 rng.child(f"rank_{self.rank}") if self.rank else rng,
                 _ignore,
-                follows_groups=needs_mates(behavior),
+                self.fields[name],
             )
         return AgentWorld(env, collectors)
 
@@ -166,51 +169,31 @@ class ActingPlan:
     ) -> dict[str, list[Rollout]]:
         make = self._agents_block if self.has_agents else partial(self._lanes_block, env, allocate)
         return {
-            name: [make(settings_of(self.run_file, name), policy) for _ in range(1 + self._staleness_of(name))]
+            name: [make(name, policy) for _ in range(1 + max_staleness(settings_of(self.run_file, name)))]
             for name, policy in policies.items()
         }
 
-    def _staleness_of(self, name: str) -> int:
-        return max_staleness(settings_of(self.run_file, name))
-
-    def _lanes_block(self, env: Env, allocate: Allocator | None, behavior: Behavior, policy: Policy) -> Rollout:
-        settings: Any = behavior.rollout
+    def _lanes_block(self, env: Env, allocate: Allocator | None, name: str, policy: Policy) -> Rollout:
+        settings: Any = settings_of(self.run_file, name).rollout
         return Rollout(
             env.spec,
+            self.fields[name],
             num_lanes=env.num_lanes,
             num_steps=settings.num_steps,
-            noise_size=policy.noise.size,
-            state_size=policy.state_size,
-            group_size=env.group_size,
-            num_values=policy.num_values,
             device=policy.device,
             allocate=allocate,
         )
 
-    def _agents_block(self, behavior: Behavior, policy: Policy) -> Rollout:
-        rollout: Any = behavior.rollout
+    def _agents_block(self, name: str, policy: Policy) -> Rollout:
+        rollout: Any = settings_of(self.run_file, name).rollout
         # Of all ranks together a batch has as many steps as of one.
-        steps_per_batch = -(-rollout.steps_per_batch // self.num_ranks)
-        block: TrajectoryBlock | SequenceBlock
-        if policy.state_size:
-            block = SequenceBlock(
-                policy.spec,
-                rollout.time_horizon,
-                -(-steps_per_batch // rollout.time_horizon),
-                policy.state_size,
-                has_mates=needs_mates(behavior),
-                num_components=policy.num_components,
-                num_values=policy.num_values,
-            )
-        else:
-            block = TrajectoryBlock(
-                policy.spec,
-                steps_per_batch + rollout.time_horizon,
-                has_mates=needs_mates(behavior),
-                num_components=policy.num_components,
-                num_values=policy.num_values,
-            )
-        block.num_wanted = steps_per_batch
+        num_steps, horizon = -(-rollout.steps_per_batch // self.num_ranks), rollout.time_horizon
+        block: TrajectoryBlock | SequenceBlock = (
+            SequenceBlock(policy.spec, horizon, -(-num_steps // horizon), self.fields[name])
+            if policy.state_size
+            else TrajectoryBlock(policy.spec, num_steps + horizon, self.fields[name])
+        )
+        block.num_wanted = num_steps
         return block
 
     def to_json(self) -> dict[str, Any]:
@@ -274,11 +257,6 @@ def stream_of(run_file: RunFile, behavior: str) -> Rng:
 def max_staleness(behavior: Behavior) -> int:
     """Returns by how many versions experience of a behaviour is behind."""
     return int(getattr(behavior.rollout, "max_staleness", 0))
-
-
-def needs_mates(behavior: Behavior) -> bool:
-    """Says whether an algorithm learns from the teammates of an agent too."""
-    return bool(getattr(behavior.algorithm, "needs_mates", False))
 
 
 def _cannot_travel(what: str, advice: str) -> SettingsError:

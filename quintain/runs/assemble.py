@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -16,8 +16,8 @@ from quintain.core.budget import Budget
 from quintain.core.process_group import Alone, World
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
+from quintain.data.fields import gather_fields
 from quintain.data.rollout import Rollout
-from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.factory import agent_env
 from quintain.envs.base import Env
@@ -26,10 +26,10 @@ from quintain.errors import SettingsError, SpecMismatch
 from quintain.placements.local import LocalPlacement
 from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
+from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.source import LocalSource
 from quintain.rollouts.store import RolloutStore
-from quintain.rollouts.trajectory_store import replay_rows
 from quintain.runs.acting import FALLBACK, ActingPlan, env_maker, settings_of, stream_of
 from quintain.runs.kernel_notes import kernel_notes
 from quintain.runs.parts import connect_symmetry, load_part, make_events, make_policy, resolve_device
@@ -61,6 +61,8 @@ class Slots:
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
     make_algorithm: Callable[..., Algorithm] | None = None
+    trainer_class: type[Trainer] | None = None
+    """The class of the trainer that the parts are for, where it is being made already."""
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of the training environment, beside those of the settings."""
     evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
@@ -73,19 +75,21 @@ def assemble(
 ) -> Trainer:
     """Builds the trainer that the settings describe, or one rank's share of it."""
     parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
-    trainer: Trainer = _trainer_class(run_file, parts).from_parts(parts)
+    trainer: Trainer = _trainer_class(run_file, parts.learners).from_parts(parts)
     return trainer
 
 
-def _trainer_class(run_file: RunFile, parts: Parts) -> Any:
-    """Returns the class that the settings name; several behaviours are trained by the one that ships."""
-    chosen = {settings_of(run_file, name).trainer.type: name for name in parts.learners}
+def _trainer_class(run_file: RunFile, behaviors: Iterable[str]) -> type[Trainer]:
+    """Returns the class that the settings name: one loop trains all behaviours."""
+    chosen = {settings_of(run_file, name).trainer.type: settings_of(run_file, name).trainer for name in behaviors}
     if len(chosen) > 1:
         raise SettingsError(
             f"behaviours name different trainers ({', '.join(chosen)}), and one loop trains all of them; name one",
             code="E0253",
         )
-    return load_part("trainer", settings_of(run_file, next(iter(parts.learners))).trainer)
+    [settings] = chosen.values()
+    trainer_class: type[Trainer] = load_part("trainer", settings)  # type: ignore[assignment]  # trainers are classes
+    return trainer_class
 
 
 def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world: World) -> Loop:
@@ -145,6 +149,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         episodes[name].extend(returns, lengths)
         curriculum.hear(name, returns.tolist())
 
+    trainer_class = slots.trainer_class or _trainer_class(run_file, specs)
+    plan.fields = {
+        name: gather_fields(specs[name], policies[name], algorithm, *algorithm.signals.values(), trainer_class)
+        for name, (algorithm, _) in learning.items()
+    }
     starts_fresh = any(algorithm.starts_fresh for algorithm, _ in learning.values())
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
     learners = {}
@@ -152,7 +161,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         behavior, (algorithm, accelerated) = settings_of(run_file, name), learning[name]
         own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
         budget = run_file.budget if own_budget is None else Budget(own_budget, run_file.budget.updates)
-        store = _make_store(run_file, behavior, policy, blocks[name], session, writer, world)
+        store = _make_store(run_file, behavior, blocks[name], algorithm.minibatch_fields, session, writer, world)
         learners[name] = Learner(
             name,
             policy,
@@ -198,6 +207,7 @@ def _algorithm(
         connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
     else:
         _require_groups(run_file.experiment.env, algorithm, env)
+        algorithm.group_size = env.group_size
         connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
     return algorithm, accelerate(policy, algorithm)
 
@@ -215,34 +225,24 @@ def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
 def _make_store(
     run_file: RunFile,
     behavior: Behavior,
-    policy: Policy,
     blocks: Sequence[Rollout],
+    keep: Sequence[str],
     session: Session,
     writer: Writer,
     world: World,
 ) -> RolloutStore:
     settings: Any = behavior.rollout
-    store_class: Any = load_part("rollout", settings)
-    allocate = None
-    if keeps_replay(behavior):
-        # On all ranks together there are as many transitions as on one.
-        settings = settings.model_copy(update={"buffer_size": settings.buffer_size // world.size})
-        if has_agents(run_file.experiment):
-            layout, num_rows = replay_rows(policy.spec, settings, policy.state_size)
-        else:
-            layout, num_rows = RowLayout(policy.spec), settings.buffer_size
-        place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
-        if note:
-            writer.note(note)
-    store: RolloutStore
-    if has_agents(run_file.experiment):
-        store = store_class(blocks[0], settings, *blocks[1:], **({} if allocate is None else {"allocate": allocate}))
-    elif allocate is not None:
-        store = store_class(blocks[0], settings, allocate, more_blocks=blocks[1:])
-    else:
-        store = store_class(*blocks)
-    return store
+    make: Callable[..., RolloutStore] = load_part("rollout", settings)
+    if not keeps_replay(behavior):
+        return make(*blocks, settings=settings)
+    # On all ranks together there are as many transitions as on one.
+    settings = settings.model_copy(update={"buffer_size": settings.buffer_size // world.size})
+    place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+    layout, num_rows = replay_rows(blocks[0], settings, keep)
+    allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
+    if note:
+        writer.note(note)
+    return make(*blocks, settings=settings, keep=keep, allocate=allocate)
 
 
 def _event_context(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from quintain.compiled.plug import accelerate
+from quintain.data.fields import fields_from_json
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
@@ -78,6 +79,7 @@ class Collector:
         for name, policy in policies.items():
             align(policy, words["alignment"][name])
             accelerate(policy)
+        self.plan.fields = {name: fields_from_json(each) for name, each in words["fields"].items()}
         size = measure(self.plan, env, policies)
         if size != words["size"]:
             raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")

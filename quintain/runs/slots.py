@@ -53,11 +53,20 @@ class Trainer(RolloutTrainer):
         *more: Any,
         **settings: Any,
     ) -> None:
-        super().__init__(parts_from_slots(policy, env, algorithm, (buffer_size, batch_size, writer, *more), settings))
+        given = (buffer_size, batch_size, writer, *more)
+        super().__init__(parts_from_slots(policy, env, algorithm, given, settings, trainer_class=type(self)))
         self.share()
 
 
-def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any], keywords: Mapping[str, Any]) -> Parts:
+def parts_from_slots(
+    policy: Any,
+    env: Any,
+    algorithm: Any,
+    more: Sequence[Any],
+    keywords: Mapping[str, Any],
+    *,
+    trainer_class: type[RolloutTrainer] | None = None,
+) -> Parts:
     """Builds the parts of `Trainer(policy, env, algorithm, ...)`; without an algorithm the first slot is it."""
     translation = embodichain_names.translate(more, keywords)
     _require_mappings(translation.given)
@@ -89,6 +98,7 @@ def parts_from_slots(policy: Any, env: Any, algorithm: Any, more: Sequence[Any],
         evaluation_env=evaluation_env,
         policy=ready,
         make_algorithm=partial(_ready, algorithm) if isinstance(algorithm, Algorithm) else None,
+        trainer_class=trainer_class,
         env_events=translation.given.get("event_cfg", {}),
         evaluation_env_events=translation.given.get("eval_event_cfg", {}),
         writer=translation.given.get("writer"),

@@ -40,13 +40,6 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
 
 def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     """Lets agents have trajectories, and whatever has lanes have none."""
-    if getattr(behavior.algorithm, "clip_per_component", False) and not has_agents(experiment):
-        yield Problem(
-            (*path, "algorithm", "clip_per_component"),
-            f"only trajectories of agents keep the probabilities of components, and experiment.env.type is "
-            f"{experiment.env.type}; set it to false",
-            "E0226",
-        )
     keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
     if keeps != has_agents(experiment):
         needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
@@ -58,7 +51,22 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
+    yield from _can_be_mirrored(path, behavior)
     yield from _agents_can_learn(path, behavior) if keeps else _lanes_can_learn(path, behavior)
+
+
+def _can_be_mirrored(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    """Refuses symmetry where a step has fields that nothing mirrors."""
+    learns_from_mates = getattr(type(behavior.algorithm), "needs_mates", False)
+    if getattr(behavior.algorithm, "use_symmetry", False) and (
+        learns_from_mates or getattr(behavior.algorithm, "clip_per_component", False)
+    ):
+        beside = (
+            "agents of its group" if learns_from_mates else "components, whose probabilities are compared one by one"
+        )
+        yield Problem(
+            (*path, "algorithm", "use_symmetry"), f"a mirrored step has no mirrored {beside}; leave it out", "E0220"
+        )
 
 
 def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
@@ -70,11 +78,20 @@ def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
             f"(experiment.env.type agents) has; choose another algorithm",
             "E0226",
         )
-    if _remembers(behavior) and _keeps_replay(behavior):
+    if not (_remembers(behavior) and _keeps_replay(behavior)):
+        return
+    if integer(behavior.rollout, "num_steps") == 1:
         yield Problem(
-            (*path, "policy", "memory"),
-            f"{dotted((*path, 'rollout', 'type'))} {behavior.rollout.type} keeps single transitions, of which nothing "
-            f"can be remembered; only agents (experiment.env.type agents) have a replay of sequences. Leave it out",
+            (*path, "rollout", "num_steps"),
+            "1 makes sequences of one step, from which policy.memory learns nothing; set it to the steps that a "
+            "sequence is to have, such as 16",
+            "E0224",
+        )
+    if (integer(behavior.rollout, "num_return_steps") or 1) > 1:
+        yield Problem(
+            (*path, "rollout", "num_return_steps"),
+            f"policy.memory learns from sequences, whose steps have one reward each, and not from "
+            f"{integer(behavior.rollout, 'num_return_steps')}; set it to 1, or leave memory out",
             "E0224",
         )
 
@@ -87,16 +104,6 @@ def _agents_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
             f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
             f"another algorithm",
             "E0226",
-        )
-    learns_from_mates = getattr(type(behavior.algorithm), "needs_mates", False)
-    if getattr(behavior.algorithm, "use_symmetry", False) and (
-        learns_from_mates or getattr(behavior.algorithm, "clip_per_component", False)
-    ):
-        beside = (
-            "agents of its group" if learns_from_mates else "components, whose probabilities are compared one by one"
-        )
-        yield Problem(
-            (*path, "algorithm", "use_symmetry"), f"a mirrored step has no mirrored {beside}; leave it out", "E0220"
         )
     for place, event in enumerate(behavior.events):
         if getattr(event, "env_events", ()):

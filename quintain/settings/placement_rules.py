@@ -84,7 +84,9 @@ def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
 def ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
     num_ranks = integer(placement, "num_ranks") or 1
     batch_size = integer(behavior.algorithm, "batch_size")
-    has_memory = getattr(behavior.policy, "memory", None) is not None
+    # A minibatch of replayed sequences is drawn until it has enough steps, so it needs no whole lanes.
+    is_replayed = getattr(type(behavior.rollout), "keeps_replay", False)
+    has_memory = getattr(behavior.policy, "memory", None) is not None and not is_replayed
     unit = num_ranks * (integer(behavior.rollout, "num_steps") or 1 if has_memory else 1)
     if num_ranks > 1 and batch_size is not None and batch_size % unit:
         lanes = ", each with whole lanes" if has_memory else ""

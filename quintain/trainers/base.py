@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from quintain.core.budget import Budget
 from quintain.core.progress import Progress
 from quintain.core.state import as_tensors
+from quintain.data.fields import Declared
 from quintain.data.saved_spec import require_same_specs
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.rollouts.sync_collector import StepListener
@@ -50,6 +51,11 @@ class Trainer(CurrentLearner, Loop):
 
     def __init__(self, parts: Parts) -> None:
         self._install(parts)
+
+    @classmethod
+    def declare_fields(cls) -> Declared:
+        """Declares fields of its own in every block, by name: `{"expert_action": like("action")}`."""
+        return {}
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Trainer:

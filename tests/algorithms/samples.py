@@ -41,16 +41,12 @@ def rollout_of(
     *,
     num_lanes: int = 4,
     num_steps: int = 6,
-    group_size: int = 1,
     invalid: tuple[tuple[int, int], ...] = (),
     first: tuple[tuple[int, int], ...] = (),
 ) -> Rollout:
     """Makes random observations and rewards and lets the policy act on them; (lane, step) pairs are special."""
     generator = np.random.default_rng(1)
-    rollout = Rollout(
-        policy.spec, num_lanes=num_lanes, num_steps=num_steps, noise_size=policy.noise.size,
-        state_size=policy.state_size, group_size=group_size,
-    )  # fmt: skip
+    rollout = Rollout(policy.spec, policy.declare_fields(), num_lanes=num_lanes, num_steps=num_steps)
     rollout.begin(1, version=0)
     draw_noise(rollout, policy.noise, Rng(2), first_step=0)
     for name in rollout.obs_names:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain import Trainer
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import PPOSettings
 from quintain.core.rng import Rng
@@ -22,7 +23,6 @@ from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.settings.tree import RunFile
 from tests.behaviors.runs import make as make_run
 from tests.behaviors.runs import run_file
 from tests.policies.twins import CASES, rollout_for, twins
@@ -158,12 +158,22 @@ def test_components_of_agents_are_those_that_were_acted_with(memory: Any) -> Non
     trainer.advance()
 
 
-def test_a_policy_that_cannot_say_is_refused_and_so_are_lanes() -> None:
+@pytest.mark.parametrize("placement", ["local", "threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_lanes_keep_components_too(placement: str) -> None:
+    settings: dict[str, Any] = {"num_lanes": 2, "num_steps": 16, "batch_size": 8, "writers": [], "events": []}
+    trainer = Trainer("ppo", "Pendulum-v1", clip_per_component=True, placement=placement, **settings)
+    assert trainer._stage_collect()
+    rollout = trainer.batch.rollout
+    assert rollout.array(f.COMPONENTS)[:-1].any()
+    np.testing.assert_allclose(rollout.array(f.COMPONENTS)[:-1, :, 0], rollout.array(f.LOG_PROB)[:-1], atol=1e-6)
+    trainer.advance()
+    trainer.close()
+
+
+def test_a_policy_that_cannot_say_is_refused() -> None:
     policy = SoftActor(SoftActorSettings(hidden_sizes=(4,)), BehaviorSpec(box(2), box(1, low=-1.0, high=1.0)), Rng(0))
     with pytest.raises(SettingsError, match="a SoftActor does not say how likely each component"):
         policy.keep_components()
-    with pytest.raises(SettingsError, match="only trajectories of agents keep the probabilities of components"):
-        RunFile.from_names("ppo", "CartPole-v1", "clip_per_component=true")
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -171,7 +181,7 @@ def test_the_component_of_a_single_choice_is_its_log_probability(is_masked: bool
     """Odds are 1:3:4, or 1:3 where the last is forbidden; 0.3 lies beyond the first in both."""
     spec = BehaviorSpec(box(2), multi_discrete(3), mask_size=3)
     policy = still(spec, [0.0, math.log(3.0), math.log(4.0)], 1.0, clip_per_component=True).policy
-    rollout = Rollout(spec, num_lanes=1, num_steps=1, noise_size=1, num_components=policy.num_components)
+    rollout = Rollout(spec, num_lanes=1, num_steps=1, fields=policy.declare_fields())
     slot = rollout.slots[0]
     slot.noise.fill_(0.3)
     slot.leaves[f.ACTION_MASK].copy_(torch.tensor([[True, True, not is_masked]]))

@@ -18,7 +18,9 @@ from tests.algorithms.samples import CHOICES, HYBRID, disturb, estimated, gradie
 
 
 def make(spec: Any = CHOICES, memory: str = "", **settings: Any) -> GRPO:
-    return GRPO(GRPOSettings(**settings), make_policy(spec, memory), signals(gamma=0.5), Rng(0))
+    grpo = GRPO(GRPOSettings(**settings), make_policy(spec, memory), signals(gamma=0.5), Rng(0))
+    grpo.group_size = 2
+    return grpo
 
 
 def columns(*lanes: list[float]) -> np.ndarray:
@@ -61,7 +63,7 @@ def test_equal_returns_are_equal_whatever_their_mean_rounds_to(group_size: int) 
 
 def test_estimating_writes_both_and_bootstraps_nothing() -> None:
     grpo = make()
-    batch = estimated(grpo, group_size=2, invalid=((1, 4), (1, 5)))
+    batch = estimated(grpo, invalid=((1, 4), (1, 5)))
     rollout = batch.rollout
     reward, valid = rollout.array(f.REWARD)[:-1], rollout.array(f.VALID)[:-1]
     expected = np.zeros((6, 4))
@@ -79,7 +81,7 @@ def test_estimating_writes_both_and_bootstraps_nothing() -> None:
 
 
 def minibatch_of(grpo: GRPO, **options: Any) -> dict[str, torch.Tensor]:
-    (minibatch,) = grpo.minibatches(estimated(grpo, group_size=2, **options), 99, 0, 0)
+    (minibatch,) = grpo.minibatches(estimated(grpo, **options), 99, 0, 0)
     return {name: field.clone() for name, field in minibatch.items()}
 
 
@@ -115,7 +117,7 @@ def test_at_the_start_the_policy_is_its_own_reference_and_only_that_stays() -> N
     minibatch = minibatch_of(grpo)
     assert float(grpo.loss(minibatch, 0.0).parts["train/reference_kl"]) == pytest.approx(0.0, abs=1e-6)
     reference = {name: value.clone() for name, value in grpo.reference.state_dict().items()}
-    grpo.update(estimated(grpo, group_size=2), Progress(1000))
+    grpo.update(estimated(grpo), Progress(1000))
     assert grpo.loss(minibatch, 0.0).parts["train/reference_kl"] > 0
     for name, value in grpo.reference.state_dict().items():
         assert torch.equal(value, reference[name])

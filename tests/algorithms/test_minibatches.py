@@ -13,6 +13,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from tests.algorithms.samples import HYBRID, make_policy, rollout_of
+from tests.declared import declared
 
 N, T = 4, 6
 NAMES = (f.OBS, f.ACTION, f.LOG_PROB, f.ADVANTAGE)
@@ -115,7 +116,7 @@ def test_rows_are_the_permuted_rows_however_many_are_gathered_at_once(
 
 def test_a_mask_is_drawn_only_where_something_is_forbidden() -> None:
     spec = BehaviorSpec(box(2), discrete(3), mask_size=3)
-    rollout = Rollout(spec, num_lanes=N, num_steps=T, noise_size=1)
+    rollout = Rollout(spec, num_lanes=N, num_steps=T, fields=declared())
     rollout.begin(0, 0)
     rollout.storage[f.ACTION_MASK].fill_(True)
 

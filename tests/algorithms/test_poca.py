@@ -14,15 +14,16 @@ from quintain.algorithms.settings import POCASettings
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.rollout import values_shape
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBatch, TrajectoryBlock
+from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBlock
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
+from tests.declared import IN_GROUPS
 
 SPEC = BehaviorSpec(obs=box(1), action=discrete(3))
 GAMMA = 0.5
@@ -70,7 +71,7 @@ def add(
         f.OBS: column(obs).reshape(1, length, 1),
         f.ACTION: np.zeros((1, length), np.int64),
         f.LOG_PROB: np.full((1, length), -1.0, np.float32),
-        f.VALUE: np.zeros((1, length, *values_shape(block.num_values)), np.float32),
+        f.VALUE: np.zeros((1, length, *block.fields[f.VALUE].shape), np.float32),
         f.REWARD: column(reward).reshape(1, length),
         GROUP_REWARD: np.full((1, length), 0.25, np.float32),
         MATES_REWARD: np.full((1, length), 0.5, np.float32),
@@ -99,13 +100,13 @@ def add(
 def estimated(algorithm: POCA, block: TrajectoryBlock) -> dict[str, list[float]]:
     block.seal()
     algorithm.critic = SumCritic()  # type: ignore[assignment]  # so that values are known
-    algorithm.estimate(TrajectoryBatch(block))
+    algorithm.estimate(Batch(block))
     names = (f.VALUE, f.BASELINE, f.RETURN, f.ADVANTAGE, f.FINAL_VALUE)
     return {name: block.array(name)[:-1, 0].tolist() for name in names}
 
 
 def test_the_return_of_an_agent_without_mates_is_a_lambda_return() -> None:
-    block = TrajectoryBlock(SPEC, 8, has_mates=True)
+    block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
     # With the group's 0.25 and the mates' 0.5 the rewards are 1, 2, 3.
     add(block, obs=[1.0, 2.0, 4.0], reward=[0.25, 1.25, 2.25], mates=[[], [], []], end="terminated")
     found = estimated(poca(), block)
@@ -117,7 +118,7 @@ def test_the_return_of_an_agent_without_mates_is_a_lambda_return() -> None:
 
 
 def test_returns_are_the_groups_and_baselines_know_what_mates_did() -> None:
-    block = TrajectoryBlock(SPEC, 8, has_mates=True)
+    block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
     # Two mates at first, then one: values 1 + 10 + 20, 2 + 10.
     add(
         block,
@@ -154,15 +155,15 @@ def test_returns_are_the_groups_and_baselines_know_what_mates_did() -> None:
 def test_credit_goes_beyond_an_agents_end_as_long_as_its_group_goes_on(
     end: str, after: tuple[float, ...], expected: float
 ) -> None:
-    block = TrajectoryBlock(SPEC, 8, has_mates=True)
+    block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
     # Another trajectory behind it, whose value must not leak into the first.
     for _ in range(2):
         add(block, obs=[1.0], reward=[1.25], mates=[[7.0]], end=end, next_obs=4.0, after=after)
     assert estimated(poca(), block)[f.RETURN] == [expected, expected]
 
 
-def filled(algorithm: POCA) -> TrajectoryBatch:
-    block = TrajectoryBlock(SPEC, 64, has_mates=True)
+def filled(algorithm: POCA) -> Batch:
+    block = TrajectoryBlock(SPEC, 64, IN_GROUPS)
     rng = np.random.default_rng(4)
     for number in range(8):
         mates = [rng.normal(size=number % 3).tolist() for _ in range(5)]
@@ -170,12 +171,12 @@ def filled(algorithm: POCA) -> TrajectoryBatch:
         numbers = rng.normal(size=(2, 5))
         add(block, numbers[0].tolist(), numbers[1].tolist(), mates, end="terminated", after=after)
     block.seal()
-    batch = TrajectoryBatch(block)
+    batch = Batch(block)
     algorithm.estimate(batch)
     return batch
 
 
-def minibatch(algorithm: POCA, batch: TrajectoryBatch) -> dict[str, torch.Tensor]:
+def minibatch(algorithm: POCA, batch: Batch) -> dict[str, torch.Tensor]:
     [rows] = algorithm.minibatches(batch, 1000, 0)
     return {name: field.clone() for name, field in rows.items()}
 

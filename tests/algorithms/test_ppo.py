@@ -25,6 +25,7 @@ from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.base import Schedule
+from tests.declared import declared
 from tests.scripted import Episode, ScriptedVectorEnv, ignore_episodes, never
 
 CHOICES = BehaviorSpec(obs=box(3), action=discrete(4))
@@ -43,7 +44,7 @@ def make(spec: BehaviorSpec = CHOICES, *, seed: int = 0, **settings: Any) -> PPO
 def batch_for(ppo: PPO, *, num_lanes: int = 4, num_steps: int = 6, invalid: tuple[tuple[int, int], ...] = ()) -> Batch:
     """Makes a batch of random observations with the policy's own actions and random rewards, already estimated."""
     policy, generator = ppo.policy, np.random.default_rng(1)
-    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=num_steps, noise_size=policy.noise.size)
+    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=num_steps, fields=policy.declare_fields())
     rollout.begin(1, version=0)
     draw_noise(rollout, policy.noise, Rng(2), first_step=0)
     rollout.storage[f.OBS].copy_(torch.from_numpy(generator.standard_normal(rollout.storage[f.OBS].shape)))
@@ -167,7 +168,7 @@ def test_ratios_are_one_at_the_first_minibatch_of_every_cycle(mode: str, normali
     policy = ActorCritic(ActorCriticSettings(normalize_obs=normalize_obs), env.spec, Rng(0))
     ppo = PPO(PPOSettings(batch_size=8, num_epochs=2), policy, {"e": Extrinsic(ExtrinsicSettings())}, Rng(0))
     collector = SyncCollector(env, policy, Rng(0), ignore_episodes)
-    rollout = Rollout(env.spec, num_lanes=2, num_steps=16, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=2, num_steps=16, fields=declared())
     progress = Progress(1000)
     for _ in range(4):
         collector.collect(rollout, 0, never)

@@ -21,6 +21,7 @@ from quintain.data.rollout import Batch, Rollout
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
 from quintain.rollouts.sync_collector import SyncCollector
+from tests.declared import declared
 from tests.scripted import (
     ENDS,
     MODES,
@@ -47,7 +48,7 @@ def estimated(
     settings = PPOSettings(gae_lambda=gae_lambda, normalize_advantage=False)
     ppo = PPO(settings, policy, {"extrinsic": Extrinsic(ExtrinsicSettings(gamma=gamma))}, Rng(0))
     collector = SyncCollector(env, policy, Rng(0), ignore_episodes)
-    rollout = Rollout(env.spec, num_lanes=len(script), num_steps=num_steps, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=len(script), num_steps=num_steps, fields=declared())
     collected = []
     for _ in range(num_rollouts):
         assert collector.collect(rollout, 0, never)

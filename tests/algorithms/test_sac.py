@@ -16,8 +16,7 @@ from quintain.algorithms.twin_critics import TwinCritics
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.replay_batch import ReplayBatch
-from quintain.data.rollout import Rollout
+from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
@@ -26,6 +25,7 @@ from quintain.policies.soft_actor import Proposal, SoftActor
 from quintain.rollouts.replay import ReplayBuffer
 from quintain.rollouts.settings import ReplaySettings
 from tests.algorithms.plain_sac import PlainSAC, Row
+from tests.declared import declared
 
 NUMBERS = BehaviorSpec(obs=box(3), action=box(2, low=-2.0, high=2.0))
 CHOICES = BehaviorSpec(obs=box(3), action=discrete(4))
@@ -219,11 +219,11 @@ def test_critics_begin_small() -> None:
         assert bias.any()
 
 
-def filled(num_lanes: int = 2, num_return_steps: int = 1, **settings: Any) -> tuple[SAC, ReplayBatch]:
+def filled(num_lanes: int = 2, num_return_steps: int = 1, **settings: Any) -> tuple[SAC, Batch]:
     algorithm = make(NUMBERS, batch_size=4, **settings)
-    block = Rollout(NUMBERS, num_lanes=num_lanes, num_steps=1, noise_size=2)
+    block = Rollout(NUMBERS, num_lanes=num_lanes, num_steps=1, fields=declared(2))
     block.begin(1, version=0)
-    store = ReplayBuffer(block, ReplaySettings(buffer_size=100, num_return_steps=num_return_steps))
+    store = ReplayBuffer(block, settings=ReplaySettings(buffer_size=100, num_return_steps=num_return_steps))
     return algorithm, store.take()
 
 

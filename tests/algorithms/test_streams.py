@@ -30,6 +30,7 @@ from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from tests.algorithms.stream_signals import Given
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(3), action=discrete(2))
 SURPRISE = {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8, "strength": 0.3}
@@ -51,7 +52,7 @@ def two(ignores_ends: bool = True) -> dict[str, RewardSignal]:
 
 def played(ppo: PPO) -> Rollout:
     """Makes three steps of two lanes whose second steps end an episode: one really, and one that was cut."""
-    rollout = Rollout(SPEC, num_lanes=2, num_steps=3, noise_size=1, num_values=ppo.policy.num_values)
+    rollout = Rollout(SPEC, num_lanes=2, num_steps=3, fields=ppo.policy.declare_fields())
     rollout.begin(1, version=0)
     rollout.storage[f.VALUE][..., 0] = torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 0.0], [4.0, 2.0]])
     rollout.storage[f.VALUE][..., 1] = torch.tensor([[4.0, 0.0], [0.0, 4.0], [8.0, 0.0], [4.0, 8.0]])
@@ -275,7 +276,7 @@ def test_everything_that_asks_a_policy_goes_with_several_values() -> None:
     torch.testing.assert_close(policy.get_value(step.clone())["value"], expected)
     acted = ActingModule(policy)({"obs": torch.from_numpy(obs)})
     np.testing.assert_array_equal(acted["action"].numpy(), alone)
-    rollout = Rollout(SPEC, num_lanes=4, num_steps=2, noise_size=1, num_values=2)
+    rollout = Rollout(SPEC, num_lanes=4, num_steps=2, fields=declared(values=2))
     rollout.storage[f.DONE][0] = rollout.storage[f.TERMINATED][0, :2] = True
     rollout.storage[f.FINAL_VALUE].fill_(3.0)
     assert transition_view(rollout)["next_value"][:, 0].tolist() == [[0.0, 0.0]] * 2 + [[3.0, 3.0]] * 2

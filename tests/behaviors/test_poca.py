@@ -181,7 +181,7 @@ def test_single_trajectories_say_who_stood_beside() -> None:
 
     world_env = AgentEnv([env])
     store = TrajectoryQueueStore("Door", world_env.specs["Door"], 3)
-    collector = AgentCollector(trainer.policy, 3, Rng(0), lambda *played: None, follows_groups=True)
+    collector = AgentCollector(trainer.policy, 3, Rng(0), lambda *played: None, f.MATE_FIELDS)
     world = AgentWorld(world_env, {"Door": collector}, {"Door": store})
     trainer.subscribe_trajectory_queue(store.queue)
     for _ in range(12):

@@ -105,7 +105,6 @@ def test_agents_remember_while_they_explore() -> None:
 @pytest.mark.parametrize(
     ("experiment", "words"),
     [
-        ({"env": {"type": "gym", "id": "Pendulum-v1"}}, "only agents .* have a replay of sequences"),
         ({"rollout": {"type": "trajectory_replay", "time_horizon": 64, "buffer_size": 32}}, "no room for one sequence"),
     ],
 )

@@ -20,8 +20,9 @@ from quintain.behaviors.yaml_import import check_configuration
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
+from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.tasks import gates
 from quintain.errors import SettingsError
 from quintain.policies.actor_only import ActorOnly
@@ -32,6 +33,7 @@ from quintain.testing import assert_resumes_exactly
 from tests.algorithms.stream_signals import Given
 from tests.algorithms.test_poca import SumCritic, add
 from tests.behaviors.runs import make, poca_file, run_file
+from tests.declared import IN_GROUPS, declared
 
 AVERAGED = {"algorithm": {"reward_streams": "averaged"}}
 SURPRISE = {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8, "strength": 0.3}
@@ -116,13 +118,13 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
     )
     poca = POCA(settings, policy, signals, Rng(2))
     assert poca.critic.head[-1].out_features == 2
-    block = TrajectoryBlock(spec, 8, has_mates=True, num_values=2)
+    block = TrajectoryBlock(spec, 8, {**declared(values=2), **IN_GROUPS})
     # An agent without mates that ends for good and sees 6 then, and one that ends while a mate goes on that sees 8.
     add(block, obs=[1.0, 2.0], reward=[0.0, 0.0], mates=[[], []], end="terminated", next_obs=6.0)
     add(block, obs=[4.0], reward=[0.0], mates=[[2.0]], end="terminated", next_obs=3.0, after=(8.0,))
     block.seal()
     poca.critic = TwoSums()  # type: ignore[assignment]  # so that values are known
-    poca.estimate(TrajectoryBatch(block))
+    poca.estimate(Batch(block))
     # First stream: 2 at the end, 1 + 0.5 (0.5 * 2 + 0.5 * 2) before, and 4 + 0.5 * 8 by what the mate is to expect.
     first = [2.0, 2.0, 8.0]
     # Second: 4 + 0.25 * 60 where the end is none, else 4; 2 + 0.25 (0.5 * 20 + 0.5 G); 8 + 0.25 * 80.
@@ -153,6 +155,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.envs.agents.tasks import gates
 from quintain.rewards import RewardSignal, RewardSignalSettings, register
+
 
 
 class BoldSettings(RewardSignalSettings):

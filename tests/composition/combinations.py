@@ -56,8 +56,8 @@ class Combination:
             return 'no setting is called "use_symmetry"'
         if self.has_streams and self.algorithm != "ppo":
             return 'no setting is called "reward_streams"'
-        if self.memory and self.algorithm == "sac":
-            return "keeps single transitions, of which nothing can be remembered"
+        if self.memory and self.algorithm == "sac" and self.has_groups:
+            return "policy.critic_obs has no effect with policy.memory"
         if self.has_groups and self.algorithm == "grpo":
             return "policy.critic_obs is for a critic"
         if self.squash_actions and not has_box(ACTIONS[self.action]):
@@ -77,7 +77,7 @@ class Combination:
                                     "hidden_sizes": [8], "image_features": 8, "seed": 3}  # fmt: skip
         if self.algorithm == "sac":
             settings |= {"batch_size": 2 * STEPS, "buffer_size": 50, "learning_starts": 1, "updates_per_step": 0.1,
-                         "num_return_steps": 2}  # fmt: skip
+                         "num_return_steps": 1 if self.memory else 2}  # fmt: skip
         elif self.algorithm != "a2c":
             settings |= {"batch_size": 2 * STEPS, "num_epochs": 2}
         if self.algorithm == "grpo":

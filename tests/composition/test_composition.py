@@ -54,7 +54,7 @@ REFUSED = [
     Combination("ppo", memory="lstm", use_symmetry=True),
     Combination("ppo", masks="info", use_symmetry=True),
     Combination("a2c", use_symmetry=True),
-    Combination("sac", memory="lstm"),
+    Combination("sac", "dict", memory="lstm", has_groups=True),
     Combination("sac", action="numbers", squash_actions=True),
     Combination("sac", "choice", normalize_obs=True),
     Combination("sac", has_groups=True),

@@ -38,7 +38,7 @@ def observations(spec: BehaviorSpec, how_many: int) -> np.ndarray:
 
 
 def acted(policy: Policy, spec: BehaviorSpec, *, deterministic: bool = False) -> Rollout:
-    rollout = Rollout(spec, num_lanes=6, num_steps=1, noise_size=policy.noise.size)
+    rollout = Rollout(spec, num_lanes=6, num_steps=1, fields=policy.declare_fields())
     draw_noise(rollout, policy.noise, Rng(1), first_step=0)
     rollout.write(f.OBS, 0, observations(spec, 6))
     with torch.inference_mode():

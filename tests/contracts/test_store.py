@@ -9,8 +9,9 @@ from quintain.core import registry
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.rollouts.settings import ReplaySettings
+from quintain.rollouts.settings import BlockSettings, ReplaySettings
 from quintain.rollouts.store import RolloutStore
+from tests.declared import declared
 
 # Trajectories lie one after another, so that their blocks are filled in another way: tests/rollouts.
 NAMES = [name for name in registry.names("rollout") if "trajector" not in name]
@@ -19,10 +20,10 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 
 def make(name: str) -> RolloutStore:
     spec = BehaviorSpec(obs=box(2), action=discrete(2))
-    block = Rollout(spec, num_lanes=2, num_steps=3, noise_size=1)
+    block = Rollout(spec, num_lanes=2, num_steps=3, fields=declared())
     registration = registry.get("rollout", name)
-    settings = [ReplaySettings(buffer_size=100)] if registration.settings_class is ReplaySettings else []
-    store: RolloutStore = registration.load()(block, *settings)
+    settings = ReplaySettings(buffer_size=100) if registration.settings_class is ReplaySettings else BlockSettings()
+    store: RolloutStore = registration.load()(block, settings=settings)
     return store
 
 

@@ -9,13 +9,14 @@ import torch
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, TupleSpec, box, discrete, multi_discrete
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(2), action=discrete(4))
 N, T = 3, 5
 
 
 def make(spec: BehaviorSpec = SPEC) -> Rollout:
-    return Rollout(spec, num_lanes=N, num_steps=T, noise_size=1)
+    return Rollout(spec, num_lanes=N, num_steps=T, fields=declared())
 
 
 def add_final_obs(rollout: Rollout, t: int, lanes: np.ndarray, rows: np.ndarray) -> None:
@@ -73,7 +74,7 @@ def test_slots_are_views_of_each_step_including_the_bootstrap() -> None:
 
 def test_fields_have_the_shapes_and_types_of_the_spec() -> None:
     images = Rollout(
-        BehaviorSpec(obs=box(8, 8, 1, dtype="uint8"), action=box(2, 3)), num_lanes=2, num_steps=4, noise_size=6
+        BehaviorSpec(obs=box(8, 8, 1, dtype="uint8"), action=box(2, 3)), num_lanes=2, num_steps=4, fields=declared(6)
     )
     assert images[f.OBS].shape == (2, 5, 8, 8, 1)
     assert images[f.OBS].dtype == torch.uint8
@@ -187,7 +188,7 @@ STRUCTURED = BehaviorSpec(
 
 
 def test_a_structured_rollout_has_one_field_per_leaf_and_slots_in_the_specs_own_shape() -> None:
-    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=4)
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3, state=4))
     assert rollout["obs.image"].shape == (N, T + 1, 8, 8, 1)
     assert rollout["obs.pair.1"].dtype == torch.int64
     assert rollout["action.lights"].shape == (N, T + 1, 2)
@@ -203,7 +204,7 @@ def test_a_structured_rollout_has_one_field_per_leaf_and_slots_in_the_specs_own_
 
 
 def test_observations_are_written_in_their_own_shape() -> None:
-    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3))
     image = np.full((N, 8, 8, 1), 7, np.uint8)
     rollout.write_obs(1, {"pair": (torch.ones(N, 2), np.arange(N)), "image": image})
     assert (rollout["obs.image"][:, 1] == 7).all()
@@ -212,14 +213,14 @@ def test_observations_are_written_in_their_own_shape() -> None:
 
 
 def test_a_tensordict_nests_the_leaves_and_shares_their_memory() -> None:
-    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3))
     td = rollout.td()
     assert td["obs", "pair", "1"].data_ptr() == rollout["obs.pair.1"].data_ptr()
     assert td["action", "gear"].shape == (N, T + 1)
 
 
 def test_final_rows_keep_the_memory_of_the_lane_that_ended() -> None:
-    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3, state=2))
     rollout.begin(1, version=0)
     memory = torch.arange(6.0).reshape(N, 2)
     rows = {"obs.image": np.zeros((1, 8, 8, 1), np.uint8), "obs.pair.0": np.ones((1, 2)), "obs.pair.1": np.array([2])}
@@ -227,13 +228,13 @@ def test_final_rows_keep_the_memory_of_the_lane_that_ended() -> None:
     taken = rollout.final.take(rollout["final_index"][1, 3].reshape(1).long())
     assert taken["policy_state"].tolist() == [[2.0, 3.0]]
     assert taken["obs.pair.1"].tolist() == [2]
-    restored = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3, state_size=2)
+    restored = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3, state=2))
     restored.load_state_dict(rollout.state_dict())
     assert restored.final.array("policy_state").tolist() == [[2.0, 3.0]]
 
 
 def test_the_observations_that_count_are_given_by_leaf() -> None:
-    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, noise_size=3)
+    rollout = Rollout(STRUCTURED, num_lanes=N, num_steps=T, fields=declared(3))
     rollout.begin(1, version=0)
     rollout["obs.pair.1"][1, 2] = 2
     rollout[f.VALID][0] = False

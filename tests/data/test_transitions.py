@@ -14,6 +14,7 @@ from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.data.transitions import TransitionWriter
 from quintain.testing import differences
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=discrete(5), mask_size=5)
 GAMMA = 0.5  # powers of one half are exact in float32
@@ -113,7 +114,7 @@ def fill(block: Rollout, lanes: list[list[Step]], start: int) -> np.ndarray:
 def write(lanes: list[list[Step]], n: int, block_steps: int, buffer_size: int = 5000) -> ReplayMemory:
     memory = ReplayMemory(RowLayout(SPEC), buffer_size)
     writer = TransitionWriter(memory, LANES, n)
-    block = Rollout(SPEC, num_lanes=LANES, num_steps=block_steps, noise_size=1)
+    block = Rollout(SPEC, num_lanes=LANES, num_steps=block_steps, fields=declared())
     for start in range(0, len(lanes[0]), block_steps):
         writer.write(block, fill(block, lanes, start), GAMMA)
     return memory
@@ -172,7 +173,7 @@ def test_by_hand_over_three_rewards() -> None:
 
 def test_a_restored_writer_continues_like_the_other() -> None:
     lanes = play(80, seed=4)
-    block = Rollout(SPEC, num_lanes=LANES, num_steps=1, noise_size=1)
+    block = Rollout(SPEC, num_lanes=LANES, num_steps=1, fields=declared())
     memories = [ReplayMemory(RowLayout(SPEC), 50) for _ in range(2)]
     writers = [TransitionWriter(memory, LANES, 4) for memory in memories]
     for start in range(80):

@@ -8,10 +8,11 @@ from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.data.views import transition_view
+from tests.declared import declared
 
 
 def make() -> Rollout:
-    rollout = Rollout(BehaviorSpec(obs=box(1), action=discrete(2)), num_lanes=2, num_steps=3, noise_size=1)
+    rollout = Rollout(BehaviorSpec(obs=box(1), action=discrete(2)), num_lanes=2, num_steps=3, fields=declared())
     rollout.begin(1, version=0)
     rollout[f.VALUE][0] = torch.tensor([1.0, 2.0, 3.0, 4.0])
     rollout[f.VALUE][1] = torch.tensor([5.0, 6.0, 7.0, 8.0])

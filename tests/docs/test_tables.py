@@ -24,7 +24,10 @@ def _declared_fields() -> dict[str, str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
             assert isinstance(statement.target, ast.Name)
             assert isinstance(below.value, ast.Constant)
-            declared[getattr(fields, statement.target.id)] = str(below.value.value)
+            name = getattr(fields, statement.target.id)
+            # Beside names there are sets of declarations.
+            if isinstance(name, str):
+                declared[name] = str(below.value.value)
     return declared
 
 

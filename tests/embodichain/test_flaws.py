@@ -23,6 +23,7 @@ from quintain.rollouts.sync_collector import SyncCollector
 from quintain.runs.launch import resume, start
 from quintain.services.events import On
 from quintain.settings.outline import RunTree
+from tests.declared import declared
 from tests.embodichain.parts import Keeps, SummaryWriter, parts, quiet_trainer
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, LinearPolicy, never, scripted_env, value_at
@@ -99,7 +100,7 @@ def test_a_time_limit_is_bootstrapped_from_the_episodes_own_last_observation() -
     env = scripted_env([[Episode(2, "truncated")]], "lanes")
     policy = LinearPolicy(env.spec)
     algorithm = PPO(PPOSettings(normalize_advantage=False, gae_lambda=1.0), policy)
-    rollout = Rollout(env.spec, num_lanes=1, num_steps=2, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=1, num_steps=2, fields=declared())
     SyncCollector(env, policy, Rng(0)).collect(rollout)
     from quintain.data.rollout import Batch
 
@@ -175,7 +176,7 @@ def test_rewards_do_not_depend_on_where_rollouts_begin_or_whether_there_is_one()
         env = PointMass(2, max_episode_steps=None, goal=0.0)
         policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), env.spec, Rng(1))
         collector = SyncCollector(env, policy, Rng(2))
-        rollout = Rollout(env.spec, num_lanes=2, num_steps=num_steps, noise_size=1)
+        rollout = Rollout(env.spec, num_lanes=2, num_steps=num_steps, fields=declared())
         parts = []
         for _ in range(12 // num_steps):
             collector.collect(rollout)

@@ -16,6 +16,7 @@ from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rollouts.sync_collector import SyncCollector
+from tests.declared import declared
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, LinearPolicy, scripted_env, value_at
 
@@ -26,7 +27,7 @@ def collected(env: PointMass | None = None, num_rollouts: int = 1) -> tuple[Roll
     env = env or PointMass(N)
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), env.spec, Rng(1))
     collector = SyncCollector(env, policy, Rng(2))
-    rollout = Rollout(env.spec, num_lanes=N, num_steps=T, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=N, num_steps=T, fields=declared())
     for _ in range(num_rollouts):
         collector.collect(rollout)
     return rollout, collector
@@ -59,7 +60,7 @@ def test_it_shares_the_memory_of_the_rollout_in_both_directions() -> None:
 
 def test_structured_fields_are_nested_and_shared_too() -> None:
     spec = BehaviorSpec(obs=DictSpec((("pose", box(3)), ("mode", discrete(2)))), action=box(1))
-    rollout = Rollout(spec, num_lanes=2, num_steps=3, noise_size=1)
+    rollout = Rollout(spec, num_lanes=2, num_steps=3, fields=declared())
     td = rollout.td()
     td["obs", "pose"][1, 2, 0] = 4.0
     assert rollout.storage["obs.pose"][2, 1, 0] == 4.0
@@ -110,7 +111,7 @@ def test_the_next_rollout_goes_on_where_this_one_ended() -> None:
     env = PointMass(N)
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), env.spec, Rng(1))
     collector = SyncCollector(env, policy, Rng(2))
-    rollout = Rollout(env.spec, num_lanes=N, num_steps=T, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=N, num_steps=T, fields=declared())
     collector.collect(rollout)
     last = rollout[f.OBS][:, T].clone()
     collector.collect(rollout)
@@ -148,7 +149,7 @@ def test_flattened_rows_are_in_lane_order() -> None:
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_next_value_is_what_a_step_bootstraps_from(end: str) -> None:
     env = scripted_env([[Episode(3, end)]], "lanes")
-    rollout = Rollout(env.spec, num_lanes=1, num_steps=4, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=1, num_steps=4, fields=declared())
     SyncCollector(env, LinearPolicy(env.spec), Rng(0)).collect(rollout)
     # The value of the next observation; at the end nothing, or the value of the episode's own last observation; then
     # that of the second step of the next episode.

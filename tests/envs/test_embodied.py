@@ -16,6 +16,7 @@ from quintain.errors import SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rollouts.sync_collector import SyncCollector
+from tests.declared import declared
 from tests.envs.point_mass import PointMass
 
 T = 6
@@ -36,7 +37,9 @@ class Copied(Env):
 
 def collector_of(env: Env) -> tuple[SyncCollector, Rollout]:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,)), env.spec, Rng(1))
-    return SyncCollector(env, policy, Rng(2)), Rollout(env.spec, num_lanes=env.num_lanes, num_steps=T, noise_size=1)
+    return SyncCollector(env, policy, Rng(2)), Rollout(
+        env.spec, num_lanes=env.num_lanes, num_steps=T, fields=declared()
+    )
 
 
 def test_only_one_of_them_writes_for_itself() -> None:
@@ -72,7 +75,7 @@ def test_the_collector_copies_nothing_that_the_environment_writes(monkeypatch: p
 
 def test_a_step_is_written_into_the_rollouts_own_memory() -> None:
     env = PointMass(2)
-    rollout = Rollout(env.spec, num_lanes=2, num_steps=3, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=2, num_steps=3, fields=declared())
     env.reset()
     env.set_rollout_buffer(rollout.td())
     result = env.step(torch.tensor([[1.0], [-1.0]]))
@@ -84,7 +87,7 @@ def test_a_step_is_written_into_the_rollouts_own_memory() -> None:
 
 def test_steps_beyond_the_rollout_go_elsewhere_and_are_counted() -> None:
     env = PointMass(2)
-    rollout = Rollout(env.spec, num_lanes=2, num_steps=1, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=2, num_steps=1, fields=declared())
     env.reset()
     env.set_rollout_buffer(rollout.td())
     env.step(torch.ones(2, 1))
@@ -99,10 +102,10 @@ def test_steps_beyond_the_rollout_go_elsewhere_and_are_counted() -> None:
 @pytest.mark.parametrize(
     ("rollout", "why"),
     [
-        (Rollout(PointMass(3).spec, num_lanes=3, num_steps=2, noise_size=1).td(), "3 lanes, the environment 2"),
+        (Rollout(PointMass(3).spec, num_lanes=3, num_steps=2, fields=declared()).td(), "3 lanes, the environment 2"),
         (TensorDict({"obs": torch.zeros(2, 3, 2)}, batch_size=[2, 3]), "nothing for 'terminated'"),
         (
-            Rollout(PointMass(2).spec, num_lanes=2, num_steps=2, noise_size=1)
+            Rollout(PointMass(2).spec, num_lanes=2, num_steps=2, fields=declared())
             .td()
             .set("reward", torch.zeros(2, 3, dtype=torch.float64)),
             "torch.float64",
@@ -147,7 +150,7 @@ def test_the_order_of_a_step_is_the_documented_one() -> None:
     assert with_events(env, events, Rng(0)) is env
     env.reset()
     env.elapsed_steps[1] = 2
-    env.set_rollout_buffer(Rollout(env.spec, num_lanes=2, num_steps=2, noise_size=1).td())
+    env.set_rollout_buffer(Rollout(env.spec, num_lanes=2, num_steps=2, fields=declared()).td())
     calls.clear()
     env.position[:] = 1.0
     env.step(torch.zeros(2, 1))

@@ -19,6 +19,7 @@ from quintain.errors import SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import ActorCriticSettings
+from tests.declared import declared
 
 CHOICES = BehaviorSpec(obs=box(4), action=discrete(3))
 NUMBERS = BehaviorSpec(obs=box(2, 2), action=box(2, low=-0.5, high=0.25))
@@ -34,7 +35,7 @@ def make(spec: BehaviorSpec, seed: int = 0, **settings: Any) -> ActorCritic:
 
 
 def acted(policy: ActorCritic, num_lanes: int = 6, seed: int = 0) -> Rollout:
-    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=1, noise_size=policy.noise.size)
+    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=1, fields=policy.declare_fields())
     obs = np.random.default_rng(seed).standard_normal((num_lanes, *policy.spec.obs.shape))
     rollout.write(f.OBS, 0, obs)
     draw_noise(rollout, policy.noise, Rng(seed), first_step=0)
@@ -119,7 +120,7 @@ def test_bounds_may_differ_by_number_and_have_one_side() -> None:
     low, high = (-1.0, -math.inf), (math.inf, 2.0)
     bounded = box(2)
     spec = BehaviorSpec(obs=box(2), action=type(bounded)(shape=(2,), dtype="float32", low=low, high=high))
-    slot = Rollout(spec, num_lanes=2, num_steps=1, noise_size=2).slots[0]
+    slot = Rollout(spec, num_lanes=2, num_steps=1, fields=declared(2)).slots[0]
     slot.action.copy_(torch.tensor([[-5.0, -5.0], [5.0, 5.0]]))
     assert make(spec).env_action(slot).tolist() == [[-1.0, -5.0], [5.0, 2.0]]
 

@@ -113,9 +113,7 @@ def answers(policy: Policy, rows: Mapping[str, np.ndarray]) -> Rows:
         policy.spec,
         num_lanes=6,
         num_steps=2,
-        noise_size=policy.noise.size,
-        state_size=policy.state_size,
-        num_values=policy.num_values,
+        fields=policy.declare_fields(),
     )
     rollout.begin(1, version=0)
     draw_noise(rollout, policy.noise, Rng(1), first_step=0)

@@ -27,7 +27,7 @@ HYBRID = BehaviorSpec(
 
 
 def acted(policy: SoftActor, num_lanes: int, mask: torch.Tensor | None = None) -> Rollout:
-    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=1, noise_size=policy.noise.size)
+    rollout = Rollout(policy.spec, num_lanes=num_lanes, num_steps=1, fields=policy.declare_fields())
     draw_noise(rollout, policy.noise, Rng(4), first_step=0)
     if mask is not None:
         rollout.storage[f.ACTION_MASK][0] = mask
@@ -119,7 +119,7 @@ def test_kernels_act_as_torch_does(spec: BehaviorSpec, deterministic: bool) -> N
     compiled.load_state_dict(plain.state_dict())
     results = []
     for policy in (compiled, plain):
-        rollout = Rollout(spec, num_lanes=5, num_steps=1, noise_size=policy.noise.size)
+        rollout = Rollout(spec, num_lanes=5, num_steps=1, fields=policy.declare_fields())
         draw_noise(rollout, policy.noise, Rng(4), first_step=0)
         rollout.arrays["obs"][...] = np.linspace(-3.0, 5.0, rollout.arrays["obs"].size).reshape(2, 5, 2)
         rollout.storage[f.VALUE].fill_(7.0)

@@ -46,8 +46,7 @@ def rollout_for(policy: ActorCritic, num_lanes: int = 6, num_steps: int = 1) -> 
         policy.spec,
         num_lanes=num_lanes,
         num_steps=num_steps,
-        noise_size=policy.noise.size,
-        state_size=policy.state_size,
+        fields=policy.declare_fields(),
     )
     rollout.begin(1, version=0)
     generator = np.random.default_rng(0)

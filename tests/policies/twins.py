@@ -97,9 +97,7 @@ def rollout_for(policy: ActorCritic, num_lanes: int, num_steps: int = 2) -> Roll
         policy.spec,
         num_lanes=num_lanes,
         num_steps=num_steps,
-        noise_size=policy.noise.size,
-        state_size=policy.state_size,
-        num_components=policy.num_components,
+        fields=policy.declare_fields(),
     )
     rollout.begin(1, version=0)
     draw = np.random.default_rng(num_lanes)

@@ -55,6 +55,35 @@ def test_two_ranks_hold_equal_bits(tmp_path: Path) -> None:
     assert one["remembered"].tobytes() != other["remembered"].tobytes()
 
 
+def learn_recurrently(world: World, num_cycles: int) -> Arrays:
+    torch.set_num_threads(1)
+    changes = ("rollout.num_steps=6", "num_return_steps=1", "memory={cell: gru, size: 4}")
+    words = [word for word in SETTINGS if word.partition("=")[0] not in {"rollout.num_steps", "num_return_steps"}]
+    run_file = RunFile.from_names("sac", "Pendulum-v1", *words, *changes, "budget.env_steps=1M")
+    trainer = assemble(run_file, NoSession(), WriterGroup([]), world=world)
+    for _ in range(num_cycles):
+        assert trainer.advance()
+    algorithm: Any = trainer.algorithm
+    store: Any = trainer.store
+    return {
+        "weights": algorithm.optimizer.flat.detach().numpy(),
+        "slow": torch.cat([p.flatten() for p in algorithm.slow.parameters()]).numpy(),
+        "steps": np.array([trainer.progress.env_steps, float(algorithm.optimizer.num_steps)]),
+        "remembered": store.memory.rows["float32"].copy(),
+    }
+
+
+@pytest.mark.slow
+def test_two_ranks_that_replay_sequences_hold_equal_bits(tmp_path: Path) -> None:
+    one, other = on_ranks(2, tmp_path, learn_recurrently, 10)
+    for name in ("weights", "slow", "steps"):
+        assert one[name].tobytes() == other[name].tobytes(), name
+    # 10 cycles of 24 steps, the first of which is beyond step 20 already.
+    assert one["steps"].tolist() == [240, 120]
+    assert len(one["remembered"]) == 8, "50 transitions of each rank in sequences of 6"
+    assert one["remembered"].tobytes() != other["remembered"].tobytes()
+
+
 @pytest.mark.slow
 def test_without_the_all_reduce_the_ranks_drift_apart(tmp_path: Path) -> None:
     one, other = on_ranks(2, tmp_path, learn, 10, True)

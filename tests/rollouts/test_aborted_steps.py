@@ -49,7 +49,7 @@ def collect(*, starts_fresh: bool = False) -> tuple[Rollout, list[tuple[list[flo
         lambda returns, lengths: heard.append((returns.tolist(), lengths.tolist())),
         starts_fresh=starts_fresh,
     )
-    rollout = Rollout(env.spec, num_lanes=2, num_steps=6, noise_size=policy.noise.size)
+    rollout = Rollout(env.spec, num_lanes=2, num_steps=6, fields=policy.declare_fields())
     assert collector.collect(rollout, 0, never)
     return rollout, heard
 

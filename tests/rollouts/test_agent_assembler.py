@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box
-from quintain.data.trajectory import TrajectoryBatch, TrajectoryBlock
+from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.boundary import Reports
 from quintain.rollouts.agent_assembler import AgentAssembler
 from tests.rollouts.agent_reference import PlainAssembler, Row, Said
@@ -105,7 +106,7 @@ def test_trajectories_are_those_of_each_agent_by_itself(script: list[list[str]],
     assert both.ids == [agent for agent, _ in both.plain.trajectories]
     assert both.episodes == both.plain.episodes
     both.block.seal()
-    batch = TrajectoryBatch(both.block)
+    batch = Batch(both.block)
     assert (batch.num_valid, batch.num_episodes) == (len(expected), len(both.plain.episodes))
 
 

@@ -21,6 +21,7 @@ from quintain.policies.settings import ActorCriticSettings
 from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.finite import CLAMP_LIMIT, FiniteGate
 from quintain.rollouts.sync_collector import SyncCollector
+from tests.declared import declared
 from tests.envs.point_mass import PointMass
 from tests.scripted import Episode, expected_rows, never, scripted_env
 
@@ -50,7 +51,7 @@ def collected(env: Env, on_nonfinite: str, num_steps: int = T) -> tuple[Rollout,
     collector = SyncCollector(
         env, policy, Rng(0), lambda returns, lengths: heard.extend(returns.tolist()), on_nonfinite=on_nonfinite
     )
-    rollout = Rollout(env.spec, num_lanes=env.num_lanes, num_steps=num_steps, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=env.num_lanes, num_steps=num_steps, fields=declared())
     assert collector.collect(rollout)
     return rollout, collector, heard
 

@@ -10,6 +10,7 @@ from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 from quintain.rollouts.sync_collector import SyncCollector
+from tests.declared import declared
 from tests.scripted import Episode, LinearPolicy, never, scripted_env
 
 T = 6
@@ -25,7 +26,7 @@ def collected(script: Any, num_rollouts: int) -> tuple[Rollout, SyncCollector, l
     collector = SyncCollector(
         env, LinearPolicy(env.spec), Rng(0), lambda r, n: heard.extend(zip(r, n, strict=True)), starts_fresh=True
     )
-    rollout = Rollout(env.spec, num_lanes=env.num_lanes, num_steps=T, noise_size=1)
+    rollout = Rollout(env.spec, num_lanes=env.num_lanes, num_steps=T, fields=declared())
     for number in range(num_rollouts):
         assert collector.collect(rollout, number, never)
     return rollout, collector, heard

@@ -15,6 +15,7 @@ from quintain.data.spec import BehaviorSpec, box
 from quintain.data.trajectory import MATES_REWARD, Closed, TrajectoryBlock
 from quintain.rollouts.agent_assembler import AgentAssembler
 from quintain.rollouts.group_mates import mates_table
+from tests.declared import IN_GROUPS, declared
 from tests.rollouts.agent_reference import Said
 from tests.rollouts.group_reference import PlainGroups
 from tests.rollouts.test_agent_assembler import reports
@@ -30,8 +31,8 @@ class Both:
 
     def __init__(self, horizon: int) -> None:
         self.plain = PlainGroups(horizon)
-        self.assembler = AgentAssembler(SPEC, horizon, follows_groups=True)
-        self.block = TrajectoryBlock(SPEC, num_rows=4, has_mates=True)
+        self.assembler = AgentAssembler(SPEC, horizon, f.MATE_FIELDS)
+        self.block = TrajectoryBlock(SPEC, num_rows=4, fields=IN_GROUPS)
         self.trajectories: list[tuple[int, list[Any], list[float]]] = []
         self.num_said = 0
 
@@ -184,8 +185,8 @@ def test_the_table_of_mates_is_that_of_a_loop(num_agents: int) -> None:
 
 
 def test_a_block_with_fewer_mates_than_before_keeps_nobody_from_before() -> None:
-    block = TrajectoryBlock(SPEC, num_rows=4, has_mates=True)
-    sequences = SequenceBlock(SPEC, horizon=2, num_columns=1, state_size=3, has_mates=True)
+    block = TrajectoryBlock(SPEC, num_rows=4, fields=IN_GROUPS)
+    sequences = SequenceBlock(SPEC, horizon=2, num_columns=1, fields={**declared(state=3), **IN_GROUPS})
     for width in (3, 1, 0, 2):
         steps = {
             **{name: np.full((1, 2, 1), 7.0, np.float32) for name in (f.OBS, f.ACTION)},

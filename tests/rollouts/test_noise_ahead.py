@@ -12,13 +12,14 @@ from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.policies.base import draw_noise
 from quintain.policies.heads import NoiseSpec
 from quintain.rollouts.noise_ahead import NoiseAhead
+from tests.declared import declared
 
 NOISE = NoiseSpec(num_uniform=1, num_normal=3)
 SPEC = BehaviorSpec(box(2), discrete(2))
 
 
 def block(num_steps: int, num_lanes: int = 2) -> Rollout:
-    return Rollout(SPEC, num_lanes=num_lanes, num_steps=num_steps, noise_size=NOISE.size)
+    return Rollout(SPEC, num_lanes=num_lanes, num_steps=num_steps, fields=declared(NOISE.size))
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 15, 16, 100])

@@ -38,9 +38,7 @@ def make(env: Env, cell: str) -> ActorCritic:
 
 
 def rollout_for(env: Env, policy: ActorCritic) -> Rollout:
-    return Rollout(
-        env.spec, num_lanes=env.num_lanes, num_steps=T, noise_size=policy.noise.size, state_size=policy.state_size
-    )
+    return Rollout(env.spec, num_lanes=env.num_lanes, num_steps=T, fields=policy.declare_fields())
 
 
 class Oracle:

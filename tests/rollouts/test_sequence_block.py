@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, box
-from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBatch
+from quintain.data.trajectory import GROUP_REWARD, Closed
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=box(1))
 
 
 def block() -> SequenceBlock:
     """Returns three trajectories of 3, 1 and 2 steps of at most three: a true end, an interruption, the horizon."""
-    made = SequenceBlock(SPEC, horizon=3, num_columns=1, state_size=2)
+    made = SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2))
     add(made)
     return made
 
@@ -67,7 +69,7 @@ def test_what_learners_write_stays_where_they_read_it() -> None:
     made.seal()
     made.flat(f.ADVANTAGE).fill_(3.0)
     assert made.array(f.ADVANTAGE)[:-1].min() == 3.0
-    batch = TrajectoryBatch(made)
+    batch = Batch(made)
     assert (batch.num_valid, batch.num_episodes) == (6, 2)
 
 
@@ -82,7 +84,7 @@ def test_it_survives_a_resume_and_does_not_remember_what_was_there_before() -> N
     fresh.sequence = used.sequence
     left, right = used.state_dict(), fresh.state_dict()
     assert all(left["fields"][name].equal(right["fields"][name]) for name in left["fields"])
-    other = SequenceBlock(SPEC, horizon=3, num_columns=1, state_size=2)
+    other = SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2))
     other.load_state_dict(left)
     for each in (used, other):
         add(each)

@@ -10,12 +10,13 @@ from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.rollouts.store import RolloutBuffer
+from tests.declared import declared
 
 SPEC = BehaviorSpec(obs=box(1), action=discrete(2))
 
 
 def block() -> Rollout:
-    rollout = Rollout(SPEC, num_lanes=2, num_steps=3, noise_size=1)
+    rollout = Rollout(SPEC, num_lanes=2, num_steps=3, fields=declared())
     rollout.begin(1, version=0)
     return rollout
 

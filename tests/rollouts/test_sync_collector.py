@@ -21,6 +21,7 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.services.checkpoints.state_files import decode, encode
+from tests.declared import declared
 from tests.scripted import MODES, Episode, LinearPolicy, expected_rows, never, scripted_env, value_at
 
 SCRIPT = [
@@ -43,7 +44,7 @@ class Heard:
 
 
 def rollout_for(env: Env, num_steps: int = T) -> Rollout:
-    return Rollout(env.spec, num_lanes=env.num_lanes, num_steps=num_steps, noise_size=1)
+    return Rollout(env.spec, num_lanes=env.num_lanes, num_steps=num_steps, fields=declared())
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,7 +9,7 @@ from quintain.data.replay_memory import ReplayMemory
 from quintain.data.row_layout import RowLayout
 from quintain.data.spec import BehaviorSpec, box, multi_discrete
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
-from quintain.data.trajectory_replay import TrajectoryTransitions
+from quintain.data.transitions import TransitionWriter
 
 SPEC = BehaviorSpec(obs=box(1), action=multi_discrete(2), mask_size=2)
 
@@ -37,7 +37,7 @@ def test_each_row_of_ragged_trajectories_becomes_one_transition() -> None:
     block.seal()
     memory = ReplayMemory(RowLayout(SPEC), 10)
     reward = np.arange(6, dtype=np.float32).reshape(6, 1)
-    TrajectoryTransitions(memory).write(block, reward, gamma=0.5)
+    TransitionWriter(memory, num_lanes=0).write(block, reward, gamma=0.5)
     assert len(memory) == 6
     drawn = {name: field.numpy() for name, field in memory.draw(np.arange(6)).items()}
     # The first of three slots has rows 0, 1 and 2 of what was seen, and so on.

@@ -8,13 +8,13 @@ from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.rollouts.settings import TrajectorySettings
-from quintain.rollouts.trajectory_store import TrajectoryBuffer
+from quintain.rollouts.store import RolloutBuffer
 
 SPEC = BehaviorSpec(obs=box(1), action=box(1))
 
 
-def store(buffer_size: int = 5) -> TrajectoryBuffer:
-    return TrajectoryBuffer(TrajectoryBlock(SPEC, 4), TrajectorySettings(buffer_size=buffer_size, time_horizon=3))
+def store(buffer_size: int = 5) -> RolloutBuffer:
+    return RolloutBuffer(TrajectoryBlock(SPEC, 4), settings=TrajectorySettings(buffer_size=buffer_size, time_horizon=3))
 
 
 def add(block: TrajectoryBlock, length: int, *, value: float = 1.0) -> None:
@@ -35,7 +35,7 @@ def add(block: TrajectoryBlock, length: int, *, value: float = 1.0) -> None:
     block.append(closed, steps)
 
 
-def fill(buffer: TrajectoryBuffer, *lengths: int) -> TrajectoryBlock:
+def fill(buffer: RolloutBuffer, *lengths: int) -> TrajectoryBlock:
     assert buffer.reserve() is buffer.trajectories
     for length in lengths:
         add(buffer.trajectories, length)
