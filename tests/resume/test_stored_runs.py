@@ -39,10 +39,19 @@ def test_a_stored_run_ends_as_it_ended_when_it_was_written(name: str, tmp_path: 
     if _is_same_machine(end["facts"]):
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value, err_msg=key)
-        assert rows == end["rows"]
+        assert [_compared(name, row) for row in rows] == [_compared(name, row) for row in end["rows"]]
     else:
         for key, value in expected.items():
             np.testing.assert_allclose(found[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def _compared(name: str, row: dict[str, object]) -> dict[str, object]:
+    """Returns a row without columns that mean something else now.
+
+    With staleness, rows of agents had the episodes until the *next* batch was full; now they have those of their own,
+    as rows of lanes always had.
+    """
+    return {key: value for key, value in row.items() if name != "agents_threads" or not key.startswith("rollout/ep_")}
 
 
 def _is_same_machine(written: dict[str, object]) -> bool:
