@@ -22,6 +22,7 @@ from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.factory import agent_env
 from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
+from quintain.envs.settings import AgentsSettings
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.placements.local import LocalPlacement
 from quintain.placements.plan import Placement
@@ -36,6 +37,7 @@ from quintain.runs.parts import connect_symmetry, load_part, make_events, make_p
 from quintain.services.events import EventManager
 from quintain.services.reporting.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
 from quintain.settings.agent_rules import has_agents
+from quintain.settings.placement_rules import integer
 from quintain.settings.rules import keeps_replay
 from quintain.trainers.base import Parts, Session, Trainer
 from quintain.trainers.curriculum import Curriculum
@@ -47,6 +49,7 @@ from quintain.trainers.loop import Loop
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import Writer
+    from quintain.settings.base import PartSettings
     from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
     from quintain.typing import Array, TrainingEnv
@@ -96,9 +99,7 @@ def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world:
     """Builds what the settings describe: a trainer, or a loop of the user's own, from its settings and a stream."""
     if run_file.experiment.loop is None:
         return assemble(run_file, session, writer, world=world)
-    torch.set_num_threads(run_file.run.threads)
-    rng = Rng(run_file.experiment.seed)
-    GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
+    rng = _prepare_process(run_file, world)
     settings = run_file.experiment.loop
     loop: Loop = load_part("loop", settings)(settings, rng.child("loop"))
     loop.install_loop(
@@ -113,11 +114,17 @@ def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world:
     return loop
 
 
-def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
-    """Builds, behaviour by behaviour, policy, signals, algorithm, store and learner; then the source that acts."""
+def _prepare_process(run_file: RunFile, world: World) -> Rng:
+    """Sets threads and global generators, each rank's own; returns the stream of the run."""
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(run_file.experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
+    return rng
+
+
+def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
+    """Builds, behaviour by behaviour, policy, signals, algorithm, store and learner; then the source that acts."""
+    _prepare_process(run_file, world)
     hosting = Hosting.from_settings(run_file.run.env_workers)
     plan = ActingPlan(
         run_file,
@@ -129,14 +136,11 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         num_ranks=world.size,
     )
     placement = _make_placement(run_file, plan)
-    env = placement.env
-    for note in env.notes:
+    env, specs = placement.env, plan.specs(placement.env)
+    for note in (*env.notes, *(_require_behaviors(run_file, specs) if plan.has_agents else ())):
         writer.note(note)
-    specs = plan.specs(env)
-    if plan.has_agents:
-        _require_behaviors(run_file, specs, writer)
-    settings: Any = run_file.experiment.env
-    curriculum = Curriculum(getattr(settings, "curricula", {}))
+    settings = run_file.experiment.env
+    curriculum = Curriculum(settings.curricula if isinstance(settings, AgentsSettings) else {})
     curriculum.require_behaviors(specs)
     policies = {name: _policy(run_file, name, spec, slots) for name, spec in specs.items()}
     learning = {name: _algorithm(run_file, name, policy, env, slots, world) for name, policy in policies.items()}
@@ -273,8 +277,8 @@ def _no_env(num_lanes: int, rng: Rng) -> Any:
     raise AssertionError("the rules refuse events that need lanes of their own")
 
 
-def _require_behaviors(run_file: RunFile, found: Mapping[str, BehaviorSpec], writer: Writer) -> None:
-    """Refuses behaviours of the environment without settings; tells of settings without a behaviour."""
+def _require_behaviors(run_file: RunFile, found: Mapping[str, BehaviorSpec]) -> list[str]:
+    """Refuses behaviours of the environment without settings; returns notes on settings without a behaviour."""
     known = run_file.experiment.behaviors
     for name in found:
         if name not in known and FALLBACK not in known:
@@ -285,14 +289,16 @@ def _require_behaviors(run_file: RunFile, found: Mapping[str, BehaviorSpec], wri
                 f"{', '.join(known)}{hint}",
                 code="E0227",
             )
-    for name in known:
-        if name not in found and name != FALLBACK:
-            writer.note(f"note: behaviour {name} is set up, and the environment has no agents of it")
+    return [
+        f"note: behaviour {name} is set up, and the environment has no agents of it"
+        for name in known
+        if name not in found and name != FALLBACK
+    ]
 
 
-def _require_groups(settings: Any, algorithm: Algorithm, env: Env) -> None:
+def _require_groups(settings: PartSettings, algorithm: Algorithm, env: Env) -> None:
     """Refuses an environment that does not start lanes alike though it should; settings alone cannot tell."""
-    wanted = getattr(settings, "group_size", 1)
+    wanted = integer(settings, "group_size") or 1
     if wanted > 1 and env.group_size != wanted:
         raise SettingsError(
             f"experiment.env.group_size is {wanted}, but this environment does not start lanes alike", code="E0219"

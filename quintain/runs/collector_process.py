@@ -42,7 +42,7 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
     try:
-        Collector(channel).live()
+        CollectorServer(channel).live()
     except Exception as error:
         _tell_failure(channel, error)
         # To end with commands unread would take back what was just sent; so it ends when the learner has read it.
@@ -51,7 +51,7 @@ def serve(descriptor: int) -> None:
                 pass
 
 
-class Collector:
+class CollectorServer:
     """The other end of the conversation."""
 
     def __init__(self, channel: socket.socket) -> None:

@@ -11,6 +11,7 @@ from quintain.core.trust import code_names
 from quintain.core.versions import facts, quintain_version
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.reporting.queued_writer import QueuedWriter
+from quintain.services.reporting.settings import WriterSettings
 from quintain.services.reporting.writers import RunHeader, Writer
 from quintain.settings.fingerprint import leaves
 
@@ -70,7 +71,7 @@ def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
         make = registry.get("writer", settings.type).load()
         takes_stream = settings.type == "console" and stream is not None
         writer: Writer = make(settings, stream) if takes_stream else make(settings)
-        in_background = getattr(type(settings), "in_background", False)
+        in_background = isinstance(settings, WriterSettings) and settings.in_background
         writers.append(QueuedWriter(writer, settings.type) if in_background else writer)
     return writers
 
@@ -135,7 +136,7 @@ def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str,
 def env_name(run_file: RunFile) -> str:
     """Returns what to call the environment: the one word that `train` takes for it."""
     settings = run_file.experiment.env
-    name = getattr(settings, "id", None)
+    name = dict(settings).get("id")
     if name is None:
         return settings.type
     return str(name) if settings.type == "gym" else f"{settings.type}/{name}"

@@ -69,7 +69,7 @@ def connect_symmetry(settings: PartSettings, algorithm: Algorithm, find_mirror: 
 
     `find_mirror` is called only then: environments in worker processes construct a copy in this process to find it.
     """
-    if not getattr(settings, "use_symmetry", False):
+    if not dict(settings).get("use_symmetry"):
         return
     policy, mirror = algorithm.policy, find_mirror()
     if mirror is None:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from quintain.algorithms.base import Algorithm
+from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core import registry
 from quintain.core.process_group import Alone, Gloo, World
 from quintain.envs.base import Env
@@ -80,7 +81,7 @@ def parts_from_slots(
         behavior["policy"] = _settings("policy", policy)
     elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
         behavior["policy"] = made_from
-    if _is_instance(env) and not getattr(_settings_class(behavior["algorithm"]), "needs_replay", False):
+    if _is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
         behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
     world = _join_torchrun()
@@ -123,7 +124,8 @@ def parts_from_slots(
 def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
     """Returns an algorithm that was made before, with the one setting that a trainer may change on it."""
     ours = algorithm.settings
-    changed = [k for k in type(ours).model_fields if k != "type" and getattr(settings, k) != getattr(ours, k)]
+    before, after = dict(ours), dict(settings)
+    changed = [name for name, value in before.items() if name != "type" and after[name] != value]
     if fixed := [name for name in changed if name != "batch_size"]:
         raise SettingsError(
             f"{', '.join(fixed)} cannot be changed on an algorithm that is ready; make it with the settings you want"
@@ -145,6 +147,10 @@ def _settings_class(algorithm: Any) -> type[PartSettings]:
     """Returns the class of an algorithm's settings, given as they are or as a mapping with a type."""
     name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
     return registry.get("algorithm", name).settings_class if name else type(algorithm)
+
+
+def _needs_replay(chosen: type[PartSettings]) -> bool:
+    return issubclass(chosen, AlgorithmSettings) and chosen.needs_replay
 
 
 def _evaluation_env(env: Any, eval_env: Any) -> Any:
