@@ -22,7 +22,7 @@ import numpy as np
 from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Filled, Report
+from quintain.placements.commands import FILL, IN_ORDER, RETIRE, Answer, Command, Filled, Report
 from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.share import Share
 from quintain.policies.base import Policy
@@ -219,10 +219,14 @@ class AheadSource:
         self.unsent = deque(Command(str(each["do"]), dict(each["arguments"])) for each in ahead["commands"])
         self.reports = deque(Report.from_json(each) for each in ahead["reports"])
         self.partial = Report.from_json(ahead["partial"]) if "partial" in ahead else Report()
+        if strange := {command.do for command in self.unsent} - IN_ORDER:
+            raise ValueError(f"the plan has the commands {sorted(strange)}, which are none")
         self.saved_lends = {name: list(lends) for name, lends in ahead.get("lent", {}).items()}
+        for name, lends in self.saved_lends.items():
+            self.shares[name].require_lends(lends)
         num_fills = sum(command.do == FILL for command in self.unsent)
         num_lent = max((len(lends) for lends in self.saved_lends.values()), default=0)
-        if num_fills > num_lent or not set(self.saved_lends) <= set(self.shares):
+        if num_fills > num_lent:
             raise ValueError(f"the plan fills {num_fills} blocks, and {num_lent} are lent")
 
     def begin_anew(self, states: Sequence[State]) -> None:

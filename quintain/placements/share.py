@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quintain.core.state import as_tensor, require_count
+from quintain.core.state import as_tensor, require_count, require_shapes
 from quintain.data.rollout import Rollout
 from quintain.placements.commands import Lend
 from quintain.placements.snapshots import Snapshot, take_snapshot
@@ -47,10 +47,17 @@ class Share:
             take_snapshot(self.policy, self.snapshots[number])
             self.waiting.append(Lend(self.behavior, number, self.version))
 
+    def require_lends(self, lends: Sequence[State]) -> None:
+        """Refuses lent blocks of a saved state that there are not, and weights of other names or shapes."""
+        for saved in lends:
+            number = require_count("block", saved["block"], len(self.blocks) - 1)
+            require_count("version", saved["version"])
+            require_shapes(f"lent.{self.behavior}", saved["weights"], self.snapshots[number])
+
     def reserve_saved(self, store: RolloutStore, lends: Sequence[State]) -> None:
         """Reserves the blocks that a checkpoint says were lent, with the weights that it has of them."""
         for saved in lends:
-            number = require_count("block", saved["block"], len(self.blocks) - 1)
+            number = saved["block"]
             if store.reserve() is not self.blocks[number]:
                 raise ValueError(f"block {number} of {self.behavior} is not the next to be filled")
             for key, value in saved["weights"].items():

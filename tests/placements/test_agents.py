@@ -219,3 +219,24 @@ def test_a_run_of_agents_over_ranks_that_is_stopped_resumes_exactly(tmp_path: Pa
     status, printed = run(tmp_path, "resume", "stopped")
     assert status == 0, printed
     assert digest_of_run(directory) == digest_of_run(tmp_path / "runs" / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda ahead: ahead["commands"].append({"do": "close", "arguments": {}}), "commands"),
+        (lambda ahead: ahead["lent"]["Ball"][0].update(block=7), "block is 7"),
+        (lambda ahead: ahead["lent"]["Ball"][0].update(version="1"), "version is '1'"),
+        (lambda ahead: ahead["lent"]["Ball"][0]["weights"].popitem(), "other names"),
+        (lambda ahead: ahead["commands"].append({"do": "fill", "arguments": {}}), "fills 2 blocks, and 1 are lent"),
+    ],
+)
+def test_a_plan_that_was_changed_in_a_checkpoint_is_refused(change: Any, said: str) -> None:
+    trainer = make("ppo", "local", 1)
+    trainer.should_stop = iter([False] * 40 + [True] * 10**6).__next__  # type: ignore[method-assign]
+    trainer.advance()
+    trainer.source.pause(lambda: True)
+    saved = decode(encode(trainer.state_dict(), allow_nonfinite=("training", "records")))
+    change(saved["training"]["source"]["ahead"])
+    with pytest.raises(ValueError, match=said):
+        make("ppo", "local", 1).load_state_dict(saved)
