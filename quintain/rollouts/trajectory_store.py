@@ -39,7 +39,25 @@ class TrajectoryStore(RolloutStore, Protocol):
     def trajectories(self) -> Any: ...
 
 
-class TrajectoryBuffer(RolloutBuffer):
+class RaggedBuffer(RolloutBuffer):
+    """A ring of blocks to which trajectories are appended: a block begins empty when it is reserved."""
+
+    def reserve(self) -> Rollout | None:
+        # After a resume it may be half full already.
+        half_full = [shelf.block for shelf in self.shelves if shelf.is_open]
+        block = super().reserve()
+        if block is not None and not any(block is each for each in half_full):
+            block.begin(block.sequence + 1, 0)
+        return block
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        for shelf in self.shelves:
+            if not shelf.is_needed:
+                shelf.block.begin(shelf.number, 0)
+
+
+class TrajectoryBuffer(RaggedBuffer):
     """Blocks that take trajectories until they have enough steps, one after another; the last may make one longer."""
 
     def __init__(
@@ -75,14 +93,6 @@ class TrajectoryBuffer(RolloutBuffer):
         """Whether what was collected is enough for an update."""
         return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
 
-    def reserve(self) -> Rollout | None:
-        # After a resume it may be half full already.
-        half_full = [shelf.block for shelf in self.shelves if shelf.is_open]
-        block = super().reserve()
-        if block is not None and not any(block is each for each in half_full):
-            block.begin(block.sequence + 1, 0)
-        return block
-
     def batch_of(self, rollout: Rollout) -> Batch:
         return TrajectoryBatch(rollout)  # type: ignore[arg-type]  # it was made with blocks of trajectories
 
@@ -90,12 +100,6 @@ class TrajectoryBuffer(RolloutBuffer):
     def utilisation(self) -> float:
         """The part of a batch that is there."""
         return min(1.0, float(self.trajectories.num_held / self.steps_per_batch))
-
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        for shelf in self.shelves:
-            if not shelf.is_needed:
-                shelf.block.begin(shelf.number, 0)
 
 
 class TrajectoryReplay(TrajectoryBuffer):

@@ -36,6 +36,7 @@ from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.tree import RunFile
 from quintain.trainers.curriculum import Curriculum
+from quintain.trainers.learner import ReadyLearner
 
 if TYPE_CHECKING:
     from quintain.settings.experiment import Behavior
@@ -62,6 +63,7 @@ class ActingPlan:
         slot: Any = None,
         env_events: Mapping[str, Any] | None = None,
         has_own_policy: bool = False,
+        learners: Mapping[str, ReadyLearner] | None = None,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
@@ -70,6 +72,8 @@ class ActingPlan:
         self.slot = slot
         self.env_events = dict(env_events or {})
         self.has_own_policy = has_own_policy
+        self.learners = dict(learners or {})
+        """Learners that exist already, by behaviour."""
         self.rank = rank
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
@@ -107,6 +111,8 @@ class ActingPlan:
         num_lanes = settings.num_lanes // self.num_ranks
         if self.has_agents:
             hosting.refuse_workers("agents of all copies act in one pass")
+            if isinstance(self.slot, AgentEnv):
+                return self.slot
             env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=num_lanes * self.rank)
             curriculum = Curriculum(settings.curricula)
             if curriculum.lessons:
@@ -156,24 +162,31 @@ class ActingPlan:
                 rollout.time_horizon,
                 rng.child(f"rank_{self.rank}") if self.rank else rng,
                 _ignore,
-                follows_groups=needs_mates(behavior),
+                follows_groups=self._follows_groups(name),
             )
         return AgentWorld(env, collectors)
 
     def make_blocks(
         self, env: Any, policies: Mapping[str, Policy], allocate: Allocator | None = None
     ) -> dict[str, list[Rollout]]:
-        make = self._agents_block if self.has_agents else partial(self._lanes_block, env, allocate)
-        return {
-            name: [make(settings_of(self.run_file, name), policy) for _ in range(1 + self._staleness_of(name))]
-            for name, policy in policies.items()
-        }
+        blocks: dict[str, list[Rollout]] = {}
+        for name, policy in policies.items():
+            ready = self.learners.get(name)
+            if ready is not None and ready.has_own_blocks:
+                make: Callable[[], Rollout] = ready.make_block
+            elif self.has_agents:
+                make = partial(self._agents_block, name, policy)
+            else:
+                make = partial(self._lanes_block, name, policy, env, allocate)
+            blocks[name] = [make() for _ in range(1 + max_staleness(settings_of(self.run_file, name)))]
+        return blocks
 
-    def _staleness_of(self, name: str) -> int:
-        return max_staleness(settings_of(self.run_file, name))
+    def _follows_groups(self, name: str) -> bool:
+        ready = self.learners.get(name)
+        return needs_mates(settings_of(self.run_file, name)) if ready is None else ready.follows_groups
 
-    def _lanes_block(self, env: Env, allocate: Allocator | None, behavior: Behavior, policy: Policy) -> Rollout:
-        settings: Any = behavior.rollout
+    def _lanes_block(self, name: str, policy: Policy, env: Env, allocate: Allocator | None) -> Rollout:
+        settings: Any = settings_of(self.run_file, name).rollout
         return Rollout(
             env.spec,
             num_lanes=env.num_lanes,
@@ -186,8 +199,8 @@ class ActingPlan:
             allocate=allocate,
         )
 
-    def _agents_block(self, behavior: Behavior, policy: Policy) -> Rollout:
-        rollout: Any = behavior.rollout
+    def _agents_block(self, name: str, policy: Policy) -> Rollout:
+        rollout: Any = settings_of(self.run_file, name).rollout
         # Of all ranks together a batch has as many steps as of one.
         steps_per_batch = -(-rollout.steps_per_batch // self.num_ranks)
         block: TrajectoryBlock | SequenceBlock
@@ -197,7 +210,7 @@ class ActingPlan:
                 rollout.time_horizon,
                 -(-steps_per_batch // rollout.time_horizon),
                 policy.state_size,
-                has_mates=needs_mates(behavior),
+                has_mates=self._follows_groups(name),
                 num_components=policy.num_components,
                 num_values=policy.num_values,
             )
@@ -205,7 +218,7 @@ class ActingPlan:
             block = TrajectoryBlock(
                 policy.spec,
                 steps_per_batch + rollout.time_horizon,
-                has_mates=needs_mates(behavior),
+                has_mates=self._follows_groups(name),
                 num_components=policy.num_components,
                 num_values=policy.num_values,
             )
@@ -214,7 +227,7 @@ class ActingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON; refuses objects that another process could not make again."""
-        if self.has_own_policy:
+        if self.has_own_policy or self.learners:
             raise _cannot_travel("a policy that exists already", "name its type and settings")
         if self.env_events:
             raise _cannot_travel("functions of event_cfg", "name them in experiment.env.env_events")

@@ -42,7 +42,7 @@ from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import AgentContext, EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
-from quintain.trainers.learner import Learner
+from quintain.trainers.learner import Learner, ReadyLearner
 from quintain.trainers.loop import Loop
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class Slots:
     evaluation_env: Any = None
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
+    learners: Mapping[str, ReadyLearner] = field(default_factory=dict)
+    """Learners by behaviour, each with a policy and an algorithm of its own."""
     make_algorithm: Callable[..., Algorithm] | None = None
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of the training environment, beside those of the settings."""
@@ -121,6 +123,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         slot=slots.env,
         env_events=slots.env_events,
         has_own_policy=slots.policy is not None,
+        learners=slots.learners,
         rank=world.rank,
         num_ranks=world.size,
     )
@@ -137,46 +140,52 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     policies = {name: _policy(run_file, name, spec, slots, world) for name, spec in specs.items()}
     algorithms, accelerated = {}, {}
     for name, policy in policies.items():
-        behavior = settings_of(run_file, name)
-        signals = {key: load_part("reward_signal", s)(s) for key, s in behavior.reward_signals.items()}
-        make_algorithm = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
-        algorithm: Algorithm = make_algorithm(
-            behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm")
-        )
-        algorithm.join(world)
+        ready = slots.learners.get(name)
+        algorithm = _algorithm(run_file, name, policy, slots) if ready is None else ready.given_algorithm
+        if algorithm is not None:
+            algorithm.join(world)
+            algorithms[name] = algorithm
         policy.join(world)
-        algorithms[name] = algorithm
         accelerated[name] = accelerate(policy, algorithm)
         for note in kernel_notes(accelerated[name]):
             writer.note(note if len(specs) == 1 else f"{name}: {note}")
+        if ready is not None or algorithm is None:
+            continue
+        behavior = settings_of(run_file, name)
         if plan.has_agents:
             connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
         else:
             _require_groups(settings, algorithm, env)
             connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
-    episodes = {name: EpisodeWindow(max(1, WINDOW_SIZE // world.size)) for name in specs}
+    learners: dict[str, Learner] = {}
 
     def on_episodes(name: str, returns: Array, lengths: Array) -> None:
-        episodes[name].extend(returns, lengths)
+        learners[name].hear_episodes(returns, lengths)
         curriculum.hear(name, returns.tolist())
 
     starts_fresh = any(algorithm.starts_fresh for algorithm in algorithms.values())
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
-    learners = {}
     for name, policy in policies.items():
         behavior = settings_of(run_file, name)
         own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
         budget = run_file.budget if own_budget is None else Budget(own_budget, run_file.budget.updates)
-        context = _event_context(run_file, name, slots, hosting, world, curriculum, budget)
-        learners[name] = Learner(
+        events = make_events(behavior, _event_context(run_file, name, slots, hosting, world, curriculum, budget))
+        ready = slots.learners.get(name)
+        if ready is not None and ready.has_own_blocks:
+            store = ready.make_store(blocks[name])
+        else:
+            store = _make_store(run_file, behavior, policy, blocks[name], session, writer, world)
+        if ready is not None:
+            ready.connect(store, events, UpdateGuard(run_file.run), accelerated[name])
+        learners[name] = ready or Learner(
             name,
             policy,
             algorithms[name],
-            _make_store(run_file, behavior, policy, blocks[name], session, writer, world),
+            store,
             Progress(budget.env_steps, budget.updates),
-            make_events(behavior, context),
+            events,
             UpdateGuard(run_file.run),
-            episodes[name],
+            EpisodeWindow(max(1, WINDOW_SIZE // world.size)),
             accelerated=accelerated[name],
             own_budget=own_budget,
         )
@@ -192,8 +201,17 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
+def _algorithm(run_file: RunFile, name: str, policy: Policy, slots: Slots) -> Algorithm:
+    behavior = settings_of(run_file, name)
+    signals = {key: load_part("reward_signal", s)(s) for key, s in behavior.reward_signals.items()}
+    make = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
+    algorithm: Algorithm = make(behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm"))
+    return algorithm
+
+
 def _policy(run_file: RunFile, name: str, spec: BehaviorSpec, slots: Slots, world: World) -> Policy:
-    policy = slots.policy or make_policy(run_file, spec, name)
+    given = slots.learners[name].policy if name in slots.learners else slots.policy
+    policy = given or make_policy(run_file, spec, name)
     if policy.spec != spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
     return policy.to(resolve_device(run_file.run.device))

@@ -27,7 +27,7 @@ from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import EpisodeWindow, stats_of_totals
 from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import Evaluate, RandomizeEnv
-from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped
+from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
 from quintain.trainers.loop import Loop
 from quintain.trainers.parts import Parts
 from quintain.trainers.session import Session
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from quintain.core.rng import Rng
     from quintain.rollouts.store import RolloutStore
     from quintain.trainers.guard import UpdateGuard
-    from quintain.typing import Array, Metrics, State
+    from quintain.typing import Metrics, State
 
 __all__ = ["Learner", "Parts", "Session", "Trainer", "as_tensors"]
 
@@ -141,11 +141,6 @@ class Trainer(Loop):
         """The batch that this cycle learns from, until the next one is collected."""
         return self.learner.taken
 
-    def hear_episodes(self, behavior: str, returns: Array, lengths: Array) -> None:
-        """Takes note of episodes that ended."""
-        self.learners[behavior].episodes.extend(returns, lengths)
-        self.curriculum.hear(behavior, returns.tolist())
-
     # -- the loop --------------------------------------------------------------------------------------------------
 
     @property
@@ -228,6 +223,9 @@ class Trainer(Loop):
                 return True
             learner.spend()
             learner.begin_cycle()
+            # A learner that never has enough gives up some time.
+            if self.is_finished:
+                return False
 
     def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
         """Fills a store through the source; returns False if asked to stop first.
@@ -248,7 +246,7 @@ class Trainer(Loop):
         return True
 
     def _stage_update(self) -> bool:
-        if not self.taken.num_valid:
+        if not self.learner.consumed[0]:
             return True
         try:
             losses = self.learner.update()
@@ -260,8 +258,7 @@ class Trainer(Loop):
 
     def _log_train(self, losses: Mapping[str, float]) -> None:
         """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
-        named = {name if "/" in name else f"train/{name}": value for name, value in losses.items()}
-        self.learner.stats.add_all(named)
+        self.learner.stats.add_all(train_metrics(losses))
 
     def _stage_publish(self) -> bool:
         learner = self.learner
@@ -272,6 +269,7 @@ class Trainer(Loop):
         if learner.progress is not self.progress:
             self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
         self.source.publish(learner.name, learner.progress.version, learner.policy)
+        learner.published()
         return True
 
     def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:

@@ -7,7 +7,7 @@ from typing import Any
 from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
-from quintain.trainers.joint import JointTrainer
+from quintain.trainers.base import Trainer
 
 BEHAVIORS = {
     "balance_ball": ("Ball",),
@@ -50,8 +50,8 @@ def poca_file(env_steps: int = 600, **changes: Any) -> RunFile:
     return run_file("door", env_steps, **chosen)
 
 
-def make(settings: RunFile) -> JointTrainer:
+def make(settings: RunFile) -> Trainer:
     run = Run(settings, [])
     trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
+    assert isinstance(trainer, Trainer)
     return trainer
