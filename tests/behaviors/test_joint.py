@@ -44,7 +44,7 @@ def plain_advantages(reward: Any, value: Any, final: float, gamma: float, gae_la
 
 def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
     trainer = make(run_file("gates", algorithm={"normalize_advantage": False, "gae_lambda": 0.8}))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate.source.fill(gate.store, lambda: False)
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
@@ -69,7 +69,7 @@ def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
 
 def test_nobody_acts_on_while_somebody_has_enough_to_learn_from() -> None:
     trainer = make(run_file("ball_and_gates"))
-    ball, gate = trainer.trainers.values()
+    ball, gate = trainer.learners.values()
     while not gate.source.fill(gate.store, lambda: False):
         steps = trainer.source.num_steps  # type: ignore[attr-defined]  # the world of agents
         assert ball.store.ready()
@@ -85,11 +85,11 @@ def test_each_behaviour_has_its_own_weights_schedules_and_rows() -> None:
     trainer.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
     trainer.train()
     assert {"Ball", "Gate"} == {name.partition("/")[0] for row in rows for name in row if "/train/" in name}
-    assert all(each.progress.env_steps >= 300 for each in trainer.trainers.values())
-    assert trainer.progress.env_steps == sum(each.progress.env_steps for each in trainer.trainers.values())
-    assert trainer.progress.updates == sum(each.progress.updates for each in trainer.trainers.values()) == len(rows)
+    assert all(each.progress.env_steps >= 300 for each in trainer.learners.values())
+    assert trainer.progress.env_steps == sum(each.progress.env_steps for each in trainer.learners.values())
+    assert trainer.progress.updates == sum(each.progress.updates for each in trainer.learners.values()) == len(rows)
     versions = trainer.source.versions  # type: ignore[attr-defined]
-    assert versions == {name: each.progress.version for name, each in trainer.trainers.items()}
+    assert versions == {name: each.progress.version for name, each in trainer.learners.items()}
 
 
 def test_toys_train_and_a_resume_begins_anew_where_they_cannot_be_saved(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_update_that_is_not_finite_concerns_the_behaviour_alone_or_sends_all_
     launched.run.close()
     [warning] = [note for note in notes if "W0604" in note]
     assert warning.startswith(("warning[W0604]: Ball: ", "warning[W0604]: Gate: "))
-    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    trainers = launched.trainer.learners
     scales = sorted(trainer.algorithm.learning_rate_scale for trainer in trainers.values())
     assert scales == ([1.0, 1.0] if how == "skip" else [0.5, 1.0])
     assert all(trainer.progress.env_steps >= 700 for trainer in trainers.values())
@@ -190,7 +190,7 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
     launched.trainer.train()
     launched.run.close()
     found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(behavior_policy, settings))
-    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    trainers = launched.trainer.learners
     assert set(found) == {"Ball", "Gate"}
     for name, policy in found.items():
         assert list(differences(trainers[name].policy.state_dict(), policy.state_dict())) == []
@@ -199,7 +199,7 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
 def test_agents_may_see_several_things_and_choose_numbers_and_options_at_once() -> None:
     trainer = make(toy_file(env="tests.envs.agents.toy:Wide", teams=2))
     trainer.train()
-    rollout = trainer.trainers["Toy"].taken.rollout
+    rollout = trainer.learners["Toy"].taken.rollout
     assert rollout.obs_names == ("obs.0", "obs.1")
     assert rollout.array("obs.1")[0, 0].tolist() == [[0.5, -0.5]] * 3
     assert rollout.array("action.0").shape[2:] == (1,)

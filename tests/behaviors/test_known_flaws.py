@@ -69,7 +69,7 @@ from tests.trainers.test_guard import nan_loss, spoil
 def test_probabilities_are_those_that_were_acted_with() -> None:
     """A scale of observations that moves while trajectories arrive would make the first ratio another than one."""
     trainer = make(run_file("gates", 2000, policy={"normalize_obs": True}))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     for _ in range(3):
         trainer.advance()
     assert gate._stage_collect()
@@ -87,7 +87,7 @@ def test_probabilities_are_those_that_were_acted_with() -> None:
 @pytest.mark.parametrize("memory", [None, {"size": 4}])
 def test_advantages_are_scaled_over_steps_and_nothing_else(memory: Any) -> None:
     trainer = make(run_file("gates", policy={"memory": memory}))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate.source.fill(gate.store, lambda: False)
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
@@ -102,7 +102,7 @@ def test_values_are_held_by_what_was_collected() -> None:
     """What a value was when its step was taken, and the return that it is to become, are two columns."""
     settings = run_file("gates", algorithm={"clip_value": 0.2, "clip_coef": 0.2})
     trainer = make(settings)
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate._stage_collect()
     collected = gate.taken.rollout.flat(f.VALUE).clone()
     gate._stage_estimate()
@@ -200,8 +200,8 @@ def test_the_temperature_is_part_of_what_is_saved() -> None:
     trainer, fresh = make(sac_file("gates")), make(sac_file("gates"))
     for _ in range(4):
         trainer.advance()
-    temperature = trainer.trainers["Gate"].algorithm.temperature.state_dict()  # type: ignore[attr-defined]  # it is SAC
-    other = fresh.trainers["Gate"].algorithm.temperature  # type: ignore[attr-defined]
+    temperature = trainer.learners["Gate"].algorithm.temperature.state_dict()  # type: ignore[attr-defined]  # it is SAC
+    other = fresh.learners["Gate"].algorithm.temperature  # type: ignore[attr-defined]
     assert any(bool((value != other.state_dict()[name]).any()) for name, value in temperature.items())
     fresh.load_state_dict(trainer.state_dict())
     assert all(bool((value == other.state_dict()[name]).all()) for name, value in temperature.items())

@@ -89,7 +89,7 @@ def learned_from(run_file: RunFile) -> tuple[list[np.ndarray], Any]:
     run = Run(run_file, [])
     trainer = assemble(run_file, run, run.writer)
     seen: list[np.ndarray] = []
-    [learner] = trainer.trainers.values()  # type: ignore[attr-defined]
+    [learner] = trainer.learners.values()  # type: ignore[attr-defined]
     estimate = learner.algorithm.estimate
 
     def noting(batch: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_spoiled_episode_is_left_out_and_the_others_stay(what: str, when: int)
     assert len(set(counts[0])) == len(set(counts[1])) == 1
     assembler = trainer.agents.collectors["Faulty"].assembler
     assert counts[0][0] - counts[1][0] == assembler.num_dropped > 0
-    window = trainer.trainers["Faulty"].episodes
+    window = trainer.learners["Faulty"].episodes
     assert window.mean_return == 4.0
     assert trainer.stats._last.get("rollout/dropped_episodes", assembler.num_dropped) > 0
 

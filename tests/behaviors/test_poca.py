@@ -69,7 +69,7 @@ def test_groups_of_different_copies_are_different_groups() -> None:
 
 def test_what_one_batch_keeps_of_mates_is_what_they_did() -> None:
     trainer = make(poca_file(2000))
-    door_trainer = trainer.trainers["Door"]
+    door_trainer = trainer.learners["Door"]
     assert door_trainer._stage_collect()
     rollout = door_trainer.taken.rollout
     seen, mates = rollout.array(f.OBS)[:-1, 0], rollout.array(f.MATES)[:-1, 0]
@@ -87,7 +87,7 @@ def test_what_one_batch_keeps_of_mates_is_what_they_did() -> None:
 
 def test_critics_are_part_of_the_state_and_learn() -> None:
     trainer = make(poca_file())
-    algorithm = trainer.trainers["Door"].algorithm
+    algorithm = trainer.learners["Door"].algorithm
     assert isinstance(algorithm, POCA)
     before = {name: value.clone() for name, value in algorithm.critic.state_dict().items()}
     trainer.advance()
@@ -100,7 +100,7 @@ def test_agents_without_groups_learn_by_it_too() -> None:
     trainer = make(run_file("balance_ball", 300, **changes))
     trainer.train()
     assert trainer.progress.env_steps >= 300
-    assert trainer.trainers["Ball"].taken.rollout.array(f.MATES).shape[2] == 0
+    assert trainer.learners["Ball"].taken.rollout.array(f.MATES).shape[2] == 0
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,12 @@ def test_a_behaviour_that_has_spent_its_budget_stays_as_it_is(tmp_path: Path) ->
     weights = None
     while not trainer.is_finished:
         trainer.advance()
-        gate = trainer.trainers["Gate"]  # type: ignore[attr-defined]  # it is a joint trainer
+        gate = trainer.learners["Gate"]
         if gate.is_finished and weights is None:
             weights = {name: value.clone() for name, value in gate.policy.state_dict().items()}
             steps = gate.progress.env_steps
     assert weights is not None
-    assert gate.progress.env_steps == steps < trainer.trainers["Ball"].progress.env_steps  # type: ignore[attr-defined]
+    assert gate.progress.env_steps == steps < trainer.learners["Ball"].progress.env_steps  # type: ignore[attr-defined]
     assert all(bool((value == weights[name]).all()) for name, value in gate.policy.state_dict().items())
     launched.run.close()
 

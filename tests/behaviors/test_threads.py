@@ -23,7 +23,7 @@ from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
-from quintain.trainers.joint import JointTrainer
+from quintain.trainers.base import Trainer
 from tests.behaviors.runs import make, poca_file, run_file
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil
@@ -117,7 +117,7 @@ def test_actions_are_exactly_one_version_behind_and_that_is_reported() -> None:
     rows: list[dict[str, float]] = []
     trainer = make(threaded("gates", 1500))
     trainer.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
-    gate = trainer.trainers["Gate"]
+    gate = trainer.learners["Gate"]
     take, lags = gate.store.take, []
 
     def taken() -> Any:
@@ -136,7 +136,7 @@ def test_actions_are_exactly_one_version_behind_and_that_is_reported() -> None:
 def test_weights_that_act_are_those_of_a_whole_version() -> None:
     """Every log-probability in a batch is that of one of the versions that were published, whole."""
     trainer = make(threaded("gates", 1500))
-    gate = trainer.trainers["Gate"]
+    gate = trainer.learners["Gate"]
     versions: dict[int, dict[str, Any]] = {}
     publish, take = gate.source.publish, gate.store.take
     checked = 0
@@ -226,7 +226,7 @@ def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(
     assert "learner_thread.py" in trace
     joint: Any = launched.trainer
     # It would have been a second batch of four thousand otherwise.
-    assert joint.trainers["Gate"].store.trajectories.num_held < 2000
+    assert joint.learners["Gate"].store.trajectories.num_held < 2000
     joint.close()
     launched.run.close()
 
@@ -235,7 +235,7 @@ def test_numbers_that_are_not_finite_are_skipped_as_in_turns(monkeypatch: pytest
     spoil(monkeypatch, lambda number: number == 3, nan_loss)
     trainer = make(threaded("gates", 900))
     trainer.train()
-    assert trainer.trainers["Gate"].guard.failed_at == [4]
+    assert trainer.learners["Gate"].guard.failed_at == [4]
     trainer.close()
 
 
@@ -246,9 +246,9 @@ def test_a_run_that_goes_back_drops_what_was_begun(tmp_path: Path, monkeypatch: 
     spoil(monkeypatch, lambda number: number == 5, nan_loss)
     launched.trainer.train()
     joint: Any = launched.trainer
-    scales = sorted(each.algorithm.learning_rate_scale for each in joint.trainers.values())
+    scales = sorted(each.algorithm.learning_rate_scale for each in joint.learners.values())
     assert scales in ([0.5, 1.0], [0.5, 0.5]), "the update that was spoiled may be of both"
-    assert all(each.progress.env_steps >= 700 for each in joint.trainers.values())
+    assert all(each.progress.env_steps >= 700 for each in joint.learners.values())
     assert all(bool(weight.isfinite().all()) for weight in joint.policy.parameters())
     joint.close()
     launched.run.close()
@@ -263,7 +263,7 @@ def test_agents_act_with_the_weights_that_a_run_is_given(tmp_path: Path) -> None
     checkpoint = checkpoint_of(tmp_path, "a")
     other = start(threaded("gates"), runs_dir=tmp_path, run_id="b", quiet=True, initialize_from=checkpoint)
     player = _player(Run(threaded("gates"), []), checkpoint, is_deterministic=True)
-    trained_weights = first.trainer.trainers["Gate"].policy.state_dict()  # type: ignore[attr-defined]
+    trained_weights = first.trainer.learners["Gate"].policy.state_dict()  # type: ignore[attr-defined]
     for trainer in (other.trainer, player):
         joint: Any = trainer
         acting = joint.agents.collectors["Gate"].policy
@@ -318,7 +318,7 @@ def test_two_behaviours_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
                 busy -= 1
 
     monkeypatch.setattr(PPO, "update", counted)
-    trainer: JointTrainer = make(threaded(env_steps=400))
+    trainer: Trainer = make(threaded(env_steps=400))
     trainer.train()
     trainer.close()
     assert most == 2

@@ -14,7 +14,7 @@ from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
 from quintain.trainers import Trainer
-from quintain.trainers.joint import JointTrainer
+from quintain.trainers.base import Trainer
 from tests.contracts.cases import (
     AGENT_ALGORITHMS,
     ALGORITHMS,
@@ -35,8 +35,8 @@ def test_every_registered_algorithm_has_a_case() -> None:
 def collected(algorithm: str) -> Trainer:
     if algorithm in AGENT_ALGORITHMS:
         joint = make_trainer(agents_file(algorithm))
-        assert isinstance(joint, JointTrainer)
-        trainer = joint.trainers["Door"]
+        assert isinstance(joint, Trainer)
+        trainer = joint.learners["Door"]
     else:
         # Without a time limit, so that some lanes fall earlier than others.
         trainer = make_trainer(run_file({"type": "gym", "id": "CartPole-v1"}, algorithm=algorithm))
