@@ -50,16 +50,20 @@ class Actor:
             self.is_held = True
             return self._answer(is_done=False)
         if command.do == FILL:
-            return self._fill([Lend(*each) for each in command.arguments["lend"]], should_stop)
+            return self._fill(command, should_stop)
         value = getattr(self, command.do)(**command.arguments)
         return self._answer(is_done=True, value=value)
 
-    def _fill(self, lends: Sequence[Lend], should_stop: Callable[[], bool]) -> Answer:
-        for lend in lends:
-            # One that was stopped is sent again with the same blocks.
+    def current_with(self, command: Command) -> list[Lend]:
+        """Takes the blocks that come with a `fill`, and returns those that it works on: one of each behaviour."""
+        for lend in (Lend(*each) for each in command.arguments["lend"]):
+            # A command that was stopped is sent again with the same blocks.
             if lend not in self.lent[lend.behavior]:
                 self.lent[lend.behavior].append(lend)
-        current = {name: waiting[0] for name, waiting in self.lent.items() if waiting}
+        return [waiting[0] for waiting in self.lent.values() if waiting]
+
+    def _fill(self, command: Command, should_stop: Callable[[], bool]) -> Answer:
+        current = {lend.behavior: lend for lend in self.current_with(command)}
         for name, lend in current.items():
             load_snapshot(self.collector.policies[name], self.snapshots[name][lend.block])
         self.is_giving_up = False
@@ -80,7 +84,7 @@ class Actor:
     @property
     def pulse(self) -> int:
         """A number that changes whenever something happens; may be read in another thread."""
-        return self.num_looks + self.collector.env.pulse
+        return self.num_looks + int(self.collector.env.pulse)
 
     def go_on(self) -> None:
         self.is_held = False

@@ -97,32 +97,44 @@ class AheadSource:
         self.exactness = outpost.env.exactness
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
         """Orders what is free and waits for a full block; returns whose it is, or None if asked to stop first.
 
-        `learning` are the behaviours that still learn; the others act on with their last version.
+        `learning` are the behaviours that still learn; the others act on with their last version. With `wanted` the
+        block of that behaviour is waited for; others that have no free block meanwhile act on too.
         """
         self.stores, self.learning = stores, learning
         self._find_full()
         while True:
             self._drop_unneeded()
-            if not self.reports and should_stop():
+            found = self._next_of(wanted)
+            if found is None and should_stop():
                 break
             # Also where a block waits already: the actor must not wait for the end of this cycle to go on.
-            self._order()
-            if self.reports or not self._hear(should_stop):
+            self._order(wanted)
+            if found is not None:
+                return found
+            if not self._hear(should_stop):
                 break
-        if not self.reports:
-            self._interrupt()
-            self._hand_over(self.partial)
-            return None
-        return self._next
+        self._interrupt()
+        self._hand_over(self.partial)
+        return None
 
     @property
     def _next(self) -> str:
-        """The behaviour whose block is taken next."""
+        """The behaviour whose block became full first."""
         return next(iter(self.reports[0].filled))
+
+    def _next_of(self, wanted: str | None) -> str | None:
+        """Returns the behaviour whose block is taken next, if it is full."""
+        if wanted is None:
+            return self._next if self.reports else None
+        return wanted if any(wanted in report.filled for report in self.reports) else None
 
     def _find_full(self) -> None:
         """Takes note of full blocks that another placement filled before a resume."""
@@ -132,11 +144,16 @@ class AheadSource:
                 self.reports.append(Report({name: Filled(self.shares[name].version)}))
 
     def _drop_unneeded(self) -> None:
-        """Drops full blocks of behaviours that learn no more."""
-        while self.reports and (name := self._next) not in self.learning:
-            self.stores[name].take()
-            self.stores[name].spend()
-            self.stores[name].release()
+        """Drops full blocks of behaviours that learn no more, and reports of blocks that were taken without a word."""
+        while self.reports:
+            name = self._next
+            is_there = self.stores[name].ready()
+            if is_there and name in self.learning:
+                return
+            if is_there:
+                self.stores[name].take()
+                self.stores[name].spend()
+                self.stores[name].release()
             self.drain_metrics(name)
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None:
@@ -205,11 +222,12 @@ class AheadSource:
 
         Episodes that ended before it was full are handed over with it.
         """
-        report = self.reports[0]
-        self._hand_over(report)
-        filled = report.filled.pop(behavior)
-        if not report.filled:
-            self.reports.popleft()
+        place = next(place for place, report in enumerate(self.reports) if behavior in report.filled)
+        for report in list(self.reports)[: place + 1]:
+            self._hand_over(report)
+        filled = self.reports[place].filled.pop(behavior)
+        if not self.reports[place].filled:
+            del self.reports[place]
         staleness = float(self.shares[behavior].version - filled.version)
         return {**filled.metrics, **({"rollout/staleness": staleness} if self.reports_staleness else {})}
 
@@ -240,6 +258,10 @@ class AheadSource:
         self.reports = deque(Report.from_json(each) for each in ahead["reports"])
         self.partial = Report.from_json(ahead["partial"]) if "partial" in ahead else Report()
         self.saved_lends = {name: list(lends) for name, lends in ahead.get("lent", {}).items()}
+        num_fills = sum(command.do == FILL for command in self.unsent)
+        num_lent = max((len(lends) for lends in self.saved_lends.values()), default=0)
+        if num_fills > num_lent or not set(self.saved_lends) <= set(self.shares):
+            raise ValueError(f"the plan fills {num_fills} blocks, and {num_lent} are lent")
 
     def begin_anew(self, states: Sequence[State]) -> None:
         """Continues after sources that had other lanes: the newest versions, new episodes, noise not used before."""
@@ -249,7 +271,7 @@ class AheadSource:
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
-    def _order(self) -> None:
+    def _order(self, wanted: str | None) -> None:
         """Sends what was left undone, in its order, and then fills for the blocks that are free."""
         if self.is_held:
             self.is_held = False
@@ -269,7 +291,8 @@ class AheadSource:
                 take_snapshot(share.policy, share.snapshots[number])
                 share.waiting.append(Lend(name, number, share.version))
         # Each fill makes at least one block full: so many find a block of every behaviour that learns.
-        num_fills = min(self.shares[name].num_lent for name in self.learning)
+        needed = self.learning if wanted is None else [wanted]
+        num_fills = min(self.shares[name].num_lent for name in needed)
         while sum(command.do == FILL for command in self.sent) < num_fills:
             self._send(self._fill_command())
 
@@ -402,7 +425,10 @@ class AheadSource:
             if each.do != RETIRE
         ]
         lent = {
-            name: [*self.saved_lends.get(name, ()), *(self._saved(share, lend) for lend in (*share.open, *share.waiting))]
+            name: [
+                *self.saved_lends.get(name, ()),
+                *(self._saved(share, lend) for lend in (*share.open, *share.waiting)),
+            ]
             for name, share in self.shares.items()
         }
         return {"commands": commands, "reports": reports, "partial": asdict(self.partial), "lent": lent}

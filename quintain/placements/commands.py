@@ -70,7 +70,9 @@ class Report:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Report:
-        filled = {str(name): Filled(int(each["version"]), dict(each["metrics"])) for name, each in saved["filled"].items()}
+        filled = {
+            str(name): Filled(int(each["version"]), dict(each["metrics"])) for name, each in saved["filled"].items()
+        }
         returns = {str(name): [float(x) for x in some] for name, some in saved["returns"].items()}
         return cls(filled, returns, {str(name): [int(x) for x in some] for name, some in saved["lengths"].items()})
 

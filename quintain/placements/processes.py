@@ -50,9 +50,7 @@ class ProcessesPlacement:
         process = CollectorProcess(self.conversation, self.env, shared, sends_blocks=self.plan.has_agents)
         faults, patience = self.plan.hosting.faults, self.plan.patience_seconds
         watch = WatchedOutpost(process, patience)
-        shares = {
-            name: Share(policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()
-        }
+        shares = {name: Share(policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()}
         return AheadSource(watch, shares, faults, on_episodes), shared.blocks
 
 
@@ -72,14 +70,14 @@ class CollectorProcess:
         """Commands, each with the memory that holds its arguments and is for what it returns."""
 
     def send(self, command: Command) -> None:
+        lends = [Lend(*each) for each in command.arguments["lend"]] if command.do == FILL else []
         if command.do == FILL and not self.sends_blocks:
             # Not in shared memory, because these are Python's numbers.
             self._unanswered.append((command, None))
-            self.conversation.say({"do": FILL, **command.arguments, "places": places_of(self.shared.blocks)})
+            self.conversation.say({"do": FILL, **command.arguments, "places": places_of(self.shared.blocks, lends)})
             return
         arguments = _plain(command.arguments)
         if command.do == FILL:
-            lends = [Lend(*each) for each in arguments["lend"]]
             arguments["blocks"] = [self.shared.blocks[lend.behavior][lend.block].state_dict() for lend in lends]
         descriptor = parcel(arguments)
         self._unanswered.append((command, descriptor))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
+from quintain.envs.agents.env import AgentEnv
 from quintain.envs.base import Env, StepResult
 from quintain.envs.parameters import Parameters
 from quintain.errors import EnvError
@@ -57,7 +58,7 @@ class RemoteAgentEnv:
         self.exactness = str(about["exactness"])
 
     @staticmethod
-    def describe(env: Any) -> dict[str, Any]:
+    def describe(env: AgentEnv) -> dict[str, Any]:
         """Returns as JSON what a RemoteAgentEnv is made from."""
         specs = {name: spec.to_dict() for name, spec in env.specs.items()}
         return {"specs": specs, "notes": list(env.notes), "exactness": env.exactness}
@@ -67,6 +68,11 @@ class RemoteAgentEnv:
 
     def close(self) -> None:
         """Leaves the environment alone: it ends with its process."""
+
+
+def describe(env: Env | AgentEnv) -> dict[str, Any]:
+    """Returns as JSON what `remote_env` makes the other side's stand-in from."""
+    return RemoteEnv.describe(env) if isinstance(env, Env) else RemoteAgentEnv.describe(env)
 
 
 def remote_env(about: Mapping[str, Any]) -> RemoteEnv | RemoteAgentEnv:

@@ -6,13 +6,13 @@ They are JSON, with packed arrays in memory that travels with a command. Nothing
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import EnvError
-from quintain.placements.commands import Answer, Report
+from quintain.placements.commands import Answer, Lend, Report
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 from quintain.services.processes import unnamed_memory
 
@@ -42,16 +42,17 @@ def answer_from(words: dict[str, Any]) -> Answer:
     )
 
 
-def places_of(blocks: Blocks) -> dict[str, list[list[int]]]:
-    """Returns the numbers of blocks that are not in shared memory: their sequence, and how many last rows they have."""
-    return {name: [[block.sequence, block.final.count] for block in some] for name, some in blocks.items()}
+def places_of(blocks: Blocks, lends: Iterable[Lend]) -> list[list[Any]]:
+    """Returns the numbers of lent blocks that are not in shared memory: their sequence, and how many final rows."""
+    lent = ((lend, blocks[lend.behavior][lend.block]) for lend in lends)
+    return [[lend.behavior, lend.block, block.sequence, block.final.count] for lend, block in lent]
 
 
-def place_blocks(blocks: Blocks, places: Mapping[str, Sequence[Sequence[int]]]) -> None:
+def place_blocks(blocks: Blocks, places: Iterable[Sequence[Any]]) -> None:
     """Takes over what `places_of` returned on the other side."""
-    for name, some in blocks.items():
-        for block, (sequence, num_final) in zip(some, places[name], strict=True):
-            block.sequence, block.final.count = int(sequence), int(num_final)
+    for behavior, number, sequence, num_final in places:
+        block = blocks[behavior][number]
+        block.sequence, block.final.count = int(sequence), int(num_final)
 
 
 def parcel(value: Any) -> int:

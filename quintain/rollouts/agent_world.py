@@ -31,9 +31,7 @@ def _ignore(behavior: str, returns: object, lengths: object) -> None:
 class AgentWorld(KeepsState):
     """The collector of all behaviours of an environment: one of them for each, over the same steps."""
 
-    not_state: ClassVar[frozenset[str]] = frozenset(
-        {"seconds", "num_idle_steps", "on_episodes", "policies"}
-    )
+    not_state: ClassVar[frozenset[str]] = frozenset({"seconds", "num_idle_steps", "on_episodes", "policies"})
     saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
 
     def __init__(

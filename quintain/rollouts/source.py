@@ -34,12 +34,20 @@ class RolloutSource(Protocol):
     """
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
-        """Returns the behaviour whose block is full, or None if asked to stop first; `learning` still learn."""
+        """Returns the behaviour whose block is full, or the one that is wanted; None if asked to stop first.
+
+        `learning` are the behaviours that still learn.
+        """
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None: ...
     def set_env_parameters(self, values: Parameters) -> None: ...
+    def restore_env_parameters(self, values: Parameters) -> None: ...
     def require_env_parameters(self, names: Sequence[str]) -> None: ...
     def end_episode(self) -> None: ...
     def trigger(self, name: str, lanes: Any) -> None: ...
@@ -169,7 +177,11 @@ class LocalSource:
         self.open_block: Rollout | None = None
 
     def fill(
-        self, stores: Mapping[str, RolloutStore], learning: Collection[str], should_stop: Callable[[], bool]
+        self,
+        stores: Mapping[str, RolloutStore],
+        learning: Collection[str],
+        should_stop: Callable[[], bool],
+        wanted: str | None = None,
     ) -> str | None:
         """Collects until the store is ready; returns the behaviour, or None if asked to stop first."""
         return self.behavior if self.fill_one(stores[self.behavior], should_stop) else None
@@ -190,6 +202,9 @@ class LocalSource:
     def set_env_parameters(self, values: Parameters) -> None:
         """Changes named numbers of the task in all training lanes."""
         self.collector.env.set_parameters(values)
+
+    def restore_env_parameters(self, values: Parameters) -> None:
+        """Does nothing: parameters of lanes are part of their state."""
 
     def require_env_parameters(self, names: Sequence[str]) -> None:
         """Refuses names that `set_env_parameters` would refuse, and changes nothing."""

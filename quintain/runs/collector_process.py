@@ -20,7 +20,7 @@ from quintain.compiled.plug import accelerate
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
-from quintain.placements.remote_env import RemoteAgentEnv, RemoteEnv
+from quintain.placements.remote_env import describe
 from quintain.placements.remote_errors import words_of
 from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.snapshots import align
@@ -66,7 +66,7 @@ class Collector:
     def live(self) -> None:
         env = self.plan.make_env(self.plan.hosting)
         try:
-            self._send(RemoteAgentEnv.describe(env) if self.plan.has_agents else RemoteEnv.describe(env))
+            self._send(describe(env))
             words, descriptor = self._receive()
             if words:
                 self._act(env, words, descriptor)
@@ -74,9 +74,7 @@ class Collector:
             env.close()
 
     def _act(self, env: Any, words: dict[str, Any], descriptor: int) -> None:
-        policies = {
-            name: make_policy(self.plan.run_file, spec, name) for name, spec in self.plan.specs(env).items()
-        }
+        policies = {name: make_policy(self.plan.run_file, spec, name) for name, spec in self.plan.specs(env).items()}
         for name, policy in policies.items():
             align(policy, words["alignment"][name])
             accelerate(policy)
@@ -105,21 +103,23 @@ class Collector:
 
     def _fill(self, actor: Actor, shared: SharedBlocks, words: dict[str, Any]) -> None:
         place_blocks(shared.blocks, words["places"])
-        answer = self._answer(actor, shared, Command(FILL, {"lend": words["lend"]}))
-        self._send({**answer_in_words(answer), "places": places_of(shared.blocks)})
+        command = Command(FILL, {"lend": words["lend"]})
+        current = actor.current_with(command)
+        answer = self._answer(actor, shared, command)
+        self._send({**answer_in_words(answer), "places": places_of(shared.blocks, current)})
 
     def _fill_sent(self, actor: Actor, shared: SharedBlocks, descriptor: int) -> None:
         """Fills blocks that came with the command, and sends them back however far they are."""
         arguments = contents(descriptor)
-        lends = [Lend(*each) for each in arguments["lend"]]
-        for lend, state in zip(lends, arguments["blocks"], strict=True):
+        command = Command(FILL, {"lend": arguments["lend"]})
+        for lend, state in zip((Lend(*each) for each in arguments["lend"]), arguments["blocks"], strict=True):
             # One that was stopped is sent again, with a block that is here already.
             if lend not in actor.lent[lend.behavior]:
                 shared.blocks[lend.behavior][lend.block].load_state_dict(state)
-        here = {(each.behavior, each.block) for some in actor.lent.values() for each in some}
-        here |= {(each.behavior, each.block) for each in lends}
-        answer = self._answer(actor, shared, Command(FILL, {"lend": arguments["lend"]}))
-        refill(descriptor, [[name, number, shared.blocks[name][number].state_dict()] for name, number in sorted(here)])
+        current = actor.current_with(command)
+        answer = self._answer(actor, shared, command)
+        filled = [[each.behavior, each.block, shared.blocks[each.behavior][each.block].state_dict()] for each in current]
+        refill(descriptor, filled)
         os.close(descriptor)
         self._send(answer_in_words(answer))
 

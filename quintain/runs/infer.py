@@ -27,8 +27,8 @@ from quintain.runs.restore import policies_of, restore_part, restore_policy
 from quintain.runs.run import Run
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.agent_rules import has_agents
-from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.base import Trainer
+from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.settings import EvaluateSettings
 
 if TYPE_CHECKING:

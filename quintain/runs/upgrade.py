@@ -25,20 +25,18 @@ def is_old(training: Mapping[str, Any]) -> bool:
     return "policy" in training
 
 
-def weights_in(training: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:
+def weights_in(training: Mapping[str, Any], behavior: str) -> State:
     """Returns the state of a behaviour's policy in a state of any age; of lanes the one there is."""
     if not is_old(training):
         learners: Mapping[str, Any] = training["learners"]
-        found: Mapping[str, Any] = (learners[behavior] if behavior in learners else _only(learners))["policy"]
+        found: State = (learners[behavior] if behavior in learners else _only(learners))["policy"]
         return found
     if "learners" not in training:
-        lanes: Mapping[str, Any] = training["policy"]
+        lanes: State = training["policy"]
         return lanes
     # A module's name has no dot in it, a behaviour's may.
     prefix = f"members.{behavior.replace('.', '%2E')}."
-    return {
-        name.removeprefix(prefix): value for name, value in training["policy"].items() if name.startswith(prefix)
-    }
+    return {name.removeprefix(prefix): value for name, value in training["policy"].items() if name.startswith(prefix)}
 
 
 def upgraded(state: State, behaviors: Sequence[str]) -> State:
@@ -124,7 +122,7 @@ def _of_agents(state: State) -> State:
         else:
             progress = own
     if lent:
-        nothing = {"filled": {}, "returns": {}, "lengths": {}}
+        nothing: State = {"filled": {}, "returns": {}, "lengths": {}}
         commands = [{"do": "fill", "arguments": {}}] if all(name in lent for name in old) else []
         ahead |= {"commands": commands, "partial": nothing, "lent": lent}
     source = {"collector": training["source"], "versions": training["source"]["versions"], "ahead": ahead}

@@ -12,8 +12,9 @@ from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
+    from quintain.trainers.learner import Learner
 
-_NOT_COMPARED = frozenset({"session", "hosting", "stats", "batch", "stop_reason"})
+_NOT_COMPARED = frozenset({"session", "hosting", "stats", "batch", "stop_reason", "trainer", "learner_records"})
 """What surrounds the trainer, measures time, or is taken from the store again."""
 
 
@@ -53,6 +54,11 @@ def _require_equal(trainer: Trainer, other: Trainer, when: str) -> None:
 
 def _attributes(trainer: Trainer) -> dict[str, Kept]:
     compared = {name: value for name, value in vars(trainer).items() if name not in _NOT_COMPARED}
+    return {**compared, "learners": {name: _attributes_of(each) for name, each in trainer.learners.items()}}
+
+
+def _attributes_of(learner: Learner) -> dict[str, Kept]:
+    compared = {name: value for name, value in vars(learner).items() if name not in _NOT_COMPARED}
     # The memory of blocks counts as far as it is saved: in one that was learned from, anything may stand.
-    flags = {name: value for name, value in vars(trainer.store).items() if not isinstance(value, Rollout)}
-    return {**compared, "store": {"flags": flags, "saved": trainer.store.state_dict()}}
+    flags = {name: value for name, value in vars(learner.store).items() if not isinstance(value, Rollout)}
+    return {**compared, "store": {"flags": flags, "saved": learner.store.state_dict()}}

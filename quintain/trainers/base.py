@@ -25,7 +25,6 @@ from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import EpisodeWindow, stats_of_totals
-from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
 from quintain.trainers.loop import Loop
@@ -237,6 +236,10 @@ class Trainer(Loop):
         learning = [name for name, learner in self.learners.items() if not learner.is_finished]
         with nullcontext() if on_step is None else self.source.heard_by(on_step):
             behavior = self.source.fill(stores, learning, self.should_stop)
+            if self.world.size > 1 and len(self.learners) > 1 and self.world.all(behavior is not None):
+                # On another rank another behaviour may have been first: all learn the one that was first on rank 0.
+                wanted = self.world.broadcast((behavior or "").encode()).decode()
+                behavior = self.source.fill(stores, learning, self.should_stop, wanted)
         if behavior is not None:
             self.turn.behavior = behavior
         return behavior is not None

@@ -134,7 +134,7 @@ def test_slow_lanes_one_after_the_other_are_not_mistaken_for_one_that_hangs(plac
 def test_no_process_outlives_its_trainer() -> None:
     trainer: Any = make("processes", 1, env=walk_of(Wrong, how="hang", at=LANES * STEPS))
     child = trainer.source.outpost.outpost.conversation.child
-    trainer.source.fill(trainer.store, lambda: False)
+    trainer._collect_rollout()
     trainer.source.outpost.outpost.conversation.supervisor.read_reports()
     assert child.pid is not None
     assert is_alive(child.pid)

@@ -59,8 +59,8 @@ def test_staleness_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     drain = trainer.source.drain_metrics
 
-    def noting() -> dict[str, float]:
-        metrics = drain()
+    def noting(behavior: str) -> dict[str, float]:
+        metrics = drain(behavior)
         seen.append(metrics["rollout/staleness"])
         return metrics
 

@@ -61,7 +61,7 @@ def test_a_state_of_another_environment_is_an_incompatible_checkpoint() -> None:
 
 def test_a_state_of_another_policy_is_an_incompatible_checkpoint() -> None:
     state, trainer = make().state_dict(), make()
-    state["training"]["policy"].popitem()
+    state["training"]["learners"]["default"]["policy"].popitem()
     with pytest.raises(CheckpointIncompatible, match="RuntimeError"):
         restore_rank(trainer, state)
 

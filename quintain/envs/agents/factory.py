@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 _NEEDED = ("reset", "step", "close", "behavior_specs", "get_steps", "set_actions")
 
 
-def agent_env(
-    settings: AgentsSettings, rng: Rng, *, num_copies: int | None = None, first_copy: int = 0
-) -> AgentEnv:
+def agent_env(settings: AgentsSettings, rng: Rng, *, num_copies: int | None = None, first_copy: int = 0) -> AgentEnv:
     """Makes the environment; every copy gets a seed and a number of its own, where it takes them.
 
     A rank has `num_copies`, the first of which has that number among those of all ranks.

@@ -35,7 +35,8 @@ def gather_state(loop: Loop) -> State:
 def share_of(state: State, rank: int) -> State:
     """Returns what one rank restores of the state of all."""
     return {
-        subtree: _merged(_without_ranks(tree), tree.get(RANKS, {}).get(str(rank), {})) for subtree, tree in state.items()
+        subtree: _merged(_without_ranks(tree), tree.get(RANKS, {}).get(str(rank), {}))
+        for subtree, tree in state.items()
     }
 
 

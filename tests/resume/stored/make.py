@@ -108,7 +108,9 @@ def learned(state: Any) -> dict[str, np.ndarray]:
         parts = {key: parts[key] for key in ("policy", "algorithm")}
     else:
         # Under the names that 0.1 gave them.
-        weights = {f"members.{name}.{key}": value for name, each in learners.items() for key, value in each["policy"].items()}
+        weights = {
+            f"members.{name}.{key}": value for name, each in learners.items() for key, value in each["policy"].items()
+        }
         parts = {"policy": weights, **{f"learners/{name}": each["algorithm"] for name, each in learners.items()}}
     visit(parts, "")
     return found
