@@ -14,7 +14,7 @@ from quintain.rollouts.agent_assembler import Episodes
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.trainers.curriculum import Curriculum
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, run_file, world_of
 
 
 def lessons(**until: Any) -> tuple[LessonSettings, ...]:
@@ -66,7 +66,7 @@ def curriculum_file(**until: Any) -> RunFile:
 
 def test_the_environment_gets_the_numbers_of_each_lesson() -> None:
     trainer = make(curriculum_file())
-    balls = [copy.populations["Ball"] for copy in trainer.agents.env.copies]  # type: ignore[attr-defined]
+    balls = [copy.populations["Ball"] for copy in world_of(trainer).env.copies]  # type: ignore[attr-defined]
     assert all((ball.push == 0.5).all() for ball in balls)
     trainer.train()
     assert trainer.curriculum.numbers == {"push": 1}

@@ -11,14 +11,15 @@ import pytest
 
 from quintain.data import fields as f
 from quintain.errors import EnvError, SettingsError
-from quintain.rollouts import agent_source
-from quintain.runs.assemble_agents import behavior_policy
+from quintain.rollouts import agent_world
+from quintain.rollouts.sync_collector import never
+from quintain.runs.infer import policy_for
 from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.runs.restore import policies_of
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
 from quintain.testing.compare import differences
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, run_file, world_of
 from tests.trainers.test_guard import nan_loss, spoil
 
 TOY = "tests.envs.agents.toy:Toy"
@@ -45,7 +46,7 @@ def plain_advantages(reward: Any, value: Any, final: float, gamma: float, gae_la
 def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
     trainer = make(run_file("gates", algorithm={"normalize_advantage": False, "gae_lambda": 0.8}))
     [gate] = trainer.learners.values()
-    assert gate.source.fill(gate.store, lambda: False)
+    assert trainer.source.fill({"Gate": gate.store}, ["Gate"], never) == "Gate"
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
     rollout = batch.rollout
@@ -69,14 +70,13 @@ def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
 
 def test_nobody_acts_on_while_somebody_has_enough_to_learn_from() -> None:
     trainer = make(run_file("ball_and_gates"))
-    ball, gate = trainer.learners.values()
-    while not gate.source.fill(gate.store, lambda: False):
-        steps = trainer.source.num_steps  # type: ignore[attr-defined]  # the world of agents
-        assert ball.store.ready()
-        assert not gate.source.fill(gate.store, lambda: False)
-        assert trainer.source.num_steps == steps  # type: ignore[attr-defined]
-        ball.store.take()
-        ball.store.release()
+    stores = {name: each.store for name, each in trainer.learners.items()}
+    first = trainer.source.fill(stores, list(stores), never)
+    assert first is not None
+    assert stores[first].ready()
+    num_steps = world_of(trainer).num_steps
+    assert trainer.source.fill(stores, list(stores), never) == first
+    assert world_of(trainer).num_steps == num_steps
 
 
 def test_each_behaviour_has_its_own_weights_schedules_and_rows() -> None:
@@ -88,7 +88,8 @@ def test_each_behaviour_has_its_own_weights_schedules_and_rows() -> None:
     assert all(each.progress.env_steps >= 300 for each in trainer.learners.values())
     assert trainer.progress.env_steps == sum(each.progress.env_steps for each in trainer.learners.values())
     assert trainer.progress.updates == sum(each.progress.updates for each in trainer.learners.values()) == len(rows)
-    versions = trainer.source.versions  # type: ignore[attr-defined]
+    source: Any = trainer.source
+    versions = {name: share.version for name, share in source.shares.items()}
     assert versions == {name: each.progress.version for name, each in trainer.learners.items()}
 
 
@@ -128,7 +129,7 @@ def test_a_behaviour_that_comes_later_is_refused_with_its_name() -> None:
 
 
 def test_an_environment_in_which_nobody_asks_for_anything_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_source, "MAX_IDLE_STEPS", 5)
+    monkeypatch.setattr(agent_world, "MAX_IDLE_STEPS", 5)
     trainer = make(toy_file(asks=False))
     with pytest.raises(EnvError, match="no agent wanted a decision in 5 steps"):
         trainer.train()
@@ -189,7 +190,7 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
     launched = start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
     launched.trainer.train()
     launched.run.close()
-    found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(behavior_policy, settings))
+    found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(policy_for, settings))
     trainers = launched.trainer.learners
     assert set(found) == {"Ball", "Gate"}
     for name, policy in found.items():

@@ -118,7 +118,7 @@ def test_clamped_numbers_are_finite_and_counted(value: str, expected: float) -> 
     # A reward belongs to the step before: agent 1 was 1 step old.
     mended = rows[(rows[:, 0] == 1) & (rows[:, 1] == 1) & (rows[:, 2] != 1.0)]
     assert set(mended[:, 2]) == {np.float32(expected)}
-    assembler = trainer.agents.collectors["Faulty"].assembler
+    assembler = world_of(trainer).collectors["Faulty"].assembler
     assert assembler.num_clamped >= len(mended) > 0
     assert assembler.num_dropped == 0
 
@@ -133,7 +133,7 @@ def test_a_spoiled_episode_is_left_out_and_the_others_stay(what: str, when: int)
     # Of three episodes of agent 0, agent 1 has two: every age equally often.
     counts = {agent: [int(((rows[:, 0] == agent) & (rows[:, 1] == age)).sum()) for age in range(4)] for agent in (0, 1)}
     assert len(set(counts[0])) == len(set(counts[1])) == 1
-    assembler = trainer.agents.collectors["Faulty"].assembler
+    assembler = world_of(trainer).collectors["Faulty"].assembler
     assert counts[0][0] - counts[1][0] == assembler.num_dropped > 0
     window = trainer.learners["Faulty"].episodes
     assert window.mean_return == 4.0

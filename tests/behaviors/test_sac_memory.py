@@ -17,7 +17,7 @@ from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing import assert_resumes_exactly
-from tests.behaviors.runs import make
+from tests.behaviors.runs import make, world_of
 from tests.behaviors.test_sac import sac_file
 
 
@@ -97,8 +97,8 @@ def test_agents_remember_while_they_explore() -> None:
     trainer = make(recurrent_file("gates", 600))
     [gate] = trainer.learners.values()
     assert bool(gate.policy.acts_at_random)  # type: ignore[attr-defined]
-    trainer.agents.play(3, lambda: False)
-    assembler = trainer.agents.collectors["Gate"].assembler
+    world_of(trainer).play(3, lambda: False)
+    assembler = world_of(trainer).collectors["Gate"].assembler
     assert np.abs(assembler.state[assembler.slots.is_used]).sum() > 0.0
 
 

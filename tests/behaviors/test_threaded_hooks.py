@@ -364,7 +364,7 @@ def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(config:
     assert "learner_thread.py" in trace
     gate: Any = joint.learners["Gate"]
     # It would have been a million steps of agents otherwise.
-    assert joint.agents.num_steps < gate.failed_at + 5000
+    assert world_of(joint).num_steps < gate.failed_at + 5000
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")] == []
 
 
@@ -379,7 +379,7 @@ def test_numbers_that_are_not_finite_end_the_run_at_once_too(tmp_path: Path) -> 
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Spoiled, max_steps=100_000)
     with pytest.raises(NonFiniteError, match="the loss is not finite"):
         control.start_learning(manager)
-    assert joint.agents.num_steps < 5000
+    assert world_of(joint).num_steps < 5000
 
 
 def test_checkpoints_wait_for_updates_and_change_no_number(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_queues_get_the_policy_that_acts_and_not_the_one_that_learns(tmp_path: P
     control.start_learning(manager)
     gate: Any = joint.learners["Gate"]
     published = gate.policy_queues[0].get_nowait()
-    assert published.core is joint.agents.collectors["Gate"].policy is gate.published_policy
+    assert published.core is world_of(joint).collectors["Gate"].policy is gate.published_policy
     assert published.core is not gate.policy is gate.policies["Gate"].core
     assert published.get_current_step() == gate.progress.env_steps
     # The last update was published too.

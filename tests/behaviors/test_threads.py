@@ -24,7 +24,7 @@ from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
 from quintain.trainers.base import Trainer
-from tests.behaviors.runs import make, poca_file, run_file
+from tests.behaviors.runs import make, poca_file, run_file, world_of
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil
 
@@ -99,11 +99,11 @@ def test_agents_act_on_while_their_policy_learns(monkeypatch: pytest.MonkeyPatch
     update, seen = PPO.update, []
 
     def watched(self: Any, *args: Any) -> Any:
-        before = trainer.agents.num_steps
+        before = world_of(trainer).num_steps
         deadline = time.monotonic() + 5.0
-        while trainer.agents.num_steps == before and time.monotonic() < deadline:
+        while world_of(trainer).num_steps == before and time.monotonic() < deadline:
             time.sleep(0.001)
-        seen.append((threading.current_thread().name, trainer.agents.num_steps > before))
+        seen.append((threading.current_thread().name, world_of(trainer).num_steps > before))
         return update(self, *args)
 
     monkeypatch.setattr(PPO, "update", watched)
@@ -266,7 +266,7 @@ def test_agents_act_with_the_weights_that_a_run_is_given(tmp_path: Path) -> None
     trained_weights = first.trainer.learners["Gate"].policy.state_dict()  # type: ignore[attr-defined]
     for trainer in (other.trainer, player):
         joint: Any = trainer
-        acting = joint.agents.collectors["Gate"].policy
+        acting = world_of(joint).collectors["Gate"].policy
         assert list(differences(trained_weights, acting.state_dict())) == []
         joint.close()
     other.run.close()

@@ -14,7 +14,6 @@ from quintain.data import fields as f
 from quintain.errors import SpecMismatch
 from quintain.testing import assert_all_state_saved, assert_resumes_exactly, differences
 from quintain.trainers import Trainer
-from quintain.trainers.base import Trainer
 from tests.contracts.cases import (
     AGENT_ALGORITHMS,
     ALGORITHMS,
