@@ -17,6 +17,7 @@ from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
+from tests.behaviors.runs import world_of
 
 
 class Faulty(KeepsState):
