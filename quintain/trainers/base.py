@@ -415,6 +415,8 @@ class Trainer(Loop):
         self.source.pause(self.should_stop)
 
     def load_state_dict(self, state: State) -> None:
+        # A run that goes back may have an actor at work on the blocks that are restored.
+        self.source.pause(lambda: True)
         super().load_state_dict(state)
         if self.turn.behavior not in self.learners:
             raise ValueError(f"turn.behavior is {self.turn.behavior!r}, which is no behaviour of this run")
