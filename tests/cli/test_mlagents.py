@@ -12,6 +12,7 @@ from quintain.runs.infer import infer
 from quintain.runs.launch import checkpoint_of
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
+from quintain.testing.compare import differences
 from tests.cli.conftest import Command
 
 ENV = "quintain.envs.agents.tasks:ball_and_gates"
