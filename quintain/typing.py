@@ -48,6 +48,9 @@ Keywords: TypeAlias = dict[str, Keyword]
 Saved: TypeAlias = Any
 """A tree of tensors, arrays and JSON scalars, as a checkpoint stores it; who saved it knows its shape."""
 
+TrainingEnv: TypeAlias = Any
+"""Lanes (`Env`), an environment of agents (`AgentEnv`), or the stand-in for one that is in another process."""
+
 State: TypeAlias = dict[str, Saved]
 """What an object saved of itself, by name."""
 

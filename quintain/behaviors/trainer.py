@@ -44,9 +44,9 @@ class Trainer(ReadyLearner, ABC):
             later,
             later,
             Progress(trainer_settings.max_steps),
-            EventManager(),
-            later,
-            EpisodeWindow(WINDOW_SIZE),
+            events=EventManager(),
+            guard=later,
+            episodes=EpisodeWindow(WINDOW_SIZE),
             own_budget=trainer_settings.max_steps,
         )
         self.brain_name = brain_name

@@ -15,7 +15,7 @@ from quintain.rollouts.source import Collector, fire_env_events, idle_env_events
 from quintain.rollouts.sync_collector import StepListener
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, State
+    from quintain.typing import Array, LaneIds, State
 
 
 class Actor:
@@ -95,10 +95,10 @@ class Actor:
         load_snapshot(self.collector.policies[behavior], self.snapshots[behavior][block])
         self.collector.act_on(behavior, version)
 
-    def set_env_parameters(self, values: Parameters, **more: Any) -> None:
+    def set_env_parameters(self, values: Parameters, **more: State) -> None:
         self.collector.env.set_parameters(values, **more)
 
-    def restore_env_parameters(self, values: Parameters, **more: Any) -> None:
+    def restore_env_parameters(self, values: Parameters, **more: State) -> None:
         """Sets parameters again that are no part of a restored state; that is not a new draw."""
         env = self.collector.env
         num_settings = env.num_settings
@@ -113,7 +113,7 @@ class Actor:
     def end_episode(self) -> None:
         self.collector.start_episodes()
 
-    def trigger(self, name: str, lanes: Any) -> None:
+    def trigger(self, name: str, lanes: LaneIds | None) -> None:
         fire_env_events(self.collector.env, name, lanes)
 
     def idle_env_events(self) -> list[str]:

@@ -14,18 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quintain.core.state import as_tensor, require_count
-from quintain.data.rollout import Rollout
+from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Filled, Lend, Report
+from quintain.placements.commands import FILL, RETIRE, Answer, Command, Filled, Report
 from quintain.placements.outpost import WatchedOutpost
-from quintain.placements.snapshots import Snapshot, take_snapshot
+from quintain.placements.share import Share
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, both
 from quintain.rollouts.store import RolloutStore
@@ -33,32 +32,10 @@ from quintain.rollouts.sync_collector import StepListener, never
 from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from quintain.typing import Metrics, State
+    from quintain.typing import LaneIds, Metrics, State, TrainingEnv
 
 LOOK_SECONDS = 0.1
 """How often a learner that waits looks whether it was asked to stop."""
-
-
-@dataclass
-class Share:
-    """What one behaviour has of a source: the blocks that go to the actor and back, and their weights."""
-
-    policy: Policy
-    blocks: Sequence[Rollout]
-    snapshots: Sequence[Snapshot]
-    """One copy of the weights for each block."""
-    version: int = 0
-    """The newest version that was published."""
-    waiting: deque[Lend] = field(default_factory=deque)
-    """Blocks that are reserved and not sent yet."""
-    open: deque[Lend] = field(default_factory=deque)
-    """Blocks that the actor has and has not filled, the current one first."""
-    is_retired: bool = False
-    """Whether the actor was told that this behaviour learns no more."""
-
-    @property
-    def num_lent(self) -> int:
-        return len(self.open) + len(self.waiting)
 
 
 class AheadSource:
@@ -96,7 +73,7 @@ class AheadSource:
         self.seconds = {"act": 0.0, "env": 0.0}
         self.exactness = outpost.env.exactness
 
-    def fill(
+    def next_full(
         self,
         stores: Mapping[str, RolloutStore],
         learning: Collection[str],
@@ -109,10 +86,15 @@ class AheadSource:
         block of that behaviour is waited for; others that have no free block meanwhile act on too.
         """
         self.stores, self.learning = stores, learning
-        self._find_full()
+        known = {name for report in self.reports for name in report.filled}
+        for name in learning:
+            if stores[name].ready() and name not in known:
+                # Another placement filled it, before a resume.
+                self.reports.append(Report({name: Filled(self.shares[name].version)}))
         while True:
             self._drop_unneeded()
-            found = self._next_of(wanted)
+            full = [name for report in self.reports for name in report.filled]
+            found = next((name for name in full if wanted in (None, name)), None)
             if found is None and should_stop():
                 break
             # Also where a block waits already: the actor must not wait for the end of this cycle to go on.
@@ -125,28 +107,10 @@ class AheadSource:
         self._hand_over(self.partial)
         return None
 
-    @property
-    def _next(self) -> str:
-        """The behaviour whose block became full first."""
-        return next(iter(self.reports[0].filled))
-
-    def _next_of(self, wanted: str | None) -> str | None:
-        """Returns the behaviour whose block is taken next, if it is full."""
-        if wanted is None:
-            return self._next if self.reports else None
-        return wanted if any(wanted in report.filled for report in self.reports) else None
-
-    def _find_full(self) -> None:
-        """Takes note of full blocks that another placement filled before a resume."""
-        known = {name for report in self.reports for name in report.filled}
-        for name in self.learning:
-            if self.stores[name].ready() and name not in known:
-                self.reports.append(Report({name: Filled(self.shares[name].version)}))
-
     def _drop_unneeded(self) -> None:
         """Drops full blocks of behaviours that learn no more, and reports of blocks that were taken without a word."""
         while self.reports:
-            name = self._next
+            name = next(iter(self.reports[0].filled))
             is_there = self.stores[name].ready()
             if is_there and name in self.learning:
                 return
@@ -161,11 +125,11 @@ class AheadSource:
         share = self.shares[behavior]
         share.version, share.policy = version, policy
 
-    def set_env_parameters(self, values: Parameters, **more: Any) -> None:
+    def set_env_parameters(self, values: Parameters, **more: State) -> None:
         """Changes named numbers of the task in the whole environment, after what is ordered already."""
         self._command(Command("set_env_parameters", {"values": dict(values), **more}))
 
-    def restore_env_parameters(self, values: Parameters, **more: Any) -> None:
+    def restore_env_parameters(self, values: Parameters, **more: State) -> None:
         """Sets parameters again that are no part of the state that was just loaded."""
         self._call("restore_env_parameters", values=dict(values), **more)
 
@@ -177,7 +141,7 @@ class AheadSource:
         """Cuts the episodes that go on after what is ordered already, and begins new ones."""
         self._command(Command("end_episode"))
 
-    def trigger(self, name: str, lanes: Any) -> None:
+    def trigger(self, name: str, lanes: LaneIds | None) -> None:
         """Fires the environment's events that wait for this name, after what is ordered already."""
         self._command(Command("trigger", {"name": name, "lanes": lanes}))
 
@@ -201,7 +165,7 @@ class AheadSource:
             self.listen(before)
 
     def wait(self) -> None:
-        """Returns at once: `fill` waits itself."""
+        """Returns at once: `next_full` waits itself."""
 
     def pause(self, should_stop: Callable[[], bool]) -> None:
         """Waits until all that was ordered is done, or stops after the current step if there is no time for that."""
@@ -232,7 +196,7 @@ class AheadSource:
         return {**filled.metrics, **({"rollout/staleness": staleness} if self.reports_staleness else {})}
 
     @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         return self.outpost.env
 
     @property
@@ -248,9 +212,7 @@ class AheadSource:
         self._interrupt()
         for name, share in self.shares.items():
             share.version = require_count(f"versions.{name}", state["versions"][name])
-            share.waiting.clear()
-            share.open.clear()
-            share.is_retired = False
+            share.forget()
         self._call("restore", state=state["collector"])
         self.is_held = False
         ahead = state["ahead"]
@@ -276,64 +238,29 @@ class AheadSource:
         if self.is_held:
             self.is_held = False
             self._call("go_on")
-        self._lend_again()
+        for name, lends in self.saved_lends.items():
+            self.shares[name].reserve_saved(self.stores[name], lends)
+        self.saved_lends = {}
         while self.unsent:
             command = self.unsent.popleft()
-            if command.do == FILL and not command.arguments:
-                command = self._fill_command()
-            self._send(command)
+            self._send(command if command.do != FILL or command.arguments else self._fill_command())
         for name, share in self.shares.items():
-            if name not in self.learning:
-                self._retire(name, share)
-                continue
-            while (block := self.stores[name].reserve()) is not None:
-                number = _place_of(block, share.blocks)
-                take_snapshot(share.policy, share.snapshots[number])
-                share.waiting.append(Lend(name, number, share.version))
+            if name in self.learning:
+                share.reserve(self.stores[name])
+            elif not share.is_retired:
+                # It acts on with its newest weights.
+                share.is_retired = True
+                share.take_back(self.stores[name], share.waiting)
+                arguments = {"behavior": name, "block": share.last_weights(), "version": share.version}
+                self._send(Command(RETIRE, arguments))
         # Each fill makes at least one block full: so many find a block of every behaviour that learns.
-        needed = self.learning if wanted is None else [wanted]
-        num_fills = min(self.shares[name].num_lent for name in needed)
+        num_fills = min(self.shares[name].num_lent for name in (self.learning if wanted is None else [wanted]))
         while sum(command.do == FILL for command in self.sent) < num_fills:
             self._send(self._fill_command())
 
     def _fill_command(self) -> Command:
-        lends = [share.waiting.popleft() for share in self.shares.values() if share.waiting]
-        for lend in lends:
-            share = self.shares[lend.behavior]
-            share.open.append(lend)
-            share.is_retired = False
-        return Command(FILL, {"lend": [list(astuple(lend)) for lend in lends]})
-
-    def _retire(self, name: str, share: Share) -> None:
-        """Lets a behaviour that learns no more act on with its newest weights."""
-        if share.is_retired:
-            return
-        share.is_retired = True
-        self._take_back(name, share.waiting)
-        # The weights of a block that the actor has may not have been read yet.
-        taken = {lend.block for lend in share.open}
-        block = next(number for number in range(len(share.blocks)) if number not in taken)
-        take_snapshot(share.policy, share.snapshots[block])
-        self._send(Command(RETIRE, {"behavior": name, "block": block, "version": share.version}))
-
-    def _take_back(self, name: str, lends: deque[Lend]) -> None:
-        """Takes blocks back that are not filled further; they stay as they are."""
-        while lends:
-            self.stores[name].take_back(self.shares[name].blocks[lends.popleft().block])
-
-    def _lend_again(self) -> None:
-        """Lends the blocks that a checkpoint says were lent, with the weights that it has of them."""
-        for name, lends in self.saved_lends.items():
-            share = self.shares[name]
-            for saved in lends:
-                lend = Lend(name, require_count("block", saved["block"], len(share.blocks) - 1), saved["version"])
-                block = self.stores[name].reserve()
-                if block is not share.blocks[lend.block]:
-                    raise ValueError(f"block {lend.block} of {name} is not the next to be filled")
-                for key, value in saved["weights"].items():
-                    share.snapshots[lend.block][key].copy_(as_tensor(value))
-                share.waiting.append(lend)
-        self.saved_lends = {}
+        lends = [share.send_next() for share in self.shares.values()]
+        return Command(FILL, {"lend": [list(astuple(lend)) for lend in lends if lend is not None]})
 
     def _command(self, command: Command) -> None:
         """Gives a command its place after those that were given before; waits for it if it is the only one."""
@@ -378,8 +305,8 @@ class AheadSource:
                 self.stores[name].commit(share.blocks[share.open.popleft().block])
             self.reports.append(report)
         elif command.do == RETIRE:
-            name = command.arguments["behavior"]
-            self._take_back(name, self.shares[name].open)
+            share = self.shares[command.arguments["behavior"]]
+            share.take_back(self.stores[share.behavior], share.open)
         if not self.sent:
             self.unsent.extendleft(reversed(self.undone))
             self.undone.clear()
@@ -424,19 +351,5 @@ class AheadSource:
             for each in self.unsent
             if each.do != RETIRE
         ]
-        lent = {
-            name: [
-                *self.saved_lends.get(name, ()),
-                *(self._saved(share, lend) for lend in (*share.open, *share.waiting)),
-            ]
-            for name, share in self.shares.items()
-        }
+        lent = {name: [*self.saved_lends.get(name, ()), *share.saved_lends()] for name, share in self.shares.items()}
         return {"commands": commands, "reports": reports, "partial": asdict(self.partial), "lent": lent}
-
-    def _saved(self, share: Share, lend: Lend) -> State:
-        weights = {name: value.clone() for name, value in share.snapshots[lend.block].items()}
-        return {"block": lend.block, "version": lend.version, "weights": weights}
-
-
-def _place_of(block: Rollout, blocks: Sequence[Rollout]) -> int:
-    return next(number for number, each in enumerate(blocks) if each is block)

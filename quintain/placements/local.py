@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.errors import QuintainError, SettingsError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource, Share
+from quintain.placements.ahead import AheadSource
 from quintain.placements.commands import Answer, Command
 from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.share import Share
 from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, Lanes, LocalSource, RolloutSource
@@ -20,6 +21,7 @@ from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
+    from quintain.typing import TrainingEnv
 
 
 class LocalPlacement:
@@ -53,7 +55,7 @@ class LocalPlacement:
             source.behavior = collector.behavior
             return source, blocks
         shares = {
-            name: Share(policy, blocks[name], [make_snapshot(policy) if ahead else {} for _ in blocks[name]])
+            name: Share(name, policy, blocks[name], [make_snapshot(policy) if ahead else {} for _ in blocks[name]])
             for name, policy in policies.items()
         }
         actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
@@ -78,7 +80,7 @@ class InlineActor:
         self.is_interrupted = False
 
     @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         return self.actor.collector.env
 
     def send(self, command: Command) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from quintain.errors import QuintainError
 from quintain.placements.commands import Answer, Command
 from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from quintain.typing import TrainingEnv
+
 
 class Outpost(Protocol):
     """Where a collector is: takes commands in, and gives answers out in the same order."""
 
     @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         """The lanes, or what stands for them here."""
 
     @property
@@ -76,7 +79,7 @@ class WatchedOutpost:
         self.outpost.close()
 
     @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         return self.outpost.env
 
     @property

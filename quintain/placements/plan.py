@@ -7,13 +7,16 @@ environment first, because policies are made for its spaces; then, with the poli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.data.rollout import Allocator, Rollout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.hosts.hosting import Hosting
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, Collector, RolloutSource
+
+if TYPE_CHECKING:
+    from quintain.typing import TrainingEnv
 
 Blocks = Mapping[str, Sequence[Rollout]]
 """The blocks of each behaviour: one that is learned from, and those that are filled meanwhile."""
@@ -43,12 +46,14 @@ class ActingPlan(Protocol):
         """How long an actor may do nothing before it is given up."""
 
     def make_hosting(self) -> Hosting: ...
-    def make_env(self, hosting: Hosting) -> Any: ...
-    def specs(self, env: Any) -> Mapping[str, BehaviorSpec]:
+    def make_env(self, hosting: Hosting) -> TrainingEnv: ...
+    def specs(self, env: TrainingEnv) -> Mapping[str, BehaviorSpec]:
         """Returns the spaces of each behaviour of an environment."""
 
-    def make_collector(self, env: Any, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector: ...
-    def make_blocks(self, env: Any, policies: Mapping[str, Policy], allocate: Allocator | None = None) -> Blocks: ...
+    def make_collector(self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector: ...
+    def make_blocks(
+        self, env: TrainingEnv, policies: Mapping[str, Policy], allocate: Allocator | None = None
+    ) -> Blocks: ...
     def to_json(self) -> dict[str, Any]: ...
 
 
@@ -56,7 +61,7 @@ class Placement(Protocol):
     """One place for acting."""
 
     @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         """The training environment, or what stands for it in this process."""
 
     def build_source(

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quintain.errors import QuintainError, SettingsError
-from quintain.placements.ahead import AheadSource, Share
+from quintain.placements.ahead import AheadSource
 from quintain.placements.commands import FILL, Answer, Command, Lend
 from quintain.placements.conversation import Conversation
 from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.remote_env import RemoteAgentEnv, RemoteEnv, remote_env
 from quintain.placements.settings import ProcessesSettings
+from quintain.placements.share import Share
 from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.snapshots import alignment_of
 from quintain.placements.wire import answer_from, contents, parcel, place_blocks, places_of
@@ -50,7 +51,9 @@ class ProcessesPlacement:
         process = CollectorProcess(self.conversation, self.env, shared, sends_blocks=self.plan.has_agents)
         faults, patience = self.plan.hosting.faults, self.plan.patience_seconds
         watch = WatchedOutpost(process, patience)
-        shares = {name: Share(policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()}
+        shares = {
+            name: Share(name, policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()
+        }
         return AheadSource(watch, shares, faults, on_episodes), shared.blocks
 
 

@@ -11,13 +11,16 @@ import math
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from quintain.data.rollout import Allocator
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.policies.base import Policy
+
+if TYPE_CHECKING:
+    from quintain.typing import TrainingEnv
 
 _ALIGNMENT = 64
 _NUM_SIGNALS = 8
@@ -34,19 +37,19 @@ class SharedBlocks:
     """STOP is not zero while the collector is to stop after its current step; PULSE changes while it does something."""
 
 
-def measure(plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> int:
+def measure(plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> int:
     """Returns how many bytes of shared memory `lay_out` needs."""
     ruler = _Ruler()
     _make(ruler, plan, env, policies)
     return ruler.size
 
 
-def lay_out(memory: mmap.mmap, plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> SharedBlocks:
+def lay_out(memory: mmap.mmap, plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> SharedBlocks:
     """Makes blocks and snapshots in shared memory."""
     return _make(_Carver(memory), plan, env, policies)
 
 
-def _make(new: Allocator, plan: ActingPlan, env: Any, policies: Mapping[str, Policy]) -> SharedBlocks:
+def _make(new: Allocator, plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> SharedBlocks:
     signals = new((_NUM_SIGNALS,), torch.int64)
     blocks = plan.make_blocks(env, policies, None if plan.has_agents else new)
     snapshots = {

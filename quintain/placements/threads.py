@@ -12,19 +12,20 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from quintain.errors import CollectorDied, QuintainError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource, Share
+from quintain.placements.ahead import AheadSource
 from quintain.placements.commands import Answer, Command
 from quintain.placements.local import snapshots_of
 from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import ThreadsSettings
+from quintain.placements.share import Share
 from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener
@@ -32,6 +33,8 @@ from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from quintain.typing import TrainingEnv
+
     Inbox = queue.Queue[Command | None]
     Outbox = queue.Queue[Answer | BaseException]
 
@@ -54,7 +57,7 @@ class ThreadsPlacement:
     ) -> tuple[AheadSource, Blocks]:
         blocks = self.plan.make_blocks(self.env, policies)
         shares = {
-            name: Share(policy, blocks[name], [make_snapshot(policy) for _ in blocks[name]])
+            name: Share(name, policy, blocks[name], [make_snapshot(policy) for _ in blocks[name]])
             for name, policy in policies.items()
         }
         acting = {name: copy_of(policy) for name, policy in policies.items()}
@@ -70,7 +73,7 @@ class CollectorThread:
     """Runs an actor in a thread that ends with this object, or with the process."""
 
     def __init__(self, actor: Actor, supervisors: Sequence[Supervisor]) -> None:
-        self.env: Any = actor.collector.env
+        self.env: TrainingEnv = actor.collector.env
         self._actor = actor
         self.supervisors = supervisors
         self._inbox: Inbox = queue.Queue(maxsize=_MAX_WAITING)

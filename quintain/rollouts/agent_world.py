@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from quintain.core.state import KeepsState, require_count
+from quintain.data.sequence_block import SequenceBlock
+from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.errors import EnvError, SettingsError
 from quintain.policies.base import Policy
@@ -18,10 +20,13 @@ from quintain.rollouts.source import BehaviorListener, Orders
 
 if TYPE_CHECKING:
     from quintain.rollouts.sync_collector import StepListener
-    from quintain.typing import Metrics, State
+    from quintain.typing import Array, Metrics, State
 
 MAX_IDLE_STEPS = 10_000
 """Steps of the environment in a row at which nobody wants a decision, after which something must be wrong."""
+
+
+Blocks = Mapping[str, TrajectoryBlock | SequenceBlock]
 
 
 def _ignore(behavior: str, returns: object, lengths: object) -> None:
@@ -46,6 +51,7 @@ class AgentWorld(KeepsState):
         self.policies: Mapping[str, Policy] = {name: collector.policy for name, collector in collectors.items()}
         self.on_episodes = on_episodes
         for name, collector in self.collectors.items():
+            # Not the listener itself, which may be connected later.
             collector.on_episodes = partial(self._tell, name)
         self.versions = dict.fromkeys(collectors, 0)
         self.num_steps = 0
@@ -54,7 +60,7 @@ class AgentWorld(KeepsState):
         self._refuse_strangers()
         self._read({})
 
-    def _tell(self, behavior: str, returns: Any, lengths: Any) -> None:
+    def _tell(self, behavior: str, returns: Array, lengths: Array) -> None:
         self.on_episodes(behavior, returns, lengths)
 
     def load_state_dict(self, state: State) -> None:
@@ -66,7 +72,7 @@ class AgentWorld(KeepsState):
 
     def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
         """Steps until the block of any behaviour has as many steps as it wants; those without a block act on."""
-        blocks: dict[str, Any] = {name: block for name, (block, _) in orders.items()}
+        blocks: Blocks = {name: block for name, (block, _) in orders.items()}  # type: ignore[misc]  # it was given none but those of trajectories
         for name, (_, version) in orders.items():
             self.versions[name] = version
         full: list[str] = []
@@ -91,7 +97,7 @@ class AgentWorld(KeepsState):
                     return
                 self._step({})
 
-    def _step(self, blocks: Mapping[str, Any]) -> None:
+    def _step(self, blocks: Blocks) -> None:
         is_idle = True
         for name, collector in self.collectors.items():
             if len(collector.assembler.deciding):
@@ -105,7 +111,7 @@ class AgentWorld(KeepsState):
         self._read(blocks)
         self.seconds += perf_counter() - started
 
-    def _read(self, blocks: Mapping[str, Any]) -> None:
+    def _read(self, blocks: Blocks) -> None:
         for name, collector in self.collectors.items():
             ends, decisions = self.env.read(name)
             collector.take_in(ends, decisions, blocks.get(name))

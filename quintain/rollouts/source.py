@@ -19,7 +19,7 @@ from quintain.services.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
-    from quintain.typing import Array, Metrics, State
+    from quintain.typing import Array, LaneIds, Metrics, State, TrainingEnv
 
 
 BehaviorListener = Callable[[str, "Array", "Array"], None]
@@ -33,14 +33,14 @@ class RolloutSource(Protocol):
     were ordered before and before those that are ordered after, so it does not depend on which side is quicker.
     """
 
-    def fill(
+    def next_full(
         self,
         stores: Mapping[str, RolloutStore],
         learning: Collection[str],
         should_stop: Callable[[], bool],
         wanted: str | None = None,
     ) -> str | None:
-        """Returns the behaviour whose block is full, or the one that is wanted; None if asked to stop first.
+        """Acts until a block is full and returns its behaviour, or that of the wanted one; None if asked to stop first.
 
         `learning` are the behaviours that still learn.
         """
@@ -50,7 +50,7 @@ class RolloutSource(Protocol):
     def restore_env_parameters(self, values: Parameters) -> None: ...
     def require_env_parameters(self, names: Sequence[str]) -> None: ...
     def end_episode(self) -> None: ...
-    def trigger(self, name: str, lanes: Any) -> None: ...
+    def trigger(self, name: str, lanes: LaneIds | None) -> None: ...
     def idle_env_events(self) -> list[str]: ...
     def listen(self, on_step: StepListener | None) -> None: ...
     def heard_by(self, on_step: StepListener) -> AbstractContextManager[None]: ...
@@ -64,7 +64,7 @@ class RolloutSource(Protocol):
     def begin_anew(self, states: Sequence[State]) -> None: ...
 
     @property
-    def env(self) -> Any: ...
+    def env(self) -> TrainingEnv: ...
     @property
     def exactness(self) -> str: ...
     @property
@@ -85,7 +85,7 @@ class Collector(Protocol):
     on_episodes: BehaviorListener
 
     @property
-    def env(self) -> Any: ...
+    def env(self) -> TrainingEnv: ...
     @property
     def policies(self) -> Mapping[str, Policy]: ...
     def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
@@ -176,17 +176,17 @@ class LocalSource:
         self.version = 0
         self.open_block: Rollout | None = None
 
-    def fill(
+    def next_full(
         self,
         stores: Mapping[str, RolloutStore],
         learning: Collection[str],
         should_stop: Callable[[], bool],
         wanted: str | None = None,
     ) -> str | None:
-        """Collects until the store is ready; returns the behaviour, or None if asked to stop first."""
-        return self.behavior if self.fill_one(stores[self.behavior], should_stop) else None
+        return self.behavior if self.fill(stores[self.behavior], should_stop) else None
 
-    def fill_one(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
+    def fill(self, store: RolloutStore, should_stop: Callable[[], bool]) -> bool:
+        """Collects until the store is ready; returns False if asked to stop first."""
         while not store.ready():
             if self.open_block is None:
                 self.open_block = store.reserve()
@@ -214,7 +214,7 @@ class LocalSource:
         """Cuts the episodes that are going on and begins new ones; only between rollouts."""
         self.collector.start_episodes()
 
-    def trigger(self, name: str, lanes: Any) -> None:
+    def trigger(self, name: str, lanes: LaneIds | None) -> None:
         """Fires the environment's events that wait for this name, in these lanes or in all."""
         fire_env_events(self.collector.env, name, lanes)
 
@@ -290,7 +290,7 @@ def both(first: StepListener, second: StepListener) -> StepListener:
     return listen
 
 
-def fire_env_events(env: Env, name: str, lanes: Any) -> None:
+def fire_env_events(env: Env, name: str, lanes: LaneIds | None) -> None:
     """Calls the events of an environment that wait for this name."""
     events = events_of(env)
     if events is not None and name in events.available_modes:

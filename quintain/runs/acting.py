@@ -40,6 +40,7 @@ from quintain.trainers.learner import ReadyLearner
 
 if TYPE_CHECKING:
     from quintain.settings.experiment import Behavior
+    from quintain.typing import TrainingEnv
 
 
 class EnvMaker(Protocol):
@@ -98,7 +99,7 @@ class ActingPlan:
         """Makes places for lanes, and a keeper of faults, that are not shared."""
         return Hosting.from_settings(self.run_file.run.env_workers)
 
-    def specs(self, env: Any) -> Mapping[str, BehaviorSpec]:
+    def specs(self, env: TrainingEnv) -> Mapping[str, BehaviorSpec]:
         """Returns the spaces of each behaviour; lanes have one behaviour."""
         if self.has_agents:
             found: Mapping[str, BehaviorSpec] = env.specs
@@ -137,7 +138,7 @@ class ActingPlan:
         first, second = (env for env in halves if isinstance(env, WorkerEnv))
         return HalvesEnv(first, second)
 
-    def make_collector(self, env: Any, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector:
+    def make_collector(self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector:
         if self.has_agents:
             return self._make_world(env, policies)
         [(name, policy)] = policies.items()
@@ -167,7 +168,7 @@ class ActingPlan:
         return AgentWorld(env, collectors)
 
     def make_blocks(
-        self, env: Any, policies: Mapping[str, Policy], allocate: Allocator | None = None
+        self, env: TrainingEnv, policies: Mapping[str, Policy], allocate: Allocator | None = None
     ) -> dict[str, list[Rollout]]:
         blocks: dict[str, list[Rollout]] = {}
         for name, policy in policies.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quintain.algorithms.base import Algorithm
-from quintain.compiled.plug import accelerate
+from quintain.compiled.plug import Accelerated, accelerate
 from quintain.core.budget import Budget
 from quintain.core.process_group import Alone, World
 from quintain.core.progress import Progress
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from quintain.services.reporting.writers import Writer
     from quintain.settings.experiment import Behavior
     from quintain.settings.tree import RunFile
-    from quintain.typing import Array
+    from quintain.typing import Array, TrainingEnv
 
 
 @dataclass(frozen=True)
@@ -137,36 +137,21 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     settings: Any = run_file.experiment.env
     curriculum = Curriculum(getattr(settings, "curricula", {}))
     curriculum.require_behaviors(specs)
-    policies = {name: _policy(run_file, name, spec, slots, world) for name, spec in specs.items()}
-    algorithms, accelerated = {}, {}
-    for name, policy in policies.items():
-        ready = slots.learners.get(name)
-        algorithm = _algorithm(run_file, name, policy, slots) if ready is None else ready.given_algorithm
-        if algorithm is not None:
-            algorithm.join(world)
-            algorithms[name] = algorithm
-        policy.join(world)
-        accelerated[name] = accelerate(policy, algorithm)
-        for note in kernel_notes(accelerated[name]):
+    policies = {name: _policy(run_file, name, spec, slots) for name, spec in specs.items()}
+    learning = {name: _algorithm(run_file, name, policy, env, slots, world) for name, policy in policies.items()}
+    for name, (_, accelerated) in learning.items():
+        for note in kernel_notes(accelerated):
             writer.note(note if len(specs) == 1 else f"{name}: {note}")
-        if ready is not None or algorithm is None:
-            continue
-        behavior = settings_of(run_file, name)
-        if plan.has_agents:
-            connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
-        else:
-            _require_groups(settings, algorithm, env)
-            connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
     learners: dict[str, Learner] = {}
 
     def on_episodes(name: str, returns: Array, lengths: Array) -> None:
         learners[name].hear_episodes(returns, lengths)
         curriculum.hear(name, returns.tolist())
 
-    starts_fresh = any(algorithm.starts_fresh for algorithm in algorithms.values())
+    starts_fresh = any(algorithm is not None and algorithm.starts_fresh for algorithm, _ in learning.values())
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
     for name, policy in policies.items():
-        behavior = settings_of(run_file, name)
+        behavior, (algorithm, accelerated) = settings_of(run_file, name), learning[name]
         own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
         budget = run_file.budget if own_budget is None else Budget(own_budget, run_file.budget.updates)
         events = make_events(behavior, _event_context(run_file, name, slots, hosting, world, curriculum, budget))
@@ -176,17 +161,20 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         else:
             store = _make_store(run_file, behavior, policy, blocks[name], session, writer, world)
         if ready is not None:
-            ready.connect(store, events, UpdateGuard(run_file.run), accelerated[name])
-        learners[name] = ready or Learner(
+            ready.connect(store, events, UpdateGuard(run_file.run), accelerated)
+            learners[name] = ready
+            continue
+        assert algorithm is not None, "only a ready learner may have none"
+        learners[name] = Learner(
             name,
             policy,
-            algorithms[name],
+            algorithm,
             store,
             Progress(budget.env_steps, budget.updates),
-            events,
-            UpdateGuard(run_file.run),
-            EpisodeWindow(max(1, WINDOW_SIZE // world.size)),
-            accelerated=accelerated[name],
+            events=events,
+            guard=UpdateGuard(run_file.run),
+            episodes=EpisodeWindow(max(1, WINDOW_SIZE // world.size)),
+            accelerated=accelerated,
             own_budget=own_budget,
         )
     return Parts(
@@ -201,20 +189,36 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def _algorithm(run_file: RunFile, name: str, policy: Policy, slots: Slots) -> Algorithm:
-    behavior = settings_of(run_file, name)
-    signals = {key: load_part("reward_signal", s)(s) for key, s in behavior.reward_signals.items()}
-    make = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
-    algorithm: Algorithm = make(behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm"))
-    return algorithm
-
-
-def _policy(run_file: RunFile, name: str, spec: BehaviorSpec, slots: Slots, world: World) -> Policy:
+def _policy(run_file: RunFile, name: str, spec: BehaviorSpec, slots: Slots) -> Policy:
     given = slots.learners[name].policy if name in slots.learners else slots.policy
     policy = given or make_policy(run_file, spec, name)
     if policy.spec != spec:
         raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
     return policy.to(resolve_device(run_file.run.device))
+
+
+def _algorithm(
+    run_file: RunFile, name: str, policy: Policy, env: TrainingEnv, slots: Slots, world: World
+) -> tuple[Algorithm | None, Accelerated]:
+    """Makes the algorithm of a behaviour with its reward signals, and lets kernels take over what they can.
+
+    A learner that is ready brings its algorithm, or another way to learn.
+    """
+    if name in slots.learners:
+        given = slots.learners[name].given_algorithm
+        return given, accelerate(policy, given)
+    behavior = settings_of(run_file, name)
+    signals = {key: load_part("reward_signal", each)(each) for key, each in behavior.reward_signals.items()}
+    make = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
+    algorithm: Algorithm = make(behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm"))
+    algorithm.join(world)
+    policy.join(world)
+    if has_agents(run_file.experiment):
+        connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
+    else:
+        _require_groups(run_file.experiment.env, algorithm, env)
+        connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
+    return algorithm, accelerate(policy, algorithm)
 
 
 def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:

@@ -118,7 +118,9 @@ class Collector:
                 shared.blocks[lend.behavior][lend.block].load_state_dict(state)
         current = actor.current_with(command)
         answer = self._answer(actor, shared, command)
-        filled = [[each.behavior, each.block, shared.blocks[each.behavior][each.block].state_dict()] for each in current]
+        filled = [
+            [each.behavior, each.block, shared.blocks[each.behavior][each.block].state_dict()] for each in current
+        ]
         refill(descriptor, filled)
         os.close(descriptor)
         self._send(answer_in_words(answer))

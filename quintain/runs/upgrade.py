@@ -7,10 +7,8 @@ below `learners`, and the source has what is ordered of the actor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from quintain.rollouts.source import NOTHING_AHEAD
 from quintain.services.checkpoints.state_files import SUBTREES
 from quintain.typing import State
 
@@ -20,16 +18,16 @@ _UPDATE, _PUBLISH = 2, 3
 """Places of these stages in a cycle."""
 
 
-def is_old(training: Mapping[str, Any]) -> bool:
+def is_old(training: State) -> bool:
     """Says whether a state is of 0.1."""
     return "policy" in training
 
 
-def weights_in(training: Mapping[str, Any], behavior: str) -> State:
+def weights_in(training: State, behavior: str) -> State:
     """Returns the state of a behaviour's policy in a state of any age; of lanes the one there is."""
     if not is_old(training):
-        learners: Mapping[str, Any] = training["learners"]
-        found: State = (learners[behavior] if behavior in learners else _only(learners))["policy"]
+        learners: State = training["learners"]
+        found: State = learners[behavior if behavior in learners else next(iter(learners))]["policy"]
         return found
     if "learners" not in training:
         lanes: State = training["policy"]
@@ -47,11 +45,6 @@ def upgraded(state: State, behaviors: Sequence[str]) -> State:
         return _of_agents(state)
     [behavior] = behaviors
     return {kind: _of_lanes(state[kind], kind, behavior) for kind in SUBTREES}
-
-
-def _only(learners: Mapping[str, Any]) -> Any:
-    [only] = learners.values()
-    return only
 
 
 def _of_lanes(tree: State, kind: str, behavior: str) -> State:
@@ -92,7 +85,7 @@ def _of_agents(state: State) -> State:
     training, records = state["training"], state["records"]
     learners, old = {}, training["learners"]
     progress, turn = dict(training["progress"]), next(iter(old))
-    ahead: State = {**NOTHING_AHEAD, "reports": []}
+    ahead: State = {"commands": [], "reports": []}
     lent: dict[str, list[State]] = {}
     for name, parts in old.items():
         own, version = dict(parts["progress"]), training["source"]["versions"][name]

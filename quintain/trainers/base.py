@@ -6,25 +6,20 @@ the one whose block became full first. A learner that has spent its budget acts 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from quintain.core.budget import Budget
 from quintain.core.progress import Progress
 from quintain.core.state import as_tensors
-from quintain.data.rollout import Batch
 from quintain.data.saved_spec import require_same_specs
-from quintain.envs.events import EnvEventManager
 from quintain.errors import NonFiniteError, SettingsError
-from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
-from quintain.services.reporting.stats import EpisodeWindow, stats_of_totals
+from quintain.services.reporting.stats import stats_of_totals
+from quintain.trainers.current_learner import CurrentLearner
 from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
 from quintain.trainers.loop import Loop
@@ -32,16 +27,12 @@ from quintain.trainers.parts import Parts
 from quintain.trainers.session import Session
 
 if TYPE_CHECKING:
-    from quintain.algorithms.base import Algorithm
-    from quintain.core.rng import Rng
-    from quintain.rollouts.store import RolloutStore
-    from quintain.trainers.guard import UpdateGuard
-    from quintain.typing import Metrics, State
+    from quintain.typing import Metrics, State, TrainingEnv
 
 __all__ = ["Learner", "Parts", "Session", "Trainer", "as_tensors"]
 
 
-class Trainer(Loop):
+class Trainer(CurrentLearner, Loop):
     """Repeats collect, estimate, update and publish until every learner has spent its budget.
 
     `quintain.Trainer` is this class with a constructor that builds the parts; a subclass takes further parts in
@@ -85,6 +76,7 @@ class Trainer(Loop):
         )
         for name, learner in self.learners.items():
             learner.trainer = self
+            learner.is_alone = not more
             learner.stats = parts.stats.under(scoped(self.learners, name))
         if more:
             self._sum_budgets()
@@ -106,39 +98,6 @@ class Trainer(Loop):
     def learner(self) -> Learner:
         """The learner whose cycle it is; the only one where there is one behaviour."""
         return self.learners[self.turn.behavior]
-
-    def is_alone(self, learner: Learner) -> bool:
-        """Says whether a learner is the only one, so that progress and records of the run are its own."""
-        return len(self.learners) == 1
-
-    @property
-    def policy(self) -> Policy:
-        return self.learner.policy
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self.learner.algorithm
-
-    @property
-    def store(self) -> RolloutStore:
-        return self.learner.store
-
-    @property
-    def episodes(self) -> EpisodeWindow:
-        return self.learner.episodes
-
-    @property
-    def guard(self) -> UpdateGuard:
-        return self.learner.guard
-
-    @property
-    def batch(self) -> Batch | None:
-        return self.learner.batch
-
-    @property
-    def taken(self) -> Batch:
-        """The batch that this cycle learns from, until the next one is collected."""
-        return self.learner.taken
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -235,11 +194,11 @@ class Trainer(Loop):
         stores = {name: learner.store for name, learner in self.learners.items()}
         learning = [name for name, learner in self.learners.items() if not learner.is_finished]
         with nullcontext() if on_step is None else self.source.heard_by(on_step):
-            behavior = self.source.fill(stores, learning, self.should_stop)
+            behavior = self.source.next_full(stores, learning, self.should_stop)
             if self.world.size > 1 and len(self.learners) > 1 and self.world.all(behavior is not None):
                 # On another rank another behaviour may have been first: all learn the one that was first on rank 0.
                 wanted = self.world.broadcast((behavior or "").encode()).decode()
-                behavior = self.source.fill(stores, learning, self.should_stop, wanted)
+                behavior = self.source.next_full(stores, learning, self.should_stop, wanted)
         if behavior is not None:
             self.turn.behavior = behavior
         return behavior is not None
@@ -341,56 +300,9 @@ class Trainer(Loop):
         return {f"{name} {half}": path for name, each in learners for half, path in each.paths.items()}
 
     @property
-    def global_step(self) -> int:
-        return self.progress.env_steps
-
-    @property
-    def env(self) -> Any:
+    def env(self) -> TrainingEnv:
         """The training environment, or what stands for it in this process."""
         return self.source.env
-
-    @property
-    def evaluation(self) -> Evaluate | None:
-        """The first event that evaluates, if there is one."""
-        found = (entry.function for entry in self.learner.events.entries)
-        return next((event for event in found if isinstance(event, Evaluate)), None)
-
-    @property
-    def eval_env(self) -> Any:
-        return None if self.evaluation is None else self.evaluation.env
-
-    @property
-    def event_manager(self) -> EventManager:
-        return self.learner.events
-
-    @property
-    def eval_event_manager(self) -> EnvEventManager | None:
-        return None if self.evaluation is None else self.evaluation.env_events
-
-    @property
-    def ret_window(self) -> deque[float]:
-        """The returns of the newest episodes, the oldest first."""
-        return self.episodes.returns
-
-    @property
-    def len_window(self) -> deque[int]:
-        return self.episodes.lengths
-
-    def predict(
-        self,
-        obs: Any,
-        state: Any = None,
-        *,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        rng: Rng | np.random.Generator | None = None,
-        seed: int | None = None,
-    ) -> tuple[Any, Any]:
-        """Returns what the policy does in an observation, ready for `env.step`, and its next state.
-
-        With `deterministic=False` the action is sampled; see `Policy.predict` for `rng` and `seed`.
-        """
-        return self.policy.predict(obs, state, deterministic=deterministic, action_mask=action_mask, rng=rng, seed=seed)
 
     def idle_events(self) -> list[str]:
         """Names the events of the trainer and of its environments that were never called."""

@@ -13,7 +13,7 @@ from quintain.errors import NonFiniteError
 
 if TYPE_CHECKING:
     from quintain.settings.run import RunSettings
-    from quintain.trainers.base import Trainer
+    from quintain.trainers.learner import Learner
     from quintain.typing import State
 
 WINDOW = 1000
@@ -45,7 +45,7 @@ class UpdateGuard(KeepsState):
         if update >= self.obstacle:
             self.in_a_row = 0
 
-    def failed(self, trainer: Trainer, fault: NonFiniteError) -> bool:
+    def failed(self, trainer: Learner, fault: NonFiniteError) -> bool:
         """Decides about a failed update: True goes on without it, False means the trainer stands somewhere else now."""
         self.num_updates += 1
         self.in_a_row += 1
@@ -75,13 +75,13 @@ class UpdateGuard(KeepsState):
         too_many = self.in_a_row >= settings.max_nonfinite_updates or len(self.failed_at) >= MAX_IN_WINDOW
         return settings.on_nonfinite_update == "stop" or too_many
 
-    def _budget(self, trainer: Trainer) -> str:
+    def _budget(self, trainer: Learner) -> str:
         last = trainer.session.summary(trainer.loop).last_checkpoint
         seen = f"{self.in_a_row} in a row, {len(self.failed_at)} of the last {min(self.num_updates, WINDOW)} updates"
         advice = "Lower the learning rate, or look for extreme rewards or observations"
         return f"Stopped after {seen}; last finite checkpoint: {last or 'none'}. {advice}"
 
-    def _go_back(self, trainer: Trainer) -> bool:
+    def _go_back(self, trainer: Learner) -> bool:
         scale, counted = trainer.algorithm.learning_rate_scale, self.state_dict()
         budget = trainer.loop.budget
         if not trainer.session.rollback(trainer.loop):

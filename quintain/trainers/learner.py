@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from quintain.core.progress import Progress
     from quintain.services.events import EventManager
     from quintain.services.reporting.stats import StatsReporter
-    from quintain.trainers.base import Trainer
     from quintain.trainers.guard import UpdateGuard
+    from quintain.trainers.loop import Loop
     from quintain.typing import Array, Metrics, State
 
 
@@ -44,10 +44,10 @@ class Learner:
         algorithm: Algorithm,
         store: RolloutStore,
         progress: Progress,
+        *,
         events: EventManager,
         guard: UpdateGuard,
         episodes: EpisodeWindow,
-        *,
         accelerated: Accelerated | None = None,
         own_budget: int | None = None,
     ) -> None:
@@ -66,7 +66,9 @@ class Learner:
         self.own_budget = own_budget
         self.records = Records()
         self.batch: Batch | None = None
-        self.trainer: Trainer
+        self.is_alone = True
+        """Whether it is the only one, so that progress and records of the run are its own."""
+        self.trainer: Loop
         self.stats: StatsReporter
 
     def __getattr__(self, name: str) -> Any:
@@ -160,7 +162,7 @@ class Learner:
 
     def _parts(self, kind: str) -> tuple[str, ...]:
         own = self.training_parts if kind == "training" else self.record_parts
-        if self.trainer.is_alone(self):
+        if self.is_alone:
             return own
         # What a single behaviour shares with the run is of its own here.
         return (*own, "progress" if kind == "training" else "records")

@@ -23,7 +23,7 @@ PER_STEP = {
     },
     "rollouts/agent_collector.py": {"take_in", "act", "_slot", "_noise", "_state", "_rows"},
     "rollouts/agent_assembler.py": {"end", "decide", "act", "_settle", "_close"},
-    "rollouts/agent_source.py": {"_step", "_read"},
+    "rollouts/agent_world.py": {"_step", "_read"},
     "envs/agents/slots.py": {"find", "add", "remove"},
     "envs/agents/boundary.py": {"decisions", "ends", "_reports", "_obs", "_column", "_mask"},
     "algorithms/ppo.py": {"loss", "surrogate", "value_loss"},

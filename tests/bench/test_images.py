@@ -37,7 +37,7 @@ def test_every_contestant_can_do_every_case(bench: Bench) -> None:
 @pytest.mark.parametrize("trainer_type", ["ppo", "sac"])
 def test_the_floor_has_the_networks_that_we_learn_with(bench: Bench, trainer_type: str) -> None:
     ours, bare, task = (import_module(name) for name in ("peers.quintain_agents", "peers.bare_torch", "image_agents"))
-    [learner] = ours._trainer(1, trainer_type, task).trainers.values()
+    [learner] = ours._trainer(1, trainer_type, task).learners.values()
     encoder, size = bare._encoder(trainer_type)
     policy = learner.policy
     assert policy.encoders[0].output_size == size

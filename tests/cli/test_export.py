@@ -93,14 +93,17 @@ def test_export_of_a_run_that_is_not_there_is_a_usage_error(quintain: Command) -
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda about: about.pop("spec"), "KeyError: 'spec'"),
-        (lambda about: about.update(spec=7), "TypeError"),
-        (lambda about: about["spec"]["obs"].update(type="pickle"), "no space is a pickle"),
-        (lambda about: about["spec"]["obs"].update(shape=[-1]), r"no space is a box of float32 \[-1\]"),
-        (lambda about: about["spec"]["obs"].update(dtype="object"), "no space is a box of object"),
-        (lambda about: about["spec"].update(mask_size=10**12), "a mask of 1000000000000 does not fit"),
-        (lambda about: about["spec"]["action"].update(n=10**14), "can't allocate memory"),
-        (lambda about: about["spec"]["obs"].update(shape=[2], low=[0, 0], high=[1, 1]), "does not fit this one"),
+        (lambda about: about.pop("behaviors"), "does not say which spaces"),
+        (lambda about: about.update(behaviors=7), "does not say which spaces"),
+        (lambda about: about["behaviors"]["default"]["obs"].update(type="pickle"), "no space is a pickle"),
+        (lambda about: about["behaviors"]["default"]["obs"].update(shape=[-1]), r"no space is a box of float32 \[-1\]"),
+        (lambda about: about["behaviors"]["default"]["obs"].update(dtype="object"), "no space is a box of object"),
+        (lambda about: about["behaviors"]["default"].update(mask_size=10**12), "a mask of 1000000000000 does not fit"),
+        (lambda about: about["behaviors"]["default"]["action"].update(n=10**14), "can't allocate memory"),
+        (
+            lambda about: about["behaviors"]["default"]["obs"].update(shape=[2], low=[0, 0], high=[1, 1]),
+            "does not fit this one",
+        ),
     ],
 )
 def test_a_checkpoint_that_lies_about_its_spaces_is_refused(

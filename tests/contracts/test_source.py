@@ -31,8 +31,13 @@ def after(num_steps: int) -> Callable[[], bool]:
     return lambda: next(asked, None) is None
 
 
+def fill(trainer: Trainer, should_stop: Callable[[], bool] = never) -> bool:
+    """Lets the source fill the store of the one behaviour."""
+    return trainer.source.next_full({"default": trainer.store}, ["default"], should_stop) == "default"
+
+
 def fill_in_part(name: str, trainer: Trainer, num_steps: int) -> None:
-    is_full = trainer.source.fill(trainer.store, after(num_steps))
+    is_full = fill(trainer, after(num_steps))
     assert is_full == trainer.store.ready()
     # Only a source that collects in this thread asks before each step; others may be done before they are asked again.
     assert not is_full or (name != "local" and num_steps > 0)
@@ -41,17 +46,17 @@ def fill_in_part(name: str, trainer: Trainer, num_steps: int) -> None:
 def test_filling_makes_the_store_ready(name: str) -> None:
     trainer = make(name)
     assert not trainer.store.ready()
-    assert trainer.source.fill(trainer.store, never)
+    assert fill(trainer)
     assert trainer.store.ready()
     trainer.close()
 
 
 def test_a_stop_inside_a_rollout_is_invisible_in_it(name: str) -> None:
     whole, parted = make(name), make(name)
-    whole.source.fill(whole.store, never)
+    fill(whole)
     for num_steps in (0, 5, 11):
         fill_in_part(name, parted, num_steps)
-    assert parted.source.fill(parted.store, never)
+    assert fill(parted)
     assert not list(differences(whole.store.state_dict(), parted.store.state_dict()))
     whole.close()
     parted.close()
@@ -59,11 +64,11 @@ def test_a_stop_inside_a_rollout_is_invisible_in_it(name: str) -> None:
 
 def test_a_loaded_state_continues_inside_a_rollout(name: str) -> None:
     whole, first, second = make(name), make(name), make(name)
-    whole.source.fill(whole.store, never)
+    fill(whole)
     fill_in_part(name, first, NUM_STEPS // 2)
     second.source.load_state_dict(first.source.state_dict())
     second.store.load_state_dict(first.store.state_dict())
-    assert second.source.fill(second.store, never)
+    assert fill(second)
     assert not list(differences(whole.store.state_dict(), second.store.state_dict()))
     for trainer in (whole, first, second):
         trainer.close()
@@ -72,8 +77,8 @@ def test_a_loaded_state_continues_inside_a_rollout(name: str) -> None:
 def test_rollouts_carry_the_version_that_acted(name: str) -> None:
     trainer = make(name)
     for version in (0, 6):
-        trainer.source.publish(version, trainer.policy)
-        assert trainer.source.fill(trainer.store, never)
+        trainer.source.publish("default", version, trainer.policy)
+        assert fill(trainer)
         [rollout] = trainer.store.take()
         assert rollout[f.POLICY_VERSION].eq(version).all()
         trainer.store.release()
@@ -83,7 +88,7 @@ def test_rollouts_carry_the_version_that_acted(name: str) -> None:
 def test_it_says_how_exactly_it_resumes_and_how_long_it_took(name: str) -> None:
     trainer = make(name)
     assert trainer.source.exactness == "exact"
-    trainer.source.fill(trainer.store, never)
+    fill(trainer)
     seconds = trainer.source.drain_seconds()
     assert set(seconds) == {"act", "env"}
     assert all(value > 0 for value in seconds.values())

@@ -139,7 +139,7 @@ def test_a_callback_hears_its_rollout_only_and_beside_one_that_always_listens() 
     trainer, always, once = quiet_trainer(16, 32), [], []
     trainer.source.listen(lambda step, info: always.append(step))
     assert trainer._collect_rollout(lambda step, info: once.append(step))
-    trainer.batch = trainer.store.take()
+    trainer.learner.take()
     trainer.progress.stage = 1
     trainer.advance()
     assert (len(once), len(always)) == (16, 16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
@@ -12,7 +13,6 @@ from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
-from quintain.trainers.joint import JointTrainer
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 

@@ -148,7 +148,9 @@ def test_a_pause_for_a_checkpoint_changes_nothing() -> None:
         saving.advance()
         state = saving.state_dict()
         # A checkpoint that is not hurried finds every ordered block full.
-        assert not any(block["is_open"] for block in state["training"]["learners"]["default"]["store"]["blocks"].values())
+        assert not any(
+            block["is_open"] for block in state["training"]["learners"]["default"]["store"]["blocks"].values()
+        )
     assert outcome(saving) == outcome(quiet)
     for trainer in (quiet, saving):
         trainer.close()

@@ -58,13 +58,15 @@ def test_memory_of_an_algorithm_that_is_declared_stateless_is_found_by_what_foll
 ) -> None:
     """Momentum left out of the state cannot be seen in the attributes, but in the next update."""
     monkeypatch.setattr(PPO, "not_state", PPO.not_state | {"optimizer"})
-    with pytest.raises(AssertionError, match=r"one cycle after loading the saved state:\n  policy\."):
+    with pytest.raises(
+        AssertionError, match=r"one cycle after loading the saved state:\n  learners\.default\.policy\."
+    ):
         assert_all_state_saved(make())
 
 
 def test_a_resume_that_loses_the_momentum_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPO, "not_state", PPO.not_state | {"optimizer"})
-    with pytest.raises(AssertionError, match=r"the resumed run differs in \d+ places:\n  policy\."):
+    with pytest.raises(AssertionError, match=r"the resumed run differs in \d+ places:\n  learners\.default\.policy\."):
         assert_resumes_exactly(SETTINGS)
 
 

@@ -1,0 +1,97 @@
+"""The share of one behaviour in a source: the blocks that go to the actor and back, each with its weights."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quintain.core.state import as_tensor, require_count
+from quintain.data.rollout import Rollout
+from quintain.placements.commands import Lend
+from quintain.placements.snapshots import Snapshot, take_snapshot
+from quintain.policies.base import Policy
+from quintain.rollouts.store import RolloutStore
+
+if TYPE_CHECKING:
+    from quintain.typing import State
+
+
+@dataclass
+class Share:
+    """Blocks of one behaviour and where they are: free, waiting to be sent, or at the actor."""
+
+    behavior: str
+    policy: Policy
+    blocks: Sequence[Rollout]
+    snapshots: Sequence[Snapshot]
+    """One copy of the weights for each block."""
+    version: int = 0
+    """The newest version that was published."""
+    waiting: deque[Lend] = field(default_factory=deque)
+    """Blocks that are reserved and not sent yet."""
+    open: deque[Lend] = field(default_factory=deque)
+    """Blocks that the actor has and has not filled, the current one first."""
+    is_retired: bool = False
+    """Whether the actor was told that this behaviour learns no more."""
+
+    @property
+    def num_lent(self) -> int:
+        return len(self.open) + len(self.waiting)
+
+    def reserve(self, store: RolloutStore) -> None:
+        """Reserves every free block, to be filled with the weights of this moment."""
+        while (block := store.reserve()) is not None:
+            number = next(number for number, each in enumerate(self.blocks) if each is block)
+            take_snapshot(self.policy, self.snapshots[number])
+            self.waiting.append(Lend(self.behavior, number, self.version))
+
+    def reserve_saved(self, store: RolloutStore, lends: Sequence[State]) -> None:
+        """Reserves the blocks that a checkpoint says were lent, with the weights that it has of them."""
+        for saved in lends:
+            number = require_count("block", saved["block"], len(self.blocks) - 1)
+            if store.reserve() is not self.blocks[number]:
+                raise ValueError(f"block {number} of {self.behavior} is not the next to be filled")
+            for key, value in saved["weights"].items():
+                self.snapshots[number][key].copy_(as_tensor(value))
+            self.waiting.append(Lend(self.behavior, number, saved["version"]))
+
+    def send_next(self) -> Lend | None:
+        """Returns the next block to send, if one waits."""
+        if not self.waiting:
+            return None
+        lend = self.waiting.popleft()
+        self.open.append(lend)
+        self.is_retired = False
+        return lend
+
+    def take_back(self, store: RolloutStore, lends: deque[Lend]) -> None:
+        """Takes blocks back that are not filled further; they stay as they are."""
+        while lends:
+            store.take_back(self.blocks[lends.popleft().block])
+
+    def last_weights(self) -> int:
+        """Copies the newest weights to the place of a block that the actor does not have; returns its number."""
+        # Weights of a block that the actor has may not have been read yet.
+        taken = {lend.block for lend in self.open}
+        number = next(number for number in range(len(self.blocks)) if number not in taken)
+        take_snapshot(self.policy, self.snapshots[number])
+        return number
+
+    def saved_lends(self) -> list[State]:
+        """Returns all lent blocks with their weights, in their order."""
+        return [
+            {
+                "block": lend.block,
+                "version": lend.version,
+                "weights": {name: value.clone() for name, value in self.snapshots[lend.block].items()},
+            }
+            for lend in (*self.open, *self.waiting)
+        ]
+
+    def forget(self) -> None:
+        """Forgets what was lent, before a state is loaded."""
+        self.waiting.clear()
+        self.open.clear()
+        self.is_retired = False
