@@ -1,4 +1,8 @@
-"""Trainers that name an algorithm of the core and hand it whole trajectories; they have no loss of their own."""
+"""PPO, POCA and SAC by ML-Agents' names: trainers that name an algorithm of the core, and have no loss of their own.
+
+A run trains them as it trains any behaviour: the core's blocks, store and stages. Only a subclass that has per-trajectory
+hooks of its own gets `Trajectory` objects, which its hooks turn into the algorithm's batch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from quintain.behaviors.policy import Policy
+from quintain.behaviors.queues import TrajectoryQueues
 from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings
@@ -21,16 +26,24 @@ from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
 from quintain.rollouts.agent_collector import close_block
 from quintain.rollouts.store import RolloutBuffer
+from quintain.trainers.learner import Learner, train_metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from quintain.algorithms.base import Algorithm
+    from quintain.behaviors.queues import AgentManagerQueue
     from quintain.behaviors.trajectory import Trajectory
+    from quintain.compiled.plug import Accelerated
+    from quintain.rollouts.store import RolloutStore
+    from quintain.services.events import EventManager
+    from quintain.trainers.guard import UpdateGuard
+    from quintain.typing import Array, Metrics, Stateful
 
 
 class AlgorithmTrainer(RLTrainer):
     """Trains a behaviour by an algorithm of the core, as its settings say."""
 
-    training_parts: ClassVar[tuple[str, ...]] = (*RLTrainer.training_parts, "experience")
     reported: ClassVar[dict[str, str]] = {}
     """Statistics by ML-Agents' names, and what the algorithm calls them."""
 
@@ -49,7 +62,8 @@ class AlgorithmTrainer(RLTrainer):
         self.seed = seed
         self.rng = Rng(max(seed, 0)).child("behaviors").child(behavior_name)
         self.blocks = behavior_settings(trainer_settings, trainer_settings.max_steps)
-        self.experience: RolloutBuffer
+        self.experience: RolloutBuffer | None = None
+        """Trajectories that went through the hooks; none where the algorithm learns from the run's own blocks."""
 
     def create_policy(self, parsed_behavior_id: str, behavior_spec: Any) -> Policy:
         make, settings = self._part("policy", self.blocks["policy"])
@@ -57,8 +71,8 @@ class AlgorithmTrainer(RLTrainer):
         return Policy(core, parsed_behavior_id, behavior_spec)
 
     def create_optimizer(self) -> Algorithm:
-        """Makes the algorithm, which has the optimizer, and the store that trajectories wait in."""
-        if self.policy.state_size:
+        """Makes the algorithm, which has the optimizer."""
+        if self.policy.state_size and self._has_own_hooks():
             raise SettingsError("trajectories in queues do not say what a policy remembered; leave memory out")
         signals = {}
         for name, given in self.blocks["reward_signals"].items():
@@ -66,29 +80,110 @@ class AlgorithmTrainer(RLTrainer):
             signals[name] = make_signal(settings)
         make, settings = self._part("algorithm", self.blocks["algorithm"])
         algorithm: Algorithm = make(settings, self.policy, signals, self.rng.child("algorithm"))
-        # After the algorithm, which says what is to be kept of each step.
-        make_store, rollout = self._part("rollout", self.blocks["rollout"])
-        num_rows = rollout.steps_per_batch + rollout.time_horizon
-        self.experience = make_store(
-            TrajectoryBlock(
-                self.policy.spec,
-                num_rows,
-                gather_fields(self.policy.spec, self.policy, algorithm, *algorithm.signals.values(), type(self)),
-            ),
-            settings=rollout,
-        )
         return algorithm
 
     def _part(self, kind: str, given: dict[str, Any]) -> tuple[Any, Any]:
         registration = registry.get(kind, given["type"])
         return registration.load(), registration.settings_class.model_validate(given)
 
+    # -- by the core's blocks ---------------------------------------------------------------------------------------
+
+    def _has_own_hooks(self) -> bool:
+        """Says whether a subclass wants to see trajectories, or decides when and how to learn from them."""
+        return any(
+            getattr(getattr(self, hook), "__func__", None) is not getattr(AlgorithmTrainer, hook) for hook in HOOKS
+        )
+
+    @property
+    def has_own_blocks(self) -> bool:
+        return self._has_own_hooks() or bool(self.trajectory_queues) or self.given_algorithm is None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the algorithm learns from the run's own blocks."""
+        return self.is_connected and not isinstance(self.store, TrajectoryQueues)
+
+    def subscribe_trajectory_queue(self, trajectory_queue: AgentManagerQueue[Trajectory]) -> None:
+        if self.is_direct:
+            raise RuntimeError("a trainer that trains already takes no further queues; subscribe before it is prepared")
+        super().subscribe_trajectory_queue(trajectory_queue)
+
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
+        super().connect(store, events, guard, accelerated)
+        if not isinstance(store, TrajectoryQueues):
+            self.guard = guard
+
+    def take(self) -> bool:
+        if not self.is_direct:
+            return super().take()
+        Learner.take(self)
+        self._count(self.taken.num_valid, self.taken.num_episodes)
+        return True
+
+    def estimate(self) -> None:
+        if self.is_direct:
+            Learner.estimate(self)
+
+    def update(self) -> Metrics:
+        if not self.is_direct:
+            return super().update()
+        self.begin_update()
+        losses = Learner.update(self)
+        self._report_losses(losses)
+        self.end_update(has_updated=True)
+        return losses
+
+    def observe(self) -> None:
+        if self.is_direct:
+            Learner.observe(self)
+
+    def restore_batch(self) -> None:
+        if self.is_direct:
+            Learner.restore_batch(self)
+
+    def hear_episodes(self, returns: Array, lengths: Array) -> None:
+        super().hear_episodes(returns, lengths)
+        if self.is_direct:
+            for total, length in zip(returns.tolist(), lengths.tolist(), strict=True):
+                self._report_episode(total, length)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return self.accelerated.paths if self.is_direct else super().paths
+
+    def _report_losses(self, losses: Metrics) -> None:
+        """Reports what an update says by ML-Agents' names."""
+        for stat, name in self.reported.items():
+            if name in losses:
+                self.stats_reporter.add_stat(stat, losses[name])
+        for name in self.optimizer.signals:
+            if f"value/{name}" in losses:
+                self.stats_reporter.add_stat(f"Policy/{name.capitalize()} Value Estimate", losses[f"value/{name}"])
+
+    # -- by hooks ---------------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> RolloutBuffer:
+        """Returns the store of trajectories that went through the hooks; it is made when it is first needed."""
+        if self.experience is None:
+            make_store, rollout = self._part("rollout", self.blocks["rollout"])
+            algorithm = self.optimizer
+            fields = gather_fields(self.policy.spec, self.policy, algorithm, *algorithm.signals.values(), self)
+            block = TrajectoryBlock(self.policy.spec, rollout.steps_per_batch + rollout.time_horizon, fields)
+            block.num_wanted = rollout.steps_per_batch
+            self.experience = make_store(block, settings=rollout)
+        return self.experience
+
+    @property
+    def buffers(self) -> Mapping[str, Stateful]:
+        return super().buffers if self.is_direct else {**super().buffers, "experience": self._waiting()}
+
     def _process_trajectory(self, trajectory: Trajectory) -> None:
         super()._process_trajectory(trajectory)
         if not self.is_training:
             return
-        if not self.experience.is_lent:
-            self.experience.reserve()
+        experience = self._waiting()
+        if not experience.is_lent:
+            experience.reserve()
         spec = self.policy.spec
         names, one = leaves(spec.obs, f.OBS), np.ones(1, np.bool_)
         # A trajectory that says nothing of mates is one of an agent that has none.
@@ -108,48 +203,50 @@ class AlgorithmTrainer(RLTrainer):
             next_mates=next_mates or None,
         )
         steps |= {name: rows[None] for name, rows in trajectory.fields.items()}
-        self.experience.trajectories.append(closed, steps)
+        experience.trajectories.append(closed, steps)
 
     def _is_ready_update(self) -> bool:
-        return self.experience.is_full or self.experience.has_waiting
+        experience = self._waiting()
+        return experience.is_full or experience.has_waiting
 
     def _steps_per_update(self) -> int:
-        return self.experience.steps_per_batch
+        return self._waiting().steps_per_batch
 
     def _complete_batch(self) -> None:
-        if self.experience.is_full:
-            block = self.experience.trajectories
-            close_block(block, self.published_policy)
-            self.experience.commit(block)
-
-    def _stage_collect(self) -> bool:
-        # A learner of its own does so itself: agents act with a copy.
-        if not self.learners_beside:
-            self.optimizer.adopt_weights()
-        return super()._stage_collect()
+        experience = self._waiting()
+        if experience.is_full:
+            block = experience.trajectories
+            close_block(block, self.policy)
+            experience.commit(block)
 
     def _utilization(self) -> float:
-        return self.experience.utilisation
+        return 1.0 if self.is_direct else self._waiting().utilisation
 
     def _update_policy(self) -> bool:
-        # For whoever calls hooks by hand; the loop has done it.
+        # For hooks that are called by hand; a run has done it.
         self._complete_batch()
-        experience, algorithm = self.experience, self.optimizer
+        experience, algorithm = self._waiting(), self.optimizer
         batch = experience.take()
         algorithm.adopt_weights()
         algorithm.estimate(batch)
         losses = algorithm.update(batch, self.progress)
         algorithm.observe(batch.valid_obs())
-        self._log_train(losses)
-        for stat, name in self.reported.items():
-            if name in losses:
-                self.stats_reporter.add_stat(stat, losses[name])
-        for name in algorithm.signals:
-            if f"value/{name}" in losses:
-                self.stats_reporter.add_stat(f"Policy/{name.capitalize()} Value Estimate", losses[f"value/{name}"])
+        self.stats.add_all(train_metrics(losses))
+        self._report_losses(losses)
         experience.spend()
         experience.release()
         return True
+
+
+HOOKS = (
+    "_process_trajectory",
+    "_is_ready_update",
+    "_steps_per_update",
+    "_complete_batch",
+    "_update_policy",
+    "_update_end_episode_stats",
+)
+"""Hooks that see single trajectories, or decide when and how to learn from them."""
 
 
 class PPOTrainer(AlgorithmTrainer):

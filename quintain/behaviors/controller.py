@@ -1,4 +1,4 @@
-"""ML-Agents' controller, factory and environment manager, over the core's joint trainer: there is one loop."""
+"""ML-Agents' controller, factory and environment manager: they make learners, which a run of the core trains."""
 
 from __future__ import annotations
 
@@ -8,30 +8,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.algorithms.base import Algorithm
-from quintain.behaviors.algorithm_trainer import POCATrainer, PPOTrainer, SACTrainer
-from quintain.behaviors.held_stats import HeldStats
-from quintain.behaviors.queues import AgentManagerQueue, TrajectoryQueueStore
+from quintain.behaviors.algorithm_trainer import AlgorithmTrainer, POCATrainer, PPOTrainer, SACTrainer
+from quintain.behaviors.hooks import ByHooks, HookAlgorithm
+from quintain.behaviors.queues import AgentManagerQueue
 from quintain.behaviors.rl_trainer import RLTrainer
 from quintain.behaviors.run_options import RunOptions
-from quintain.behaviors.trainer_settings import POCASettings, PPOSettings, SACSettings, TrainerSettings
+from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.translate import behavior_settings, run_settings
-from quintain.behaviors.updating import UpdatingBeside
-from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
-from quintain.data import fields as f
 from quintain.envs.agents.env import AgentEnv, BaseEnv, behavior_of
 from quintain.envs.agents.pettingzoo import adapted
 from quintain.errors import SettingsError
-from quintain.placements.learner_thread import LearnerThread
-from quintain.placements.snapshots import copy_of
-from quintain.rollouts.agent_collector import AgentCollector
-from quintain.rollouts.agent_source import AgentSource, AgentWorld
-from quintain.services.reporting.stats import StatsReporter
+from quintain.runs.assemble import Slots, assemble
 from quintain.settings.tree import RunFile
-from quintain.trainers.behavior_session import BehaviorSession, prefix_of
+from quintain.trainers.base import Trainer as CoreTrainer
 from quintain.trainers.global_streams import GlobalStreams
-from quintain.trainers.joint import JointTrainer
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
@@ -152,82 +143,47 @@ class TrainerController:
         self.trainers: dict[str, RLTrainer] = {}
         self.resources = ExitStack()
         """What a run holds, such as its lock, until it has ended."""
-        self._joint: JointTrainer | None = None
+        self._core: CoreTrainer | None = None
 
     def start_learning(self, env_manager: EnvManager) -> RunSummary:
         """Trains to the end, or until asked to stop; everything is saved whatever happens."""
-        joint = self._joint or self.prepare(env_manager)
+        core = self._core or self.prepare(env_manager)
         try:
-            return joint.train()
+            return core.train()
         finally:
-            joint.close()
+            core.close()
             self.resources.close()
 
-    def prepare(self, env_manager: EnvManager) -> JointTrainer:
-        """Makes the trainers of all behaviours and joins them; a run that is to be loaded is put where it stood."""
+    def prepare(self, env_manager: EnvManager) -> CoreTrainer:
+        """Makes the trainers of all behaviours and the loop over them; a run that is to be loaded is put back."""
         from quintain.runs.run import Run
 
-        rng = Rng(max(self.training_seed, 0))
-        GlobalStreams().seed(rng.child("global"))
+        # Before the trainers: their classes may draw from the global generators.
+        GlobalStreams().seed(Rng(max(self.training_seed, 0)).child("global"))
         env = AgentEnv(env_manager.copies)
         described = {behavior_of(name): spec for name, spec in env_manager.training_behaviors.items()}
         self.trainers = {name: self._trainer(name, spec) for name, spec in described.items()}
         run_file = self._run_file(env_manager)
         run = Run(run_file, [], runs_dir=Path(self.output_path), is_kept=True, has_objects=True)
         self.resources.callback(run.close)
-        stats = StatsReporter(run.writer)
-        world = self._world(env, rng, stats)
-        joint = JointTrainer(self.trainers, world, self._budgets(), stats=stats, session=run, writer=run.writer)
-        for name, trainer in self.trainers.items():
-            session = BehaviorSession(name, run)
-            session.joint = joint
-            trainer.session = session
-            trainer.source = AgentSource(name, world, self._needs, lambda: joint.should_stop() or joint.has_failed)
+        core = assemble(run_file, run, run.writer, Slots(env=env, learners=self.trainers))
         if self.trainer_factory.load_model:
-            joint.load_checkpoint(Path(self.output_path) / self.run_id)
-        return joint
+            core.load_checkpoint(Path(self.output_path) / self.run_id)
+        self._core = core
+        return core
 
     def advance(self, env_manager: EnvManager) -> int:
         """Trains for one update of one behaviour; returns the steps that agents took."""
-        joint = self._joint or self.prepare(env_manager)
-        self._joint = joint
-        before = joint.progress.env_steps
-        joint.advance()
-        return joint.progress.env_steps - before
-
-    def _needs(self, behavior: str) -> bool:
-        return not self.trainers[behavior].is_finished
+        core = self._core or self.prepare(env_manager)
+        before = core.progress.env_steps
+        core.advance()
+        return core.progress.env_steps - before
 
     def _trainer(self, name: str, spec: Any) -> RLTrainer:
         trainer = self.trainer_factory.generate(name)
         trainer.add_policy(name, trainer.create_policy(name, spec))
-        algorithm = trainer.optimizer if isinstance(trainer.optimizer, Algorithm) else None
-        trainer.accelerated = accelerate(trainer.policy, algorithm)
         trainer.publish_policy_queue(AgentManagerQueue(name, maxlen=1))
         return trainer
-
-    def _world(self, env: AgentEnv, rng: Rng, stats: StatsReporter) -> AgentWorld:
-        collectors, stores = {}, {}
-        for name, trainer in self.trainers.items():
-            horizon = trainer.trainer_settings.time_horizon
-            store = TrajectoryQueueStore(name, env.specs[name], horizon)
-            trainer.subscribe_trajectory_queue(store.queue)
-            trainer.store = stores[name] = store
-            trainer.stats = held = HeldStats(stats, prefix_of(name, len(self.trainers)))
-            if _learns_beside(trainer):
-                acting = copy_of(trainer.policy)
-                trainer.learn_beside(UpdatingBeside(trainer, LearnerThread(name), acting, store, held))
-            collectors[name] = AgentCollector(
-                trainer.published_policy,
-                horizon,
-                rng.child("behaviors").child(name).child("acting"),
-                trainer.episodes.extend,
-                f.MATE_FIELDS if trainer.follows_groups else {},
-            )
-        return AgentWorld(env, collectors, stores)
-
-    def _budgets(self) -> dict[str, int]:
-        return {name: trainer.trainer_settings.max_steps for name, trainer in self.trainers.items()}
 
     def _run_file(self, env_manager: EnvManager) -> RunFile:
         """Returns what the run is, as settings of ours, for its directory and its manifest.
@@ -235,29 +191,39 @@ class TrainerController:
         How long it trains is not among them: that may be changed when it is loaded, and is the trainers' own.
         """
         made = type(env_manager.copies[0])
-        behaviors: dict[str, Any] = {}
-        placement = "local"
-        for name, trainer in self.trainers.items():
-            settings = trainer.trainer_settings
-            is_known = isinstance(settings.hyperparameters, PPOSettings | POCASettings | SACSettings)
-            numbers = {"time_horizon": settings.time_horizon, "buffer_size": settings.hyperparameters.buffer_size}
-            plain = {
-                "algorithm": {"type": "ppo", "batch_size": settings.hyperparameters.batch_size},
-                "rollout": {"type": "trajectories", **numbers},
-            }
-            behaviors[name] = behavior_settings(settings, settings.max_steps) if is_known else plain
-            if _learns_beside(trainer):
-                behaviors[name]["rollout"]["max_staleness"] = 1
-                placement = "threads"
+        behaviors = {name: _behavior(trainer) for name, trainer in self.trainers.items()}
+        is_threaded = any(each["rollout"].get("max_staleness") for each in behaviors.values())
         experiment = {
             "seed": max(self.training_seed, 0),
             "env": {"type": "agents", "id": f"{made.__module__}:{made.__qualname__}"},
             "behaviors": behaviors,
         }
         run = run_settings(RunOptions(), [trainer.trainer_settings for trainer in self.trainers.values()])
-        run |= {"id": self.run_id, "writers": [], "placement": {"type": placement}}
+        run |= {"id": self.run_id, "writers": [], "placement": {"type": "threads" if is_threaded else "local"}}
         return RunFile.from_mapping({"experiment": experiment, "run": run})
 
 
-def _learns_beside(trainer: RLTrainer) -> bool:
-    return trainer.threaded and trainer.is_training
+def _behavior(trainer: RLTrainer) -> dict[str, Any]:
+    """Returns the settings of a behaviour, which name the class that trains it."""
+    settings, made = trainer.trainer_settings, type(trainer)
+    blocks: dict[str, Any]
+    if isinstance(trainer, AlgorithmTrainer):
+        blocks = behavior_settings(settings, settings.max_steps)
+    else:
+        numbers = settings.hyperparameters
+        blocks = {
+            "algorithm": {"type": _place(HookAlgorithm), "hyperparameters": numbers.model_dump(mode="json")},
+            "rollout": {
+                "type": "trajectories",
+                "time_horizon": settings.time_horizon,
+                "buffer_size": numbers.buffer_size,
+            },
+            "events": [],
+        }
+    if trainer.threaded and trainer.is_training:
+        blocks["rollout"]["max_staleness"] = 1
+    return {**blocks, "trainer": {"type": _place(ByHooks), "class_name": _place(made)}}
+
+
+def _place(part: type) -> str:
+    return f"{part.__module__}:{part.__qualname__}"

@@ -83,7 +83,12 @@ class BehaviorFiles(Artifacts):
                 if found is not None:
                     self._write_last(name, found)
             self._save_status(loop)
-            self.timers.save(loop.stats.total_times, self._versions(), are_parallel=frozenset({"learner"}))
+            times = loop.stats.total_times
+            # There all stages of one update are `advance`.
+            seconds = sum(times[stage][0] for stage in loop.stages if stage in times)
+            times["advance"] = (seconds, loop.progress.updates)
+            acts_beside = self.settings.placement.type != "local"
+            self.timers.save(times, self._versions(), are_parallel=frozenset({"act", "env"} if acts_beside else ()))
 
     @contextmanager
     def _telling(self, loop: Loop) -> Iterator[None]:

@@ -1,16 +1,19 @@
-"""Queues between what acts and what learns, by ML-Agents' names: bounded, and never waited for.
+"""ML-Agents' queues between acting and learning: bounded, and `get_nowait` never blocks.
 
-Trajectories of one behaviour wait here as objects, one for each trajectory, for trainers that want to see each of them.
+A `TrajectoryQueue` is also a block: a collector appends the trajectories of a behaviour to it, and a trainer by hooks
+takes them from it as objects, one by one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from quintain.behaviors.trajectory import Trajectory, trajectories_of
+from quintain.core.state import require_count
 from quintain.data.trajectory import Closed
+from quintain.rollouts.store import RolloutBuffer
 
 if TYPE_CHECKING:
     from quintain.data.spec import BehaviorSpec
@@ -58,69 +61,52 @@ class AgentManagerQueue(Generic[Item]):
         return self._items.popleft()
 
 
-class TrajectoryQueueStore:
-    """Stands where a block of trajectories would: each that ends goes into the queues of a trainer at once."""
+class TrajectoryQueue(AgentManagerQueue[Trajectory]):
+    """A block of whole trajectories as objects, which is full when it holds as many steps as were asked for."""
 
-    def __init__(self, behavior_id: str, spec: BehaviorSpec, horizon: int, maxlen: int = 0) -> None:
+    is_whole: ClassVar[bool] = True
+
+    def __init__(self, behavior_id: str, spec: BehaviorSpec, wanted: Callable[[], int]) -> None:
+        """Makes a block; `wanted` is asked how many steps make it full whenever it begins."""
+        super().__init__(behavior_id)
         self.spec = spec
-        self.horizon = horizon
-        self.queue: AgentManagerQueue[Trajectory] = AgentManagerQueue(behavior_id, maxlen)
-        self.num_awaited = 0
-        """Steps that are to wait before somebody looks; 0 is any."""
-        self._num_waiting = 0
-        """Steps that wait; only right while some are awaited, because nobody takes any then."""
+        self.wanted = wanted
+        self.sequence = -1
+        self.num_held = 0
+        self.num_wanted = 1
 
-    def await_steps(self, num_steps: int) -> None:
-        """Lets nobody look before so many steps wait; with 0, as soon as there is a trajectory."""
-        self.num_awaited = num_steps
-        self._num_waiting = sum(len(each) for each in self.queue._items)
-
-    is_lent, is_spent, is_full = True, False, False
+    def put(self, item: Trajectory) -> None:
+        super().put(item)
+        self.num_held += len(item)
 
     @property
-    def trajectories(self) -> TrajectoryQueueStore:
-        return self
+    def has_steps(self) -> bool:
+        return not self.empty()
 
-    @property
-    def utilisation(self) -> float:
-        return min(1.0, self.queue.qsize() / self.queue.maxlen) if self.queue.maxlen else 0.0
+    def begin(self, sequence: int, version: int) -> None:
+        """Drops what it holds."""
+        self._items.clear()
+        self.sequence, self.num_held, self.num_wanted = sequence, 0, self.wanted()
 
     def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:
-        """Puts trajectories that ended into the queue."""
-        for trajectory in trajectories_of(self.queue.behavior_id, self.spec, closed, steps):
-            self.queue.put(trajectory)
-            self._num_waiting += len(trajectory)
-
-    def ready(self) -> bool:
-        return self.has_waiting
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether somebody should look."""
-        return self._num_waiting >= self.num_awaited if self.num_awaited else not self.queue.empty()
-
-    def reserve(self) -> Any:
-        return None
-
-    def commit(self, rollout: Any) -> None:
-        raise AssertionError("trajectories go into a queue one by one")
-
-    def take(self) -> Any:
-        raise AssertionError("trajectories are taken from the queue one by one")
-
-    def spend(self) -> None:
-        """Does nothing: what was taken from a queue is gone."""
-
-    def release(self) -> None:
-        """Does nothing, for the same reason."""
+        """Copies trajectories that ended; `steps` are the fields of agents' slots, [slots, horizon, ...]."""
+        for trajectory in trajectories_of(self.behavior_id, self.spec, closed, steps):
+            self.put(trajectory)
 
     def state_dict(self) -> State:
-        waiting = list(self.queue._items)
-        return {"waiting": [each.state_dict() for each in waiting], "num_dropped": self.queue.num_dropped}
+        waiting = [each.state_dict() for each in self._items]
+        return {"sequence": self.sequence, "num_wanted": self.num_wanted, "waiting": waiting}
 
     def load_state_dict(self, state: State) -> None:
-        self.queue._items.clear()
-        self.queue.num_dropped = state["num_dropped"]
+        self.begin(require_count("sequence", state["sequence"]), 0)
+        self.num_wanted = require_count("num_wanted", state["num_wanted"])
         for saved in state["waiting"]:
-            self.queue.put(Trajectory.from_state(self.queue.behavior_id, self.spec, saved))
-        self.await_steps(self.num_awaited)
+            self.put(Trajectory.from_state(self.behavior_id, self.spec, saved))
+
+
+class TrajectoryQueues(RolloutBuffer):
+    """A ring of such blocks."""
+
+    def batch_of(self, rollout: Any) -> Any:
+        """Returns the block itself: hooks see its trajectories one by one."""
+        return rollout

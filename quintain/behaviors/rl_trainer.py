@@ -1,41 +1,44 @@
-"""ML-Agents' trainer by hooks: the core's stages call them, so that there is one loop.
+"""ML-Agents' trainer by hooks: a learner whose stages call them.
 
-collect    trajectories are taken from the queues and go through `_process_trajectory` until `_is_ready_update`
+collect    trajectories go through `_process_trajectory` until `_is_ready_update`
 update     `_update_policy`
 publish    the policy goes into every policy queue
 
-Where `threaded` is set, `_update_policy` runs in a thread of its own while agents act on; all other hooks run between
-updates, in the thread that steps the environment. See `updating`.
+All hooks run in the thread that called the controller. Where `threaded` is set, a collector thread acts meanwhile: it
+fills a second block of trajectories with the policy as it was before the update.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from quintain.algorithms.base import Algorithm
 from quintain.behaviors.buffer import AgentBuffer
+from quintain.behaviors.hooks import Hooks, StrictGuard
 from quintain.behaviors.policy import Policy
-from quintain.behaviors.queues import AgentManagerQueue
+from quintain.behaviors.queues import TrajectoryQueue, TrajectoryQueues
 from quintain.behaviors.savers import BaseModelSaver, RunModelSaver
 from quintain.behaviors.trainer import Trainer
-from quintain.behaviors.trainer_settings import TrainerSettings
+from quintain.behaviors.trainer_settings import OnPolicyHyperparameterSettings, TrainerSettings
 from quintain.behaviors.trajectory import Trajectory
-from quintain.behaviors.updating import Updating, UpdatingBeside, UpdatingInTurns
 from quintain.data import fields as f
 from quintain.data.trajectory import GROUP_REWARD
+from quintain.typing import Stateful
 
 if TYPE_CHECKING:
-    from quintain.policies.base import Policy as CorePolicy
-    from quintain.typing import State
+    from quintain.compiled.plug import Accelerated
+    from quintain.rollouts.store import RolloutStore
+    from quintain.services.events import EventManager
+    from quintain.trainers.guard import UpdateGuard
+    from quintain.typing import Metrics
 
 
 class RLTrainer(Trainer):
     """Trains by four hooks: what to make of a trajectory, when to learn, how to learn, and with which optimizer."""
 
-    stages: ClassVar[tuple[str, ...]] = ("collect", "update", "publish")
     follows_groups: ClassVar[bool] = False
-    """Whether its trajectories have what the other members of an agent's group saw, did and got."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class RLTrainer(Trainer):
         self.update_buffer = AgentBuffer(max_length=2 * trainer_settings.hyperparameters.buffer_size)
         self.model_saver = self.create_model_saver(self)
         self.optimizer: Any = None
-        self.updating: Updating = UpdatingInTurns(self)
+        self.hooks = Hooks(self)
 
     @staticmethod
     def create_model_saver(trainer: Trainer) -> BaseModelSaver:
@@ -67,11 +70,7 @@ class RLTrainer(Trainer):
 
     @abstractmethod
     def _update_policy(self) -> bool:
-        """Changes the policy by what is in the buffer; says whether it did.
-
-        Where `threaded` is set this runs in a thread of its own: it may use all that the trainer holds, and must leave
-        alone the environment, the queues and Python's, numpy's and torch's global random numbers.
-        """
+        """Changes the policy by what is in the buffer; says whether it did."""
 
     @abstractmethod
     def _is_ready_update(self) -> bool:
@@ -80,19 +79,17 @@ class RLTrainer(Trainer):
     def _steps_per_update(self) -> int | None:
         """Returns how many new steps an update takes where that is known; None: as many as the one before it needed.
 
-        So many steps agents take while an update goes on, before it is waited for.
+        Where `threaded` is set, agents take so many steps while an update goes on.
         """
         return None
 
     def _complete_batch(self) -> None:
-        """Finishes what is to be learned from while `published_policy` is the one that acted; nothing by default."""
+        """Finishes what is to be learned from, before the update; nothing by default."""
 
     @abstractmethod
     def _process_trajectory(self, trajectory: Trajectory) -> None:
         """Takes in one trajectory: this counts it and must be called first; add what is to be learned from."""
-        self._maybe_write_summary(self.get_step + len(trajectory))
-        self._maybe_save_model(self.get_step + len(trajectory))
-        self.hooks.count(trajectory)
+        self._count(len(trajectory), int(trajectory.done_reached))
         rewards = self.collected_rewards["environment"]
         agent = trajectory.agent_id
         total = float(trajectory.fields[f.REWARD].sum() + trajectory.fields[GROUP_REWARD].sum())
@@ -100,6 +97,12 @@ class RLTrainer(Trainer):
         self.collected_lengths[agent] = self.collected_lengths.get(agent, 0) + len(trajectory)
         if trajectory.done_reached:
             self._update_end_episode_stats(agent)
+
+    def _count(self, num_steps: int, num_episodes: int) -> None:
+        """Counts steps that were taken in; summaries and models whose interval ends with them come first."""
+        self._maybe_write_summary(self.get_step + num_steps)
+        self._maybe_save_model(self.get_step + num_steps)
+        self.hooks.count(num_steps, num_episodes)
 
     def _maybe_write_summary(self, step_after_process: int) -> None:
         """Writes a summary before the trajectory that reaches the next multiple of `summary_freq`, never at first."""
@@ -119,7 +122,9 @@ class RLTrainer(Trainer):
 
     def _update_end_episode_stats(self, agent_id: str) -> None:
         """Reports the episode of an agent that ended."""
-        total, length = self.collected_rewards["environment"].pop(agent_id), self.collected_lengths.pop(agent_id)
+        self._report_episode(self.collected_rewards["environment"].pop(agent_id), self.collected_lengths.pop(agent_id))
+
+    def _report_episode(self, total: float, length: int) -> None:
         self.reward_buffer.appendleft(total)
         self.cumulative_returns_since_policy_update.append(total)
         self.stats_reporter.add_stat("Environment/Cumulative Reward", total)
@@ -137,7 +142,8 @@ class RLTrainer(Trainer):
         wrapped = policy if isinstance(policy, Policy) else Policy(policy, parsed_behavior_id)
         wrapped.behavior_id = parsed_behavior_id
         self.policies[parsed_behavior_id] = wrapped
-        self.optimizer = self.create_optimizer()
+        self.policy = next(iter(self.policies.values())).core
+        self.algorithm = self.optimizer = self.create_optimizer()
         self.model_saver.register(wrapped)
         self.model_saver.register(self.optimizer)
         self.model_saver.initialize_or_load()
@@ -150,34 +156,9 @@ class RLTrainer(Trainer):
             rewards.clear()
         self.collected_lengths.clear()
 
-    def learn_beside(self, updating: UpdatingBeside) -> None:
-        """Lets somebody else compute the updates from now on, while agents act."""
-        self.updating = updating
-        self.learners_beside = (updating.learner,)
-
     @property
-    def published_policy(self) -> CorePolicy:
-        return self.updating.acting
-
-    @property
-    def has_failed(self) -> bool:
-        return self.updating.has_failed
-
-    def settle(self) -> None:
-        self.updating.settle()
-
-    def save_checkpoint(self) -> Path:
-        self.updating.refuse_inside()
-        return super().save_checkpoint()
-
-    def begin_from_policy(self) -> None:
-        self.source.publish(self.progress.version, self.policy)
-
-    def load_state_dict(self, state: State) -> None:
-        self.updating.drop()
-        for kind in ("records", "training"):
-            for name, saved in state[kind].items():
-                self.load_part(name, saved)
+    def get_step(self) -> int:
+        return self.hooks.step
 
     @property
     def is_overdue(self) -> bool:
@@ -188,37 +169,99 @@ class RLTrainer(Trainer):
     @property
     def is_finished(self) -> bool:
         """Whether the budget is spent and the last batch learned; hooks that take nothing in any more end it too."""
-        return super().is_finished or (self.is_overdue and self.progress.is_between_cycles)
+        return super().is_finished or self.is_overdue
 
-    def has_batch(self, since: int) -> bool:
-        """Says whether hooks are ready to learn, and something is new since this step."""
-        return self.get_step > since and self._is_ready_update()
+    @property
+    def buffers(self) -> Mapping[str, Stateful]:
+        """The memories of its hooks, which are part of every checkpoint."""
+        return {"update_buffer": self.update_buffer}
 
-    def _stage_collect(self) -> bool:
-        while not self.has_batch(since=self.progress.env_steps):
-            if self.is_finished:
-                return False
-            if not self._drain() and not self.source.fill(self.store, self.should_stop):
-                return False
+    def advance(self) -> bool:
+        """Takes in what waits in its queues and learns if that is enough; says whether it did.
+
+        A trainer of a run lets the whole run go on.
+        """
+        if self.is_connected:
+            return self.trainer.advance()
+        self._drain()
+        if not self._has_batch():
+            return False
+        self.update()
+        env_steps, episodes = self.consumed
+        self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+        self.published()
+        return True
+
+    def _drain(self) -> None:
+        """Takes in all trajectories that wait."""
+        for queue in self.trajectory_queues:
+            for _ in range(queue.qsize()):
+                self._take_in(queue.get_nowait())
+
+    def _take_in(self, trajectory: Trajectory) -> None:
+        self._process_trajectory(trajectory)
+        hooks = self.hooks
+        if self.threaded and not hooks.is_enough:
+            hooks.num_gathered += len(trajectory)
+            hooks.is_enough = self._is_ready_update()
+
+    def _has_batch(self) -> bool:
+        """Says whether hooks are ready to learn, and something is new since the last update."""
+        if self.get_step == self.progress.env_steps or not self._is_ready_update():
+            return False
         self._complete_batch()
         return True
 
-    def _drain(self) -> bool:
-        """Takes in all trajectories that wait; says whether there were any."""
-        is_any = False
-        for queue in self.trajectory_queues:
-            for _ in range(queue.qsize()):
-                try:
-                    trajectory = queue.get_nowait()
-                except AgentManagerQueue.Empty:
-                    break
-                self._process_trajectory(trajectory)
-                self.updating.took_in(trajectory)
-                is_any = True
-        return is_any
+    def _num_wanted(self) -> int:
+        """Returns how many steps a block has: any trajectory in turns, and beside an update as many as it takes."""
+        if not self.threaded:
+            return 1
+        numbers = self.trainer_settings.hyperparameters
+        is_on_policy = isinstance(numbers, OnPolicyHyperparameterSettings)
+        first = numbers.buffer_size if is_on_policy else numbers.batch_size
+        return max(1, self._steps_per_update() or self.hooks.num_needed or first)
 
-    def _stage_update(self) -> bool:
-        return self.updating.advance()
+    # -- the core's learner ----------------------------------------------------------------------------------------
+
+    @property
+    def given_algorithm(self) -> Algorithm | None:
+        return self.optimizer if isinstance(self.optimizer, Algorithm) else None
+
+    @property
+    def has_own_blocks(self) -> bool:
+        return True
+
+    def make_block(self) -> Any:
+        return TrajectoryQueue(self.brain_name, self.policy.spec, self._num_wanted)
+
+    def make_store(self, blocks: Sequence[Any]) -> RolloutStore:
+        return TrajectoryQueues(*blocks)
+
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
+        super().connect(store, events, StrictGuard(guard.settings), accelerated)
+
+    def begin_cycle(self) -> None:
+        self.store.release()
+        if self.given_algorithm is not None:
+            self.given_algorithm.adopt_weights()
+
+    def take(self) -> bool:
+        """Lets the trajectories of the full block go through the hooks; returns False if they are not enough."""
+        block: Any = self.store.take()
+        while not block.empty():
+            self._take_in(block.get_nowait())
+        self._drain()
+        # They are in the buffers of the hooks now.
+        self.store.spend()
+        return self._has_batch()
+
+    def estimate(self) -> None:
+        """Leaves it to `_update_policy`."""
+
+    def update(self) -> Metrics:
+        self.begin_update()
+        self.end_update(bool(self._update_policy()))
+        return {}
 
     def begin_update(self) -> None:
         """Takes note of what the update that begins now learns from."""
@@ -231,20 +274,22 @@ class RLTrainer(Trainer):
         if has_updated:
             self.cumulative_returns_since_policy_update.clear()
 
+    def observe(self) -> None:
+        """Leaves it to `_update_policy`."""
+
     def _utilization(self) -> float:
         """Returns which part of the buffer is in use."""
         assert self.update_buffer.max_length is not None
         return self.update_buffer.num_experiences / self.update_buffer.max_length
 
-    def _stage_publish(self) -> bool:
-        self.progress.close_cycle(
-            env_steps=self.hooks.learned_step - self.progress.env_steps,
-            episodes=self.hooks.learned_episodes - self.progress.episodes,
-        )
-        self.source.publish(self.progress.version, self.policy)
+    @property
+    def consumed(self) -> tuple[int, int]:
+        return self.hooks.step - self.progress.env_steps, self.hooks.episodes - self.progress.episodes
+
+    def published(self) -> None:
         if self.hooks.has_updated:
             for queue in self.policy_queues:
-                queue.put(self.updating.published(queue.behavior_id))
+                queue.put(self.get_policy(queue.behavior_id))
         told = {
             "Step": self.progress.env_steps,
             "Is Training": float(self.should_still_train),
@@ -252,7 +297,17 @@ class RLTrainer(Trainer):
         }
         for name, value in told.items():
             self.stats_reporter.set_stat(name, value)
-        return True
+
+    def begin_from_policy(self) -> None:
+        if self.given_algorithm is not None:
+            self.given_algorithm.begin_from_policy()
+
+    def restore_batch(self) -> None:
+        """Needs nothing: hooks have taken in all that was taken."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        return {"acting": self.accelerated.paths["acting"], "learning": f"by the hooks of {type(self).__name__}"}
 
 
 def _next_multiple(step: int, interval: int) -> int:

@@ -1,42 +1,30 @@
-"""ML-Agents' abstract trainer as the core's: its names and properties, and the parts that the core's loop needs."""
+"""ML-Agents' abstract trainer: a learner of the core under its names and properties."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
-from quintain.behaviors.parts import Hooks, Unconnected, UnconnectedSession
 from quintain.behaviors.policy import Policy
 from quintain.behaviors.queues import AgentManagerQueue
 from quintain.behaviors.stats import StatsReporter
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.behaviors.trajectory import Trajectory
-from quintain.compiled.plug import Accelerated
-from quintain.core.process_group import Alone
 from quintain.core.progress import Progress
-from quintain.envs.hosts.hosting import Hosting
+from quintain.errors import RunDirectoryError
 from quintain.services.events import EventManager
-from quintain.services.reporting.stats import EpisodeWindow
+from quintain.services.reporting.stats import WINDOW_SIZE, EpisodeWindow
 from quintain.services.reporting.stats import StatsReporter as CoreStats
 from quintain.services.reporting.writers import WriterGroup
-from quintain.trainers.base import Trainer as CoreTrainer
-from quintain.trainers.global_streams import GlobalStreams
-from quintain.trainers.records import Records
-
-if TYPE_CHECKING:
-    from quintain.policies.base import Policy as CorePolicy
-
-MAX_REWARDS = 100
-"""Episodes whose returns are remembered at least."""
+from quintain.trainers.learner import ReadyLearner
 
 
-class Trainer(CoreTrainer, ABC):
+class Trainer(ReadyLearner, ABC):
     """Trains the policies of one behaviour."""
 
-    training_parts: ClassVar[tuple[str, ...]] = ("progress", "policy", "store", "hooks", "source", "global_streams")
-    record_parts: ClassVar[tuple[str, ...]] = ("records", "episodes")
-    rank_parts: ClassVar[tuple[str, ...]] = ()
+    training_parts: ClassVar[tuple[str, ...]] = ("policy", "store", "hooks", "events")
 
     def __init__(
         self,
@@ -48,6 +36,19 @@ class Trainer(CoreTrainer, ABC):
         reward_buff_cap: int = 1,
     ) -> None:
         """Makes a trainer of a behaviour; without `training` it only lets its policies act."""
+        # `add_policy` brings policy and algorithm, and a run the others.
+        later: Any = None
+        super().__init__(
+            brain_name,
+            later,
+            later,
+            later,
+            Progress(trainer_settings.max_steps),
+            events=EventManager(),
+            guard=later,
+            episodes=EpisodeWindow(WINDOW_SIZE),
+            own_budget=trainer_settings.max_steps,
+        )
         self.brain_name = brain_name
         self.trainer_settings = trainer_settings
         self.is_training = training
@@ -60,32 +61,6 @@ class Trainer(CoreTrainer, ABC):
         self.stats = CoreStats(WriterGroup([]))
         self.stats_reporter = StatsReporter(brain_name, lambda key, value: self.stats.add_stat(key, value))
         self.reward_buffer: deque[float] = deque(maxlen=max(reward_buff_cap, 1))
-        self._install_defaults()
-
-    def _install_defaults(self) -> None:
-        """Gives the loop what it needs before anybody connects the trainer to an environment."""
-        self.progress = Progress(self.trainer_settings.max_steps)
-        self.source = Unconnected()
-        self.store: Any = Unconnected()
-        self.session = UnconnectedSession()
-        self.events = EventManager()
-        self.firings = self.events.firings
-        self.episodes = EpisodeWindow(MAX_REWARDS)
-        self.hosting = Hosting()
-        self.accelerated = Accelerated()
-        self.faults = self.hosting.faults
-        self.world = Alone()
-        self.writer = WriterGroup([])
-        self.records = Records()
-        self.global_streams = GlobalStreams()
-        self.hooks = Hooks(self)
-        self.batch = None
-        self.stop_reason = ""
-
-    @property
-    def policy(self) -> CorePolicy:  # type: ignore[override]  # found by its behaviour
-        """The policy that is trained."""
-        return next(iter(self.policies.values())).core
 
     @property
     def parameters(self) -> TrainerSettings:
@@ -96,9 +71,9 @@ class Trainer(CoreTrainer, ABC):
         return self.progress.budget_env_steps or 0
 
     @property
+    @abstractmethod
     def get_step(self) -> int:
         """Steps of agents that were taken in."""
-        return self.hooks.step
 
     @property
     def threaded(self) -> bool:
@@ -113,9 +88,17 @@ class Trainer(CoreTrainer, ABC):
         return not self.is_training or super().is_finished
 
     @property
-    def paths(self) -> dict[str, str]:
-        acting = self.accelerated.acting.fallback_reason or "compiled"
-        return {"acting": acting, "learning": f"by the hooks of {type(self).__name__}"}
+    def is_connected(self) -> bool:
+        """Whether a run trains it; else only its queues bring trajectories."""
+        return "trainer" in self.__dict__
+
+    def save_checkpoint(self) -> Path:
+        """Commits a checkpoint of the whole run now and returns its directory."""
+        if not self.is_connected:
+            raise RunDirectoryError(
+                "this trainer belongs to no run, so there is nowhere to save it; use a TrainerController"
+            )
+        return self.trainer.save_checkpoint()
 
     def get_policy(self, name_behavior_id: str) -> Policy:
         return self.policies[name_behavior_id]
@@ -125,11 +108,8 @@ class Trainer(CoreTrainer, ABC):
         self.policy_queues.append(policy_queue)
 
     def subscribe_trajectory_queue(self, trajectory_queue: AgentManagerQueue[Trajectory]) -> None:
-        """Takes a queue that trajectories are read from."""
+        """Takes a queue that trajectories are read from, beside those of the environment."""
         self.trajectory_queues.append(trajectory_queue)
-
-    def begin_from_policy(self) -> None:
-        """Needs nothing: hooks look at the policy as it is."""
 
     @staticmethod
     def get_trainer_name() -> str:

@@ -185,6 +185,11 @@ class Rollout:
         where = torch.as_tensor(lanes, device=self.device)
         self.storage[f.FINAL_INDEX][t, where] = self.final.add(rows, state[where])
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether it holds any step that counts."""
+        return bool(self.array(f.VALID)[:-1].any())
+
     def begin(self, sequence: int, version: int) -> None:
         """Clears what the last use of this memory left behind."""
         self.sequence = sequence

@@ -64,6 +64,7 @@ class SequenceBlock(Rollout):
         """Copies trajectories in; `steps` are the fields of agents' slots, [slots, horizon, ...]."""
         assert closed.begin_state is not None, "a policy with memory says what it remembered"
         columns = slice(self.num_columns, self.num_columns + len(closed.lengths))
+        self.is_sealed = False
         self._make_room(columns.stop)
         width = closed.num_places(steps)
         if width and width > self.memory[f.MATES].shape[2]:
@@ -108,6 +109,7 @@ class SequenceBlock(Rollout):
 
     def seal(self) -> None:
         """Makes fields with one lane for each trajectory, in one piece, so that flat views share their memory."""
+        self.is_sealed = True
         with torch.inference_mode(False):
             self.num_lanes = self.num_columns
             self.storage = {name: field[:, : self.num_columns].contiguous() for name, field in self.memory.items()}
@@ -132,8 +134,10 @@ class SequenceBlock(Rollout):
 
     def state_dict(self) -> State:
         held = slice(0, self.num_columns)
+        # What was computed since it was sealed, such as advantages, is only there.
+        known = self.storage if self.is_sealed else {name: field[:, held] for name, field in self.memory.items()}
         # The last row of a column is padding, and may hold what an earlier use left there.
-        fields = {name: torch.cat((x[:-1, held], torch.zeros_like(x[-1:, held]))) for name, x in self.memory.items()}
+        fields = {name: torch.cat((x[:-1], torch.zeros_like(x[-1:]))) for name, x in known.items()}
         return {
             "fields": fields,
             "policy_state": self.states[held].clone(),

@@ -247,20 +247,26 @@ class AheadSource:
         self.saved_lends = {}
         while self.unsent:
             command = self.unsent.popleft()
-            self._send(command if command.do != FILL or command.arguments else self._fill_command())
+            if command.do == RETIRE and "block" not in command.arguments:
+                self._retire(command.arguments["behavior"])
+            else:
+                self._send(command if command.do != FILL or command.arguments else self._fill_command())
         for name, share in self.shares.items():
             if name in self.learning:
                 share.reserve(self.stores[name])
             elif not share.is_retired:
-                # It acts on with its newest weights.
-                share.is_retired = True
-                share.take_back(self.stores[name], share.waiting)
-                arguments = {"behavior": name, "block": share.last_weights(), "version": share.version}
-                self._send(Command(RETIRE, arguments))
+                self._retire(name)
         # Each fill makes at least one block full: so many find a block of every behaviour that learns.
         num_fills = min(self.shares[name].num_lent for name in (self.learning if wanted is None else [wanted]))
         while sum(command.do == FILL for command in self.sent) < num_fills:
             self._send(self._fill_command())
+
+    def _retire(self, name: str) -> None:
+        """Lets a behaviour that learns no more act on with its newest weights."""
+        share = self.shares[name]
+        share.is_retired = True
+        share.take_back(self.stores[name], share.waiting)
+        self._send(Command(RETIRE, {"behavior": name, "block": share.last_weights(), "version": share.version}))
 
     def _fill_command(self) -> Command:
         lends = [share.send_next() for share in self.shares.values()]
@@ -350,10 +356,21 @@ class AheadSource:
             commands = [asdict(command) for command in self.unsent if command.do not in (FILL, RETIRE)]
             return {"commands": commands, "reports": reports}
         # All lent blocks are saved with their weights; a fill takes them up in their order.
+        retiring = {each.arguments["behavior"] for each in self.unsent if each.do == RETIRE}
+        retired = [name for name, share in self.shares.items() if share.is_retired and name not in retiring]
         commands = [
-            {"do": FILL, "arguments": {}} if each.do == FILL else asdict(each)
-            for each in self.unsent
-            if each.do != RETIRE
+            # The weights that these act on with are no part of the state: they are given to them again, first.
+            *({"do": RETIRE, "arguments": {"behavior": name}} for name in retired),
+            *map(_planned, self.unsent),
         ]
         lent = {name: [*self.saved_lends.get(name, ()), *share.saved_lends()] for name, share in self.shares.items()}
         return {"commands": commands, "reports": reports, "partial": asdict(self.partial), "lent": lent}
+
+
+def _planned(command: Command) -> State:
+    """Returns a command as a plan has it: blocks and weights are chosen when it is sent again."""
+    if command.do == FILL:
+        return {"do": FILL, "arguments": {}}
+    if command.do == RETIRE:
+        return {"do": RETIRE, "arguments": {"behavior": command.arguments["behavior"]}}
+    return asdict(command)

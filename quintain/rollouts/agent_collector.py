@@ -160,9 +160,10 @@ class AgentCollector(KeepsState):
         state.numpy()[:num_agents] = self.assembler.state[self.assembler.deciding]
         return state
 
-    def finish(self, block: TrajectoryBlock | SequenceBlock) -> None:
-        """Closes a block that is to be learned from."""
-        close_block(block, self.policy)
+    def finish(self, block: TakesTrajectories) -> None:
+        """Closes a block that is to be learned from; one that keeps trajectories as objects is complete as it is."""
+        if isinstance(block, TrajectoryBlock | SequenceBlock):
+            close_block(block, self.policy)
 
     def forget(self) -> None:
         """Drops all agents and their open trajectories, because the environment begins anew."""

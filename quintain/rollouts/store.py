@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core.state import require_count
-from quintain.data import fields as f
 from quintain.data.rollout import Batch, Rollout
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class RolloutBuffer:
             shelf.is_spent = shelf.is_taken and saved["block"] is None
             if saved["block"] is not None:
                 shelf.block.load_state_dict(saved["block"])
-                if shelf.is_committed and not shelf.block.array(f.VALID)[:-1].any():
+                if shelf.is_committed and not shelf.block.has_steps:
                     raise ValueError("a block to learn from has no step that counts")
             if shelf.block.is_whole and not shelf.is_needed:
                 shelf.block.begin(shelf.number, 0)

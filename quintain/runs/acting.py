@@ -37,6 +37,7 @@ from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.tree import RunFile
 from quintain.trainers.curriculum import Curriculum
+from quintain.trainers.learner import ReadyLearner
 
 if TYPE_CHECKING:
     from quintain.settings.experiment import Behavior
@@ -64,6 +65,7 @@ class ActingPlan:
         slot: Any = None,
         env_events: Mapping[str, Any] | None = None,
         has_own_policy: bool = False,
+        learners: Mapping[str, ReadyLearner] | None = None,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
@@ -72,11 +74,13 @@ class ActingPlan:
         self.slot = slot
         self.env_events = dict(env_events or {})
         self.has_own_policy = has_own_policy
+        self.learners = dict(learners or {})
+        """Learners that exist already, by behaviour."""
         self.rank = rank
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
         self.has_agents = has_agents(run_file.experiment)
-        self.fields: Mapping[str, Mapping[str, Field]] = {}
+        self.fields: dict[str, Mapping[str, Field]] = {}
         """The fields of blocks by behaviour; the composition root sets them when policies and algorithms are there."""
 
     @property
@@ -111,6 +115,8 @@ class ActingPlan:
         num_lanes = settings.num_lanes // self.num_ranks
         if self.has_agents:
             hosting.refuse_workers("agents of all copies act in one pass")
+            if isinstance(self.slot, AgentEnv):
+                return self.slot
             env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=num_lanes * self.rank)
             curriculum = Curriculum(settings.curricula)
             if curriculum.lessons:
@@ -167,13 +173,19 @@ class ActingPlan:
     def make_blocks(
         self, env: TrainingEnv, policies: Mapping[str, Policy], allocate: Allocator | None = None
     ) -> dict[str, list[Rollout]]:
-        make = self._agents_block if self.has_agents else partial(self._lanes_block, env, allocate)
-        return {
-            name: [make(name, policy) for _ in range(1 + max_staleness(settings_of(self.run_file, name)))]
-            for name, policy in policies.items()
-        }
+        blocks: dict[str, list[Rollout]] = {}
+        for name, policy in policies.items():
+            ready = self.learners.get(name)
+            if ready is not None and ready.has_own_blocks:
+                make: Callable[[], Rollout] = ready.make_block
+            elif self.has_agents:
+                make = partial(self._agents_block, name, policy)
+            else:
+                make = partial(self._lanes_block, name, policy, env, allocate)
+            blocks[name] = [make() for _ in range(1 + max_staleness(settings_of(self.run_file, name)))]
+        return blocks
 
-    def _lanes_block(self, env: Env, allocate: Allocator | None, name: str, policy: Policy) -> Rollout:
+    def _lanes_block(self, name: str, policy: Policy, env: Env, allocate: Allocator | None) -> Rollout:
         settings: Any = settings_of(self.run_file, name).rollout
         return Rollout(
             env.spec,
@@ -198,7 +210,7 @@ class ActingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON; refuses objects that another process could not make again."""
-        if self.has_own_policy:
+        if self.has_own_policy or self.learners:
             raise _cannot_travel("a policy that exists already", "name its type and settings")
         if self.env_events:
             raise _cannot_travel("functions of event_cfg", "name them in experiment.env.env_events")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -16,7 +16,7 @@ from quintain.core.budget import Budget
 from quintain.core.process_group import Alone, World
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
-from quintain.data.fields import gather_fields
+from quintain.data.fields import DeclaresFields, gather_fields
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.factory import agent_env
@@ -44,7 +44,7 @@ from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.events import AgentContext, EventContext
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
-from quintain.trainers.learner import Learner
+from quintain.trainers.learner import Learner, ReadyLearner
 from quintain.trainers.loop import Loop
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Slots:
     evaluation_env: Any = None
     """What evaluation makes its environments from where `env` is one object, which training alone may step."""
     policy: Policy | None = None
+    learners: Mapping[str, ReadyLearner] = field(default_factory=dict)
+    """Learners by behaviour, each with a policy and an algorithm of its own."""
     make_algorithm: Callable[..., Algorithm] | None = None
     trainer_class: type[Trainer] | None = None
     """The class of the trainer that the parts are for, where it is being made already."""
@@ -123,7 +125,7 @@ def _prepare_process(run_file: RunFile, world: World) -> Rng:
 
 
 def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
-    """Builds, behaviour by behaviour, policy, signals, algorithm, store and learner; then the source that acts."""
+    """Builds, behaviour by behaviour, policy, signals, algorithm and fields; then the source; then the learners."""
     _prepare_process(run_file, world)
     hosting = Hosting.from_settings(run_file.run.env_workers)
     plan = ActingPlan(
@@ -132,6 +134,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         slot=slots.env,
         env_events=slots.env_events,
         has_own_policy=slots.policy is not None,
+        learners=slots.learners,
         rank=world.rank,
         num_ranks=world.size,
     )
@@ -142,42 +145,26 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     settings = run_file.experiment.env
     curriculum = Curriculum(settings.curricula if isinstance(settings, AgentsSettings) else {})
     curriculum.require_behaviors(specs)
-    policies = {name: _policy(run_file, name, spec, slots) for name, spec in specs.items()}
-    learning = {name: _algorithm(run_file, name, policy, env, slots, world) for name, policy in policies.items()}
-    for name, (_, accelerated) in learning.items():
-        for note in kernel_notes(accelerated):
+    make = _Maker(run_file, session, writer, slots, world, hosting, curriculum)
+    trainer_class = slots.trainer_class or _trainer_class(run_file, specs)
+    policies, algorithms, accelerated = {}, {}, {}
+    for name, spec in specs.items():
+        policy = policies[name] = make.policy(name, spec)
+        algorithm = algorithms[name] = make.algorithm(name, policy, env)
+        accelerated[name] = accelerate(policy, algorithm)
+        for note in kernel_notes(accelerated[name]):
             writer.note(note if len(specs) == 1 else f"{name}: {note}")
-    episodes = {name: EpisodeWindow(max(1, WINDOW_SIZE // world.size)) for name in specs}
+        plan.fields[name] = gather_fields(spec, policy, *make.declaring(name, algorithm), trainer_class)
+    learners: dict[str, Learner] = {}
 
     def on_episodes(name: str, returns: Array, lengths: Array) -> None:
-        episodes[name].extend(returns, lengths)
+        learners[name].hear_episodes(returns, lengths)
         curriculum.hear(name, returns.tolist())
 
-    trainer_class = slots.trainer_class or _trainer_class(run_file, specs)
-    plan.fields = {
-        name: gather_fields(specs[name], policies[name], algorithm, *algorithm.signals.values(), trainer_class)
-        for name, (algorithm, _) in learning.items()
-    }
-    starts_fresh = any(algorithm.starts_fresh for algorithm, _ in learning.values())
+    starts_fresh = any(each is not None and each.starts_fresh for each in algorithms.values())
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
-    learners = {}
     for name, policy in policies.items():
-        behavior, (algorithm, accelerated) = settings_of(run_file, name), learning[name]
-        own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
-        budget = run_file.budget if own_budget is None else Budget(own_budget, run_file.budget.updates)
-        store = _make_store(run_file, behavior, blocks[name], algorithm.minibatch_fields, session, writer, world)
-        learners[name] = Learner(
-            name,
-            policy,
-            algorithm,
-            store,
-            Progress(budget.env_steps, budget.updates),
-            events=make_events(behavior, _event_context(run_file, name, slots, hosting, world, curriculum, budget)),
-            guard=UpdateGuard(run_file.run),
-            episodes=episodes[name],
-            accelerated=accelerated,
-            own_budget=own_budget,
-        )
+        learners[name] = make.learner(name, policy, algorithms[name], blocks[name], accelerated[name])
     return Parts(
         learners=learners,
         source=source,
@@ -190,30 +177,121 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
     )
 
 
-def _policy(run_file: RunFile, name: str, spec: BehaviorSpec, slots: Slots) -> Policy:
-    policy = slots.policy or make_policy(run_file, spec, name)
-    if policy.spec != spec:
-        raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
-    return policy.to(resolve_device(run_file.run.device))
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the parts of each behaviour from what they share."""
 
+    run_file: RunFile
+    session: Session
+    writer: Writer
+    slots: Slots
+    world: World
+    hosting: Hosting
+    curriculum: Curriculum
 
-def _algorithm(
-    run_file: RunFile, name: str, policy: Policy, env: TrainingEnv, slots: Slots, world: World
-) -> tuple[Algorithm, Accelerated]:
-    """Makes the algorithm of a behaviour with its reward signals, and lets kernels take over what they can."""
-    behavior = settings_of(run_file, name)
-    signals = {key: load_part("reward_signal", each)(each) for key, each in behavior.reward_signals.items()}
-    make = slots.make_algorithm or load_part("algorithm", behavior.algorithm)
-    algorithm: Algorithm = make(behavior.algorithm, policy, signals, stream_of(run_file, name).child("algorithm"))
-    algorithm.join(world)
-    policy.join(world)
-    if has_agents(run_file.experiment):
-        connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
-    else:
-        _require_groups(run_file.experiment.env, algorithm, env)
-        algorithm.group_size = env.group_size
-        connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
-    return algorithm, accelerate(policy, algorithm)
+    def policy(self, name: str, spec: BehaviorSpec) -> Policy:
+        ready = self.slots.learners.get(name)
+        given = self.slots.policy if ready is None else ready.policy
+        policy = given or make_policy(self.run_file, spec, name)
+        if policy.spec != spec:
+            raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
+        return policy.to(resolve_device(self.run_file.run.device))
+
+    def algorithm(self, name: str, policy: Policy, env: TrainingEnv) -> Algorithm | None:
+        """Makes the algorithm of a behaviour with its reward signals.
+
+        A learner that is ready brings its algorithm, or another way to learn.
+        """
+        if name in self.slots.learners:
+            return self.slots.learners[name].given_algorithm
+        behavior, rng = settings_of(self.run_file, name), stream_of(self.run_file, name).child("algorithm")
+        signals = {key: load_part("reward_signal", each)(each) for key, each in behavior.reward_signals.items()}
+        make = self.slots.make_algorithm or load_part("algorithm", behavior.algorithm)
+        algorithm: Algorithm = make(behavior.algorithm, policy, signals, rng)
+        algorithm.join(self.world)
+        policy.join(self.world)
+        if has_agents(self.run_file.experiment):
+            connect_symmetry(behavior.algorithm, algorithm, partial(env.mirror_of, name))
+        else:
+            _require_groups(self.run_file.experiment.env, algorithm, env)
+            algorithm.group_size = env.group_size
+            connect_symmetry(behavior.algorithm, algorithm, lambda: env.mirror)
+        return algorithm
+
+    def declaring(self, name: str, algorithm: Algorithm | None) -> Iterator[DeclaresFields]:
+        """Yields the parts of a behaviour that declare fields beside its policy."""
+        if algorithm is not None:
+            yield algorithm
+            yield from algorithm.signals.values()
+        if name in self.slots.learners:
+            yield self.slots.learners[name]
+
+    def learner(
+        self,
+        name: str,
+        policy: Policy,
+        algorithm: Algorithm | None,
+        blocks: Sequence[Rollout],
+        accelerated: Accelerated,
+    ) -> Learner:
+        """Makes the learner of a behaviour, or gives one that is ready its store, events and guard."""
+        behavior, ready = settings_of(self.run_file, name), self.slots.learners.get(name)
+        own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
+        shared = self.run_file.budget
+        budget = shared if own_budget is None else Budget(own_budget, shared.updates)
+        events, guard = make_events(behavior, self.event_context(name, budget)), UpdateGuard(self.run_file.run)
+        if ready is not None and ready.has_own_blocks:
+            store = ready.make_store(blocks)
+        else:
+            store = self.store(behavior, blocks, () if algorithm is None else algorithm.minibatch_fields)
+        if ready is not None:
+            ready.connect(store, events, guard, accelerated)
+            return ready
+        assert algorithm is not None, "only a ready learner may have none"
+        return Learner(
+            name,
+            policy,
+            algorithm,
+            store,
+            Progress(budget.env_steps, budget.updates),
+            events=events,
+            guard=guard,
+            episodes=EpisodeWindow(max(1, WINDOW_SIZE // self.world.size)),
+            accelerated=accelerated,
+            own_budget=own_budget,
+        )
+
+    def store(self, behavior: Behavior, blocks: Sequence[Rollout], keep: Sequence[str]) -> RolloutStore:
+        """Makes the store of a behaviour; a replay buffer keeps these fields beside each step."""
+        settings: Any = behavior.rollout
+        make: Callable[..., RolloutStore] = load_part("rollout", settings)
+        if not keeps_replay(behavior):
+            return make(*blocks, settings=settings)
+        # On all ranks together there are as many transitions as on one.
+        settings = settings.model_copy(update={"buffer_size": settings.buffer_size // self.world.size})
+        session = self.session
+        place = ReplayPlace(self.run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
+        layout, num_rows = replay_rows(blocks[0], settings, keep)
+        allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
+        if note:
+            self.writer.note(note)
+        return make(*blocks, settings=settings, keep=keep, allocate=allocate)
+
+    def event_context(self, name: str, budget: Budget) -> EventContext:
+        settings: Any = self.run_file.experiment.env
+        agents = None
+        if has_agents(self.run_file.experiment):
+            agents = AgentContext(name, partial(agent_env, settings), self.curriculum.apply)
+        slot = self.slots.evaluation_env or self.slots.env
+        return EventContext(
+            _no_env if agents else env_maker(self.run_file, slot, self.hosting),
+            stream_of(self.run_file, name),
+            budget,
+            self.world,
+            env_events=self.slots.evaluation_env_events,
+            on_nonfinite=settings.on_nonfinite,
+            agents=agents,
+        )
 
 
 def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
@@ -224,53 +302,6 @@ def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
         return LocalPlacement(settings, plan, registered)
     placement: Placement = registered(settings, plan)
     return placement
-
-
-def _make_store(
-    run_file: RunFile,
-    behavior: Behavior,
-    blocks: Sequence[Rollout],
-    keep: Sequence[str],
-    session: Session,
-    writer: Writer,
-    world: World,
-) -> RolloutStore:
-    settings: Any = behavior.rollout
-    make: Callable[..., RolloutStore] = load_part("rollout", settings)
-    if not keeps_replay(behavior):
-        return make(*blocks, settings=settings)
-    # On all ranks together there are as many transitions as on one.
-    settings = settings.model_copy(update={"buffer_size": settings.buffer_size // world.size})
-    place = ReplayPlace(run_file.run.replay, session.runs_dir, keeps_checkpoints=session.keeps_checkpoints)
-    layout, num_rows = replay_rows(blocks[0], settings, keep)
-    allocate, note = place.allocator(num_rows * layout.row_bytes, layout.row_bytes)
-    if note:
-        writer.note(note)
-    return make(*blocks, settings=settings, keep=keep, allocate=allocate)
-
-
-def _event_context(
-    run_file: RunFile,
-    name: str,
-    slots: Slots,
-    hosting: Hosting,
-    world: World,
-    curriculum: Curriculum,
-    budget: Budget,
-) -> EventContext:
-    settings: Any = run_file.experiment.env
-    agents = None
-    if has_agents(run_file.experiment):
-        agents = AgentContext(name, partial(agent_env, settings), curriculum.apply)
-    return EventContext(
-        _no_env if agents else env_maker(run_file, slots.evaluation_env or slots.env, hosting),
-        stream_of(run_file, name),
-        budget,
-        world,
-        env_events=slots.evaluation_env_events,
-        on_nonfinite=settings.on_nonfinite,
-        agents=agents,
-    )
 
 
 def _no_env(num_lanes: int, rng: Rng) -> Any:

@@ -68,10 +68,11 @@ def start(
         if initialize_from is not None:
             loaded = load(initialize_from)
             trainer.require_fit(loaded.manifest.about)
-            policy = getattr(trainer, "policy", None)
-            if policy is None:
+            learners = getattr(trainer, "learners", None)
+            if learners is None:
                 raise SettingsError("--initialize-from gives a policy other weights, and experiment.loop has none")
-            restore_policy(policy, loaded)
+            for name, learner in learners.items():
+                restore_policy(learner.policy, loaded, name)
         exactness = run.begin_together(trainer)
         # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
         # another: those are committed first.

@@ -22,7 +22,7 @@ from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import stats_of_totals
 from quintain.trainers.current_learner import CurrentLearner
 from quintain.trainers.events import Evaluate, RandomizeEnv
-from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped
+from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
 from quintain.trainers.loop import Loop
 from quintain.trainers.parts import Parts
 from quintain.trainers.session import Session
@@ -187,6 +187,9 @@ class Trainer(CurrentLearner, Loop):
                 return True
             learner.spend()
             learner.begin_cycle()
+            # A learner that never has enough gives up some time.
+            if self.is_finished:
+                return False
 
     def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
         """Fills a store through the source; returns False if asked to stop first.
@@ -211,7 +214,7 @@ class Trainer(CurrentLearner, Loop):
         return True
 
     def _stage_update(self) -> bool:
-        if not self.taken.num_valid:
+        if not self.learner.consumed[0]:
             return True
         try:
             losses = self.learner.update()
@@ -223,8 +226,7 @@ class Trainer(CurrentLearner, Loop):
 
     def _log_train(self, losses: Mapping[str, float]) -> None:
         """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
-        named = {name if "/" in name else f"train/{name}": value for name, value in losses.items()}
-        self.learner.stats.add_all(named)
+        self.learner.stats.add_all(train_metrics(losses))
 
     def _stage_publish(self) -> bool:
         learner = self.learner
@@ -235,6 +237,7 @@ class Trainer(CurrentLearner, Loop):
         if learner.progress is not self.progress:
             self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
         self.source.publish(learner.name, learner.progress.version, learner.policy)
+        learner.published()
         return True
 
     def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:
@@ -330,6 +333,8 @@ class Trainer(CurrentLearner, Loop):
         self.source.pause(self.should_stop)
 
     def load_state_dict(self, state: State) -> None:
+        # A run that goes back may have an actor at work on the blocks that are restored.
+        self.source.pause(lambda: True)
         super().load_state_dict(state)
         if self.turn.behavior not in self.learners:
             raise ValueError(f"turn.behavior is {self.turn.behavior!r}, which is no behaviour of this run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from quintain.algorithms.base import Algorithm
 from quintain.compiled.plug import Accelerated
 from quintain.core.state import KeepsState, as_tensors
-from quintain.data.rollout import Batch
+from quintain.data.fields import MATE_FIELDS, Declared
+from quintain.data.rollout import Batch, Rollout
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
 from quintain.services.reporting.stats import EpisodeWindow
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from quintain.services.reporting.stats import StatsReporter
     from quintain.trainers.guard import UpdateGuard
     from quintain.trainers.loop import Loop
-    from quintain.typing import Metrics, State
+    from quintain.typing import Array, Metrics, State
 
 
 class Learner:
@@ -125,6 +126,13 @@ class Learner:
         """Marks the batch as consumed: it can still be read, and need not be saved."""
         self.store.spend()
 
+    def published(self) -> None:
+        """Is called when the version of this cycle was published."""
+
+    def hear_episodes(self, returns: Array, lengths: Array) -> None:
+        """Takes note of episodes that ended."""
+        self.episodes.extend(returns, lengths)
+
     def begin_from_policy(self) -> None:
         """Takes note that the policy was given other weights before the run began."""
         self.algorithm.begin_from_policy()
@@ -159,6 +167,44 @@ class Learner:
             return own
         # What a single behaviour shares with the run is of its own here.
         return (*own, "progress" if kind == "training" else "records")
+
+
+class ReadyLearner(Learner):
+    """A learner that exists before the run that trains it, such as one by hooks: it brings its policy.
+
+    The composition root gives it the rest by `connect`.
+    """
+
+    @property
+    def given_algorithm(self) -> Algorithm | None:
+        """The algorithm that changes its policy; None if it has another way."""
+        return self.algorithm
+
+    @property
+    def has_own_blocks(self) -> bool:
+        """Whether it makes blocks and their store itself; else they are those of its settings."""
+        return False
+
+    follows_groups: ClassVar[bool] = False
+    """Whether its trajectories have the observations, actions and rewards of the agent's teammates."""
+
+    def declare_fields(self) -> Declared:
+        """Declares the fields that its blocks need beside those of its policy and algorithm."""
+        return MATE_FIELDS if self.follows_groups else {}
+
+    def make_block(self) -> Rollout:
+        raise NotImplementedError
+
+    def make_store(self, blocks: Sequence[Rollout]) -> RolloutStore:
+        raise NotImplementedError
+
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
+        """Takes the parts that the run made for it."""
+        self.store = store
+        self.events = events
+        self.firings = events.firings
+        self.guard = guard
+        self.accelerated = accelerated
 
 
 class Turn(KeepsState):
@@ -201,6 +247,11 @@ def require_same_behaviors(state: Mapping[str, object], learners: Mapping[str, o
 def scoped(learners: Mapping[str, Learner], name: str) -> str:
     """Returns what the names of a behaviour's metrics begin with: nothing where it is the only one."""
     return f"{name}/" if len(learners) > 1 else ""
+
+
+def train_metrics(losses: Mapping[str, float]) -> Metrics:
+    """Returns what an update reports under its names in the row: a bare name is one of `train/`."""
+    return {name if "/" in name else f"train/{name}": value for name, value in losses.items()}
 
 
 def metrics_of(learners: Mapping[str, Learner], values: Mapping[str, Metrics]) -> Iterator[tuple[str, float]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from quintain.trainers.joint import JointTrainer
-
+from quintain.placements.threads import CollectorThread
+from quintain.rollouts.agent_world import AgentWorld
 from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
+from quintain.trainers.base import Trainer
 
 BEHAVIORS = {
     "balance_ball": ("Ball",),
@@ -51,8 +52,14 @@ def poca_file(env_steps: int = 600, **changes: Any) -> RunFile:
     return run_file("door", env_steps, **chosen)
 
 
-def make(settings: RunFile) -> JointTrainer:
+def world_of(trainer: Any) -> AgentWorld:
+    """Returns the collector of a trainer of agents, in whichever thread it acts."""
+    outpost = trainer.source.outpost.outpost
+    world = (outpost._actor if isinstance(outpost, CollectorThread) else outpost.actor).collector
+    assert isinstance(world, AgentWorld)
+    return world
+
+
+def make(settings: RunFile) -> Trainer:
     run = Run(settings, [])
-    trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
-    return trainer
+    return assemble(settings, run, run.writer)

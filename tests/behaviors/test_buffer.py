@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quintain.behaviors import AgentBuffer, AgentManagerQueue, BufferKey, ObservationKeyPrefix, Trajectory
-from quintain.behaviors.queues import TrajectoryQueueStore
+from quintain.behaviors.queues import TrajectoryQueue
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.data.trajectory import GROUP_REWARD, Closed
@@ -107,8 +107,9 @@ def test_queues_keep_their_order_and_say_when_they_are_empty() -> None:
     assert [queue.get_nowait(), queue.get_nowait(), queue.empty()] == [1, 2, True]
 
 
-def queued() -> tuple[TrajectoryQueueStore, Trajectory]:
-    store = TrajectoryQueueStore("Ball", HYBRID, horizon=3)
+def queued() -> tuple[TrajectoryQueue, Trajectory]:
+    block = TrajectoryQueue("Ball", HYBRID, wanted=lambda: 4)
+    block.begin(1, 0)
     steps = {
         f.OBS: np.arange(12, dtype=np.float32).reshape(2, 3, 2),
         f"{f.ACTION}.0": np.full((2, 3, 1), 0.5, np.float32),
@@ -127,8 +128,8 @@ def queued() -> tuple[TrajectoryQueueStore, Trajectory]:
         group_id=np.array([4]),
         next_obs={f.OBS: np.array([[7.0, 7.5]], np.float32)},
     )
-    store.append(closed, steps)
-    return store, store.queue._items[0]
+    block.append(closed, steps)
+    return block, block._items[0]
 
 
 def test_a_trajectory_shows_its_steps_and_becomes_a_buffer() -> None:
@@ -148,10 +149,10 @@ def test_a_trajectory_shows_its_steps_and_becomes_a_buffer() -> None:
 
 
 def test_trajectories_that_wait_survive_a_resume() -> None:
-    store, trajectory = queued()
-    other = TrajectoryQueueStore("Ball", HYBRID, horizon=3)
-    other.load_state_dict(store.state_dict())
-    assert other.ready()
-    restored = other.queue.get_nowait()
+    block, trajectory = queued()
+    other = TrajectoryQueue("Ball", HYBRID, wanted=lambda: 9)
+    other.load_state_dict(block.state_dict())
+    assert (other.has_steps, other.num_held, other.num_wanted) == (True, 2, 4)
+    restored = other.get_nowait()
     assert all((restored.fields[name] == trajectory.fields[name]).all() for name in trajectory.fields)
     assert (restored.agent_id, restored.interrupted, restored.group_id) == ("9", True, 4)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from quintain.envs.settings import AgentsSettings, LessonSettings
 from quintain.errors import SettingsError
-from quintain.rollouts.agent_assembler import Episodes
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.trainers.curriculum import Curriculum
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, run_file, world_of
 
 
 def lessons(**until: Any) -> tuple[LessonSettings, ...]:
@@ -23,8 +21,7 @@ def lessons(**until: Any) -> tuple[LessonSettings, ...]:
 
 
 def hear(curriculum: Curriculum, *returns: float) -> None:
-    count = len(returns)
-    curriculum.hear("Ball", Episodes(np.arange(count), np.array(returns), np.ones(count, np.int64)))
+    curriculum.hear("Ball", returns)
 
 
 def test_a_lesson_is_learned_when_the_mean_of_enough_episodes_is_above_the_threshold() -> None:
@@ -66,7 +63,7 @@ def curriculum_file(**until: Any) -> RunFile:
 
 def test_the_environment_gets_the_numbers_of_each_lesson() -> None:
     trainer = make(curriculum_file())
-    balls = [copy.populations["Ball"] for copy in trainer.agents.env.copies]  # type: ignore[attr-defined]
+    balls = [copy.populations["Ball"] for copy in world_of(trainer).env.copies]  # type: ignore[attr-defined]
     assert all((ball.push == 0.5).all() for ball in balls)
     trainer.train()
     assert trainer.curriculum.numbers == {"push": 1}

@@ -161,7 +161,7 @@ def test_a_resumed_run_evaluates_as_one_that_was_never_stopped(tmp_path: Path) -
     settings = with_evaluation(run_file("ball_and_gates", 400))
     whole = rows_of(trained(settings, tmp_path, "whole"))
     launched = start(settings, runs_dir=tmp_path, run_id="cut", quiet=True)
-    launched.trainer.trainers["Ball"].events.add(  # type: ignore[attr-defined]
+    launched.trainer.learners["Ball"].events.add(  # type: ignore[attr-defined]
         After("update"), lambda trainer: launched.trainer.stop("test") if trainer.progress.updates == 1 else None
     )
     launched.trainer.train()

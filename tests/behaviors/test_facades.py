@@ -142,7 +142,7 @@ env_settings: {{seed: 5}}
     core.train()
     for name, trainer in control.trainers.items():
         assert type(trainer) is {"ppo": PPOTrainer, "poca": POCATrainer, "sac": SACTrainer}[trainer_type]
-        expected = core.trainers[name]
+        expected = core.learners[name]
         assert trainer.progress.env_steps == expected.progress.env_steps
         assert list(differences(expected.policy.state_dict(), trainer.policy.state_dict())) == []
         assert list(trainer.episodes.returns) == list(expected.episodes.returns)

@@ -73,7 +73,7 @@ def test_the_last_model_is_the_policy_that_was_trained(tmp_path: Path) -> None:
     launched = start(settings_of(300), runs_dir=tmp_path, run_id="a", quiet=True)
     launched.trainer.train()
     launched.run.close()
-    policy = launched.trainer.trainers["Ball"].policy  # type: ignore[attr-defined]  # it is a joint trainer
+    policy = launched.trainer.learners["Ball"].policy
     seen = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
     session = onnxruntime.InferenceSession(str(tmp_path / "a" / "Ball.onnx"), providers=["CPUExecutionProvider"])
     [acted] = session.run(["deterministic_continuous_actions"], {"obs_0": seen})
@@ -141,7 +141,7 @@ def test_the_best_checkpoint_is_the_one_with_the_highest_mean_return(tmp_path: P
 
     def recorded(given: Any) -> Any:
         made = commit(given)
-        window = trainer.trainers["Gate"].episodes  # type: ignore[attr-defined]
+        window = trainer.learners["Gate"].episodes  # type: ignore[attr-defined]
         if len(window) >= 10:
             means[made.step] = window.mean_return
         return made

@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quintain.runs.assemble_agents import behavior_policy
 
 from quintain.data import fields as f
 from quintain.errors import EnvError, SettingsError
-from quintain.rollouts import agent_source
+from quintain.rollouts import agent_world
+from quintain.rollouts.sync_collector import never
+from quintain.runs.infer import policy_for
 from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.runs.restore import policies_of
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
 from quintain.testing.compare import differences
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, run_file, world_of
 from tests.trainers.test_guard import nan_loss, spoil
 
 TOY = "tests.envs.agents.toy:Toy"
@@ -44,8 +45,8 @@ def plain_advantages(reward: Any, value: Any, final: float, gamma: float, gae_la
 
 def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
     trainer = make(run_file("gates", algorithm={"normalize_advantage": False, "gae_lambda": 0.8}))
-    [gate] = trainer.trainers.values()
-    assert gate.source.fill(gate.store, lambda: False)
+    [gate] = trainer.learners.values()
+    assert trainer.source.fill({"Gate": gate.store}, ["Gate"], never) == "Gate"
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
     rollout = batch.rollout
@@ -69,14 +70,13 @@ def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
 
 def test_nobody_acts_on_while_somebody_has_enough_to_learn_from() -> None:
     trainer = make(run_file("ball_and_gates"))
-    ball, gate = trainer.trainers.values()
-    while not gate.source.fill(gate.store, lambda: False):
-        steps = trainer.source.num_steps  # type: ignore[attr-defined]  # the world of agents
-        assert ball.store.ready()
-        assert not gate.source.fill(gate.store, lambda: False)
-        assert trainer.source.num_steps == steps  # type: ignore[attr-defined]
-        ball.store.take()
-        ball.store.release()
+    stores = {name: each.store for name, each in trainer.learners.items()}
+    first = trainer.source.fill(stores, list(stores), never)
+    assert first is not None
+    assert stores[first].ready()
+    num_steps = world_of(trainer).num_steps
+    assert trainer.source.fill(stores, list(stores), never) == first
+    assert world_of(trainer).num_steps == num_steps
 
 
 def test_each_behaviour_has_its_own_weights_schedules_and_rows() -> None:
@@ -85,11 +85,12 @@ def test_each_behaviour_has_its_own_weights_schedules_and_rows() -> None:
     trainer.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
     trainer.train()
     assert {"Ball", "Gate"} == {name.partition("/")[0] for row in rows for name in row if "/train/" in name}
-    assert all(each.progress.env_steps >= 300 for each in trainer.trainers.values())
-    assert trainer.progress.env_steps == sum(each.progress.env_steps for each in trainer.trainers.values())
-    assert trainer.progress.updates == sum(each.progress.updates for each in trainer.trainers.values()) == len(rows)
-    versions = trainer.source.versions  # type: ignore[attr-defined]
-    assert versions == {name: each.progress.version for name, each in trainer.trainers.items()}
+    assert all(each.progress.env_steps >= 300 for each in trainer.learners.values())
+    assert trainer.progress.env_steps == sum(each.progress.env_steps for each in trainer.learners.values())
+    assert trainer.progress.updates == sum(each.progress.updates for each in trainer.learners.values()) == len(rows)
+    source: Any = trainer.source
+    versions = {name: share.version for name, share in source.shares.items()}
+    assert versions == {name: each.progress.version for name, each in trainer.learners.items()}
 
 
 def test_toys_train_and_a_resume_begins_anew_where_they_cannot_be_saved(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_behaviour_that_comes_later_is_refused_with_its_name() -> None:
 
 
 def test_an_environment_in_which_nobody_asks_for_anything_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_source, "MAX_IDLE_STEPS", 5)
+    monkeypatch.setattr(agent_world, "MAX_IDLE_STEPS", 5)
     trainer = make(toy_file(asks=False))
     with pytest.raises(EnvError, match="no agent wanted a decision in 5 steps"):
         trainer.train()
@@ -176,7 +177,7 @@ def test_an_update_that_is_not_finite_concerns_the_behaviour_alone_or_sends_all_
     launched.run.close()
     [warning] = [note for note in notes if "W0604" in note]
     assert warning.startswith(("warning[W0604]: Ball: ", "warning[W0604]: Gate: "))
-    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    trainers = launched.trainer.learners
     scales = sorted(trainer.algorithm.learning_rate_scale for trainer in trainers.values())
     assert scales == ([1.0, 1.0] if how == "skip" else [0.5, 1.0])
     assert all(trainer.progress.env_steps >= 700 for trainer in trainers.values())
@@ -189,8 +190,8 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
     launched = start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
     launched.trainer.train()
     launched.run.close()
-    found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(behavior_policy, settings))
-    trainers = launched.trainer.trainers  # type: ignore[attr-defined]  # it is a joint trainer
+    found = policies_of(load(checkpoint_of(tmp_path, "a")), partial(policy_for, settings))
+    trainers = launched.trainer.learners
     assert set(found) == {"Ball", "Gate"}
     for name, policy in found.items():
         assert list(differences(trainers[name].policy.state_dict(), policy.state_dict())) == []
@@ -199,7 +200,7 @@ def test_policies_come_back_from_a_checkpoint_by_their_behaviour(tmp_path: Path)
 def test_agents_may_see_several_things_and_choose_numbers_and_options_at_once() -> None:
     trainer = make(toy_file(env="tests.envs.agents.toy:Wide", teams=2))
     trainer.train()
-    rollout = trainer.trainers["Toy"].taken.rollout
+    rollout = trainer.learners["Toy"].taken.rollout
     assert rollout.obs_names == ("obs.0", "obs.1")
     assert rollout.array("obs.1")[0, 0].tolist() == [[0.5, -0.5]] * 3
     assert rollout.array("action.0").shape[2:] == (1,)

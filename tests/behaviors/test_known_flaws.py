@@ -37,7 +37,6 @@ Parts that are not built are refused by name, which is what holds their rows unt
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quintain.placements.learner_thread import LearnerThread
 
 from quintain.algorithms.minibatches import MinibatchSampler
 from quintain.algorithms.sac import SAC
@@ -58,6 +56,7 @@ from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.settings import SoftActorSettings
 from quintain.policies.soft_actor import Proposal, SoftActor
+from quintain.rollouts.sync_collector import never
 from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.yaml_text import parse
@@ -69,7 +68,7 @@ from tests.trainers.test_guard import nan_loss, spoil
 def test_probabilities_are_those_that_were_acted_with() -> None:
     """A scale of observations that moves while trajectories arrive would make the first ratio another than one."""
     trainer = make(run_file("gates", 2000, policy={"normalize_obs": True}))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     for _ in range(3):
         trainer.advance()
     assert gate._stage_collect()
@@ -87,8 +86,8 @@ def test_probabilities_are_those_that_were_acted_with() -> None:
 @pytest.mark.parametrize("memory", [None, {"size": 4}])
 def test_advantages_are_scaled_over_steps_and_nothing_else(memory: Any) -> None:
     trainer = make(run_file("gates", policy={"memory": memory}))
-    [gate] = trainer.trainers.values()
-    assert gate.source.fill(gate.store, lambda: False)
+    [gate] = trainer.learners.values()
+    assert trainer.source.fill({"Gate": gate.store}, ["Gate"], never) == "Gate"
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
     num_rows = batch.rollout.num_steps * batch.rollout.num_lanes
@@ -102,7 +101,7 @@ def test_values_are_held_by_what_was_collected() -> None:
     """What a value was when its step was taken, and the return that it is to become, are two columns."""
     settings = run_file("gates", algorithm={"clip_value": 0.2, "clip_coef": 0.2})
     trainer = make(settings)
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate._stage_collect()
     collected = gate.taken.rollout.flat(f.VALUE).clone()
     gate._stage_estimate()
@@ -170,21 +169,30 @@ def test_a_run_that_fails_leaves_its_last_good_model(tmp_path: Path, monkeypatch
     again.run.close()
     assert model.read_bytes() == before
     assert checkpoint_of(tmp_path, "a") == saved
-    assert all(np.isfinite(value).all() for value in load(saved).state["training"]["policy"].values())
+    assert all(
+        np.isfinite(value).all() for value in load(saved).state["training"]["learners"]["Gate"]["policy"].values()
+    )
 
 
 def test_waiting_takes_no_time_of_a_processor() -> None:
-    learner = LearnerThread("somebody")
-    done = threading.Event()
-    learner.begin(lambda: {"done": float(done.wait(10.0))})
+    settings = run_file("gates", rollout={"max_staleness": 1}).replace("run.placement", {"type": "threads"})
+    trainer = make(settings)
+    env: Any = trainer.env
+    step, num_slow = env.step, 0
+
+    def slow() -> None:
+        nonlocal num_slow
+        num_slow += 1
+        time.sleep(0.1 if num_slow < 6 else 0.0)
+        step()
+
+    env.step = slow
     started = time.thread_time()
-    assert not learner.wait(0.5)
+    assert trainer._stage_collect()
     # Looking again and again would take nearly all of the half second.
+    assert num_slow > 5
     assert time.thread_time() - started < 0.25
-    done.set()
-    assert learner.wait(10.0)
-    assert learner.result() == {"done": 1.0}
-    learner.close()
+    trainer.close()
 
 
 def test_every_row_is_held_by_a_test_that_is_there() -> None:
@@ -200,8 +208,8 @@ def test_the_temperature_is_part_of_what_is_saved() -> None:
     trainer, fresh = make(sac_file("gates")), make(sac_file("gates"))
     for _ in range(4):
         trainer.advance()
-    temperature = trainer.trainers["Gate"].algorithm.temperature.state_dict()  # type: ignore[attr-defined]  # it is SAC
-    other = fresh.trainers["Gate"].algorithm.temperature  # type: ignore[attr-defined]
+    temperature = trainer.learners["Gate"].algorithm.temperature.state_dict()  # type: ignore[attr-defined]  # it is SAC
+    other = fresh.learners["Gate"].algorithm.temperature  # type: ignore[attr-defined]
     assert any(bool((value != other.state_dict()[name]).any()) for name, value in temperature.items())
     fresh.load_state_dict(trainer.state_dict())
     assert all(bool((value == other.state_dict()[name]).all()) for name, value in temperature.items())

@@ -24,7 +24,7 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(cell: str) -> None:
 def test_learning_replays_what_each_agent_remembered() -> None:
     """Judged again over whole trajectories, actions have the probabilities and values that they were taken with."""
     trainer = make(run_file("gates", 2000, policy=MEMORY))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     for _ in range(2):
         trainer.advance()
     assert gate._stage_collect()
@@ -45,7 +45,7 @@ def test_learning_replays_what_each_agent_remembered() -> None:
 
 def test_an_agent_that_begins_an_episode_remembers_nothing() -> None:
     trainer = make(run_file("gates", 2000, policy=MEMORY))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate._stage_collect()
     rollout = gate.taken.rollout
     begins = rollout.array(f.FIRST)[0]

@@ -17,6 +17,7 @@ from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
+from tests.behaviors.runs import world_of
 
 
 class Faulty(KeepsState):
@@ -89,7 +90,7 @@ def learned_from(run_file: RunFile) -> tuple[list[np.ndarray], Any]:
     run = Run(run_file, [])
     trainer = assemble(run_file, run, run.writer)
     seen: list[np.ndarray] = []
-    [learner] = trainer.trainers.values()  # type: ignore[attr-defined]
+    [learner] = trainer.learners.values()  # type: ignore[attr-defined]
     estimate = learner.algorithm.estimate
 
     def noting(batch: Any) -> None:
@@ -118,7 +119,7 @@ def test_clamped_numbers_are_finite_and_counted(value: str, expected: float) -> 
     # A reward belongs to the step before: agent 1 was 1 step old.
     mended = rows[(rows[:, 0] == 1) & (rows[:, 1] == 1) & (rows[:, 2] != 1.0)]
     assert set(mended[:, 2]) == {np.float32(expected)}
-    assembler = trainer.agents.collectors["Faulty"].assembler
+    assembler = world_of(trainer).collectors["Faulty"].assembler
     assert assembler.num_clamped >= len(mended) > 0
     assert assembler.num_dropped == 0
 
@@ -133,9 +134,9 @@ def test_a_spoiled_episode_is_left_out_and_the_others_stay(what: str, when: int)
     # Of three episodes of agent 0, agent 1 has two: every age equally often.
     counts = {agent: [int(((rows[:, 0] == agent) & (rows[:, 1] == age)).sum()) for age in range(4)] for agent in (0, 1)}
     assert len(set(counts[0])) == len(set(counts[1])) == 1
-    assembler = trainer.agents.collectors["Faulty"].assembler
+    assembler = world_of(trainer).collectors["Faulty"].assembler
     assert counts[0][0] - counts[1][0] == assembler.num_dropped > 0
-    window = trainer.trainers["Faulty"].episodes
+    window = trainer.learners["Faulty"].episodes
     assert window.mean_return == 4.0
     assert trainer.stats._last.get("rollout/dropped_episodes", assembler.num_dropped) > 0
 

@@ -21,7 +21,7 @@ from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
-from tests.behaviors.runs import make, poca_file, run_file
+from tests.behaviors.runs import make, poca_file, run_file, world_of
 
 CHANGES = {
     "plain": {},
@@ -55,8 +55,8 @@ def test_a_fresh_trainer_that_loads_a_state_goes_on_the_same() -> None:
 
 def test_groups_of_different_copies_are_different_groups() -> None:
     trainer = make(poca_file())
-    collector = trainer.agents.collectors["Door"]
-    trainer.agents.play(3, lambda: False)
+    collector = world_of(trainer).collectors["Door"]
+    world_of(trainer).play(3, lambda: False)
     assembler = collector.assembler
     # Two copies of five groups of two to four.
     assert assembler.mates is not None
@@ -69,7 +69,7 @@ def test_groups_of_different_copies_are_different_groups() -> None:
 
 def test_what_one_batch_keeps_of_mates_is_what_they_did() -> None:
     trainer = make(poca_file(2000))
-    door_trainer = trainer.trainers["Door"]
+    door_trainer = trainer.learners["Door"]
     assert door_trainer._stage_collect()
     rollout = door_trainer.taken.rollout
     seen, mates = rollout.array(f.OBS)[:-1, 0], rollout.array(f.MATES)[:-1, 0]
@@ -87,7 +87,7 @@ def test_what_one_batch_keeps_of_mates_is_what_they_did() -> None:
 
 def test_critics_are_part_of_the_state_and_learn() -> None:
     trainer = make(poca_file())
-    algorithm = trainer.trainers["Door"].algorithm
+    algorithm = trainer.learners["Door"].algorithm
     assert isinstance(algorithm, POCA)
     before = {name: value.clone() for name, value in algorithm.critic.state_dict().items()}
     trainer.advance()
@@ -100,7 +100,7 @@ def test_agents_without_groups_learn_by_it_too() -> None:
     trainer = make(run_file("balance_ball", 300, **changes))
     trainer.train()
     assert trainer.progress.env_steps >= 300
-    assert trainer.trainers["Ball"].taken.rollout.array(f.MATES).shape[2] == 0
+    assert trainer.learners["Ball"].taken.rollout.array(f.MATES).shape[2] == 0
 
 
 @pytest.mark.parametrize(
@@ -172,21 +172,20 @@ def test_single_trajectories_say_who_stood_beside() -> None:
     assert trainer.get_trainer_name() == "poca"
     env = door(seed=1)
     trainer.add_policy("Door", trainer.create_policy("Door", env.behavior_specs["Door"]))
-    from quintain.rollouts.agent_source import AgentWorld
-
-    from quintain.behaviors.queues import TrajectoryQueueStore
+    from quintain.behaviors.queues import TrajectoryQueue
     from quintain.core.rng import Rng
     from quintain.envs.agents.env import AgentEnv
     from quintain.rollouts.agent_collector import AgentCollector
+    from quintain.rollouts.agent_world import AgentWorld
 
     world_env = AgentEnv([env])
-    store = TrajectoryQueueStore("Door", world_env.specs["Door"], 3)
+    block = TrajectoryQueue("Door", world_env.specs["Door"], lambda: 1)
     collector = AgentCollector(trainer.policy, 3, Rng(0), lambda *played: None, f.MATE_FIELDS)
-    world = AgentWorld(world_env, {"Door": collector}, {"Door": store})
-    trainer.subscribe_trajectory_queue(store.queue)
+    world = AgentWorld(world_env, {"Door": collector})
+    trainer.subscribe_trajectory_queue(block)
     for _ in range(12):
         with torch.inference_mode():
-            world._step(lambda behavior: True)
+            world._step({"Door": block})
     trainer._drain()
     assert len(kept) > 10
     left_early = [each for each in kept if each.done_reached and each.next_group_obs]

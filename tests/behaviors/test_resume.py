@@ -11,7 +11,7 @@ from quintain.data import fields as f
 from quintain.runs.launch import resume, start
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
-from tests.behaviors.runs import make, run_file
+from tests.behaviors.runs import make, run_file, world_of
 
 
 @pytest.mark.parametrize("task", ["balance_ball", "gates", "ball_and_gates", "couriers"])
@@ -27,8 +27,8 @@ def test_kernels_act_for_changing_numbers_of_agents_the_same_after_a_resume() ->
 def test_a_checkpoint_holds_of_open_trajectories_what_is_there() -> None:
     settings = run_file("balance_ball", 2000, rollout={"time_horizon": 1000})
     trainer = make(settings)
-    trainer.agents.play(7, lambda: False)
-    collector = trainer.agents.collectors["Ball"]
+    world_of(trainer).play(7, lambda: False)
+    collector = world_of(trainer).collectors["Ball"]
     assert {field.shape[1] for field in collector.assembler.state_dict()["steps"].values()} == {7}
     with torch.inference_mode():
         collector.act(0)
@@ -61,12 +61,12 @@ def test_a_behaviour_that_has_spent_its_budget_stays_as_it_is(tmp_path: Path) ->
     weights = None
     while not trainer.is_finished:
         trainer.advance()
-        gate = trainer.trainers["Gate"]  # type: ignore[attr-defined]  # it is a joint trainer
+        gate = trainer.learners["Gate"]
         if gate.is_finished and weights is None:
             weights = {name: value.clone() for name, value in gate.policy.state_dict().items()}
             steps = gate.progress.env_steps
     assert weights is not None
-    assert gate.progress.env_steps == steps < trainer.trainers["Ball"].progress.env_steps  # type: ignore[attr-defined]
+    assert gate.progress.env_steps == steps < trainer.learners["Ball"].progress.env_steps  # type: ignore[attr-defined]
     assert all(bool((value == weights[name]).all()) for name, value in gate.policy.state_dict().items())
     launched.run.close()
 

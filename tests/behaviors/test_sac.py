@@ -22,7 +22,7 @@ def sac_file(task: str, env_steps: int = 300) -> RunFile:
 def test_every_step_that_is_learned_from_is_remembered_once() -> None:
     trainer = make(sac_file("ball_and_gates"))
     trainer.train()
-    for each in trainer.trainers.values():
+    for each in trainer.learners.values():
         memory = each.store.memory  # type: ignore[attr-defined]  # a store with replay
         assert memory.num_added == each.progress.env_steps >= 300
         assert len(memory) == 200

@@ -17,7 +17,7 @@ from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing import assert_resumes_exactly
-from tests.behaviors.runs import make
+from tests.behaviors.runs import make, world_of
 from tests.behaviors.test_sac import sac_file
 
 
@@ -36,7 +36,7 @@ def test_stopped_anywhere_it_ends_with_the_same_numbers(task: str, cell: str) ->
 
 def test_sequences_are_kept_whole_and_learned_from() -> None:
     trainer = make(recurrent_file("gates", 600))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert isinstance(gate.algorithm, SequenceSAC)
     before = [parameter.detach().clone() for parameter in gate.policy.memory.parameters()]  # type: ignore[union-attr]
     trainer.train()
@@ -55,7 +55,7 @@ def test_sequences_are_kept_whole_and_learned_from() -> None:
 def test_noise_of_next_actions_has_nothing_to_do_with_that_of_current_ones() -> None:
     trainer = make(recurrent_file("balance_ball", 300))
     trainer.train()
-    [ball] = trainer.trainers.values()
+    [ball] = trainer.learners.values()
     [found] = ball.algorithm.minibatches(ball.store.take(), 800, 3, 0)
     now, after = (found[name].numpy().ravel() for name in (f.NOISE, NEXT_NOISE))
     # 800 steps with 2 numbers each and those that fill up sequences: of 1600 pairs or more, five deviations of their
@@ -71,7 +71,7 @@ def test_replayed_from_its_beginning_a_sequence_is_remembered_as_when_it_was_col
     trainer = make(settings)
     # Nothing is learned, so that one set of weights acts from beginning to end.
     trainer.train()
-    [ball] = trainer.trainers.values()
+    [ball] = trainer.learners.values()
     memory, policy = ball.store.memory, ball.policy  # type: ignore[attr-defined]
     drawn = {name: field.clone() for name, field in memory.draw(np.arange(len(memory))).items()}
     state = drawn[f.POLICY_STATE]
@@ -95,10 +95,10 @@ def test_replayed_from_its_beginning_a_sequence_is_remembered_as_when_it_was_col
 
 def test_agents_remember_while_they_explore() -> None:
     trainer = make(recurrent_file("gates", 600))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert bool(gate.policy.acts_at_random)  # type: ignore[attr-defined]
-    trainer.agents.play(3, lambda: False)
-    assembler = trainer.agents.collectors["Gate"].assembler
+    world_of(trainer).play(3, lambda: False)
+    assembler = world_of(trainer).collectors["Gate"].assembler
     assert np.abs(assembler.state[assembler.slots.is_used]).sum() > 0.0
 
 
@@ -146,7 +146,7 @@ def test_a_minibatch_has_as_many_steps_as_its_size_says_however_short_episodes_a
     behavior["rollout"] |= {"time_horizon": 32, "buffer_size": 640}
     behavior["algorithm"] |= {"batch_size": 48}
     trainer = make(RunFile.from_mapping(settings))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     trainer.train()
     algorithm = gate.algorithm
     assert isinstance(algorithm, SequenceSAC)

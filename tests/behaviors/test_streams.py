@@ -75,7 +75,7 @@ def test_stopped_anywhere_streams_end_with_the_same_numbers(run: str, stops: lis
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["rows", "sequences"])
 def test_what_agents_saw_after_true_ends_is_kept_and_valued(memory: dict[str, Any]) -> None:
     trainer = make(two(run_file("gates", 2000, **AVERAGED, **memory)))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate._stage_collect()
     rollout = gate.taken.rollout
     ended = rollout.array(f.TERMINATED)[:-1]
@@ -141,7 +141,7 @@ def test_groups_have_a_return_and_a_baseline_of_each_stream(ignores_ends: bool) 
 
 def test_groups_learn_from_two_streams_and_say_so() -> None:
     trainer = make(two(poca_file(600, **AVERAGED, policy={"compiled": None})))
-    [door] = trainer.trainers.values()
+    [door] = trainer.learners.values()
     assert "reward_streams averaged" in door.accelerated.acting.fallback_reason
     before = [parameter.clone() for parameter in door.algorithm.critic.parameters()]
     trainer.advance()
@@ -214,7 +214,7 @@ def test_a_registered_signal_of_a_file_is_a_stream_with_settings_of_its_own(modu
     bold: Any = behavior.reward_signals["boldness"]
     assert (bold.type, bold.gamma, bold.strength, bold.least) == ("bold_gates:Boldness", 0.5, 0.1, 2.0)
     trainer = make(settings)
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     assert gate.policy.num_values == 2
     trainer.train()
     assert trainer.progress.env_steps >= 400

@@ -34,7 +34,7 @@ def mirrored(env_steps: int = 300, **algorithm: Any) -> RunFile:
 
 def test_a_minibatch_has_its_mirror_image_behind_it() -> None:
     trainer = make(mirrored())
-    [learner] = trainer.trainers.values()
+    [learner] = trainer.learners.values()
     seen: list[dict[str, torch.Tensor]] = []
     descend = learner.algorithm.descend
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors import PPOTrainer, RLTrainer, SimpleEnvManager, Trajectory
 from quintain.behaviors.trainer_settings import TrainerSettings
@@ -22,6 +21,7 @@ from quintain.errors import NonFiniteError, QuintainError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.services.checkpoints.state_files import digest_of
 from quintain.testing.compare import differences
+from quintain.trainers.base import Trainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 
 THREADED = SETTINGS.model_copy(update={"threaded": True})
@@ -37,7 +37,7 @@ def prepared(
     *,
     load_model: bool = False,
     max_steps: int = 400,
-) -> tuple[Any, SimpleEnvManager, JointTrainer]:
+) -> tuple[Any, SimpleEnvManager, Trainer]:
     """Returns a controller, its environment and its trainers; gates are trained by hooks."""
     config = {name: each.model_copy(update={"max_steps": max_steps}) for name, each in config.items()}
     control = controller(folder, config, trainer_classes={"Gate": gate}, load_model=load_model)
@@ -69,13 +69,13 @@ def trained(
         if stop is not None:
             stop_after(joint, stop)
         control.start_learning(manager)
-        gate_trainer: Any = joint.trainers["Gate"]
+        gate_trainer: Any = joint.learners["Gate"]
         were_begun.append(stop is not None and gate_trainer.updating.is_begun)
     assert any(were_begun) or not is_cut_beside, "no update was on its way at any of the stops"
     return joint.state_dict()
 
 
-def stop_after(joint: JointTrainer, num_steps: int) -> None:
+def stop_after(joint: Trainer, num_steps: int) -> None:
     """Stops after so many steps of the environment: it is asked before each of them."""
     asked, is_stopping = 0, joint.should_stop
 
@@ -89,7 +89,7 @@ def stop_after(joint: JointTrainer, num_steps: int) -> None:
     joint.should_stop = should_stop  # type: ignore[method-assign]
 
 
-def kept_rows(joint: JointTrainer) -> list[dict[str, float]]:
+def kept_rows(joint: Trainer) -> list[dict[str, float]]:
     rows: list[dict[str, float]] = []
     joint.session.after_cycle = lambda trainer: rows.append(trainer.stats.write_stats(0))  # type: ignore[method-assign]
     return rows
@@ -216,7 +216,7 @@ def test_weights_that_act_are_those_of_a_whole_version(tmp_path: Path) -> None:
             return done
 
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=900)
-    policy = joint.trainers["Gate"].policy
+    policy = joint.learners["Gate"].policy
     versions[0] = {name: value.clone() for name, value in policy.state_dict().items()}
     control.start_learning(manager)
     assert len(checked) > 5
@@ -362,9 +362,9 @@ def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(config:
     trace = "".join(traceback.format_exception(failed.value))
     assert "_update_policy" in trace
     assert "learner_thread.py" in trace
-    gate: Any = joint.trainers["Gate"]
+    gate: Any = joint.learners["Gate"]
     # It would have been a million steps of agents otherwise.
-    assert joint.agents.num_steps < gate.failed_at + 5000
+    assert world_of(joint).num_steps < gate.failed_at + 5000
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")] == []
 
 
@@ -379,7 +379,7 @@ def test_numbers_that_are_not_finite_end_the_run_at_once_too(tmp_path: Path) -> 
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Spoiled, max_steps=100_000)
     with pytest.raises(NonFiniteError, match="the loss is not finite"):
         control.start_learning(manager)
-    assert joint.agents.num_steps < 5000
+    assert world_of(joint).num_steps < 5000
 
 
 def test_checkpoints_wait_for_updates_and_change_no_number(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_waiting_for_an_update_takes_no_time_of_a_processor(tmp_path: Path) -> N
             return super()._update_policy()
 
     _, _, joint = prepared(tmp_path, {"Gate": THREADED}, Slow)
-    gate: Any = joint.trainers["Gate"]
+    gate: Any = joint.learners["Gate"]
     assert gate._stage_collect()
     gate.updating._begin()
     started = time.thread_time()
@@ -420,9 +420,9 @@ def test_waiting_for_an_update_takes_no_time_of_a_processor(tmp_path: Path) -> N
 def test_queues_get_the_policy_that_acts_and_not_the_one_that_learns(tmp_path: Path) -> None:
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED})
     control.start_learning(manager)
-    gate: Any = joint.trainers["Gate"]
+    gate: Any = joint.learners["Gate"]
     published = gate.policy_queues[0].get_nowait()
-    assert published.core is joint.agents.collectors["Gate"].policy is gate.published_policy
+    assert published.core is world_of(joint).collectors["Gate"].policy is gate.published_policy
     assert published.core is not gate.policy is gate.policies["Gate"].core
     assert published.get_current_step() == gate.progress.env_steps
     # The last update was published too.
@@ -443,7 +443,7 @@ class Always(Reinforce):
 def test_hooks_that_are_always_ready_learn_whenever_something_is_new(settings: Any, tmp_path: Path) -> None:
     control, manager, joint = prepared(tmp_path, {"Gate": settings}, Always, max_steps=600)
     control.start_learning(manager)
-    gate: Any = joint.trainers["Gate"]
+    gate: Any = joint.learners["Gate"]
     assert gate.progress.env_steps >= 600
     assert gate.learned_at == sorted(set(gate.learned_at))
     assert len(gate.learned_at) == gate.progress.updates >= 3
@@ -460,7 +460,7 @@ def test_hooks_that_take_nothing_in_any_more_end_the_run(tmp_path: Path) -> None
 
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Once, max_steps=300)
     control.start_learning(manager)
-    assert joint.trainers["Gate"].progress.updates == 1
+    assert joint.learners["Gate"].progress.updates == 1
 
 
 def test_a_run_is_not_taken_up_by_a_trainer_that_learns_otherwise(tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def test_a_run_is_not_taken_up_by_a_trainer_that_learns_otherwise(tmp_path: Path
 def test_hooks_learn_one_version_behind(tmp_path: Path) -> None:
     control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, max_steps=6000)
     control.start_learning(manager)
-    episodes = joint.trainers["Gate"].episodes
+    episodes = joint.learners["Gate"].episodes
     # A guess brings 0.42 a step; both always right 1.
     assert episodes.mean_return / episodes.mean_length > 0.6
 

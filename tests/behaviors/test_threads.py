@@ -1,21 +1,18 @@
-"""Learning beside acting: the same numbers in turns, exactly one version behind otherwise, and loud when it fails."""
+"""Acting in a thread beside learning: the same numbers in turns, exactly one version behind otherwise."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from quintain.trainers.joint import JointTrainer
 
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
-from quintain.errors import QuintainError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.runs.infer import _player
 from quintain.runs.launch import checkpoint_of, start
@@ -24,7 +21,7 @@ from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.testing.compare import differences
-from tests.behaviors.runs import make, poca_file, run_file
+from tests.behaviors.runs import make, poca_file, run_file, world_of
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil
 
@@ -99,25 +96,25 @@ def test_agents_act_on_while_their_policy_learns(monkeypatch: pytest.MonkeyPatch
     update, seen = PPO.update, []
 
     def watched(self: Any, *args: Any) -> Any:
-        before = trainer.agents.num_steps
+        before = world_of(trainer).num_steps
         deadline = time.monotonic() + 5.0
-        while trainer.agents.num_steps == before and time.monotonic() < deadline:
+        while world_of(trainer).num_steps == before and time.monotonic() < deadline:
             time.sleep(0.001)
-        seen.append((threading.current_thread().name, trainer.agents.num_steps > before))
+        seen.append((threading.current_thread().name, world_of(trainer).num_steps > before))
         return update(self, *args)
 
     monkeypatch.setattr(PPO, "update", watched)
     trainer.train()
     trainer.close()
     assert len(seen) >= 3
-    assert set(seen) == {("learner of Gate", True)}
+    assert set(seen) == {("MainThread", True)}
 
 
 def test_actions_are_exactly_one_version_behind_and_that_is_reported() -> None:
     rows: list[dict[str, float]] = []
     trainer = make(threaded("gates", 1500))
     trainer.stats._writer = type("Writer", (), {"write": lambda self, step, row: rows.append(row)})()  # type: ignore[assignment]
-    gate = trainer.trainers["Gate"]
+    gate = trainer.learners["Gate"]
     take, lags = gate.store.take, []
 
     def taken() -> Any:
@@ -136,14 +133,14 @@ def test_actions_are_exactly_one_version_behind_and_that_is_reported() -> None:
 def test_weights_that_act_are_those_of_a_whole_version() -> None:
     """Every log-probability in a batch is that of one of the versions that were published, whole."""
     trainer = make(threaded("gates", 1500))
-    gate = trainer.trainers["Gate"]
+    gate = trainer.learners["Gate"]
     versions: dict[int, dict[str, Any]] = {}
-    publish, take = gate.source.publish, gate.store.take
+    publish, take = trainer.source.publish, gate.store.take
     checked = 0
 
-    def published(version: int, policy: Any) -> None:
+    def published(behavior: str, version: int, policy: Any) -> None:
         versions[version] = {name: value.clone() for name, value in policy.state_dict().items()}
-        publish(version, policy)
+        publish(behavior, version, policy)
 
     def taken() -> Any:
         nonlocal checked
@@ -159,9 +156,9 @@ def test_weights_that_act_are_those_of_a_whole_version() -> None:
             checked += 1
         return batch
 
-    gate.source.publish = published  # type: ignore[method-assign]
+    trainer.source.publish = published  # type: ignore[method-assign]
     gate.store.take = taken  # type: ignore[method-assign]
-    published(0, gate.policy)
+    published("Gate", 0, gate.policy)
     trainer.train()
     trainer.close()
     assert checked > 5
@@ -190,14 +187,14 @@ def test_kernels_and_memory_resume_exactly_too(changes: Any) -> None:
 def test_a_state_taken_at_any_time_goes_on_the_same() -> None:
     settings = threaded(policy={"normalize_obs": True})
     trainer, other = make(settings), make(settings)
-    found_begun = False
+    is_ahead = False
     for _ in range(6):
         trainer.advance()
         saved = trainer.state_dict()
-        found_begun |= any(each["flight"]["is_begun"] for each in saved["training"]["learners"].values())
+        is_ahead |= any(saved["training"]["source"]["ahead"]["lent"].values())
         other.load_state_dict(saved)
         assert list(differences(saved["training"], other.state_dict()["training"])) == []
-    assert found_begun, "no update was on its way in any of the states"
+    assert is_ahead, "no block was lent in any of the states"
     trainer.advance()
     other.global_streams.load_state_dict(saved["training"]["global_streams"])
     other.advance()
@@ -206,28 +203,18 @@ def test_a_state_taken_at_any_time_goes_on_the_same() -> None:
     other.close()
 
 
-def test_a_learner_that_dies_ends_the_run_at_once_with_its_own_traceback(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_fails_ends_the_run_and_its_thread(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = threaded("gates", 100_000, rollout={"buffer_size": 4000, "time_horizon": 16})
-    settings = settings.replace("experiment.behaviors.Gate.rollout.max_staleness", 1)
 
     def broken(self: Any, *args: Any) -> Any:
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(PPO, "update", broken)
     launched = start(settings, runs_dir=tmp_path, run_id="a", quiet=True)
-    with pytest.raises(QuintainError) as failed:
+    with pytest.raises(ZeroDivisionError, match="of all things"):
         launched.trainer.train()
-    assert (failed.value.code, failed.value.exit_code) == ("E0102", 1)
-    assert failed.value.message == "the thread that learns Gate failed: ZeroDivisionError: of all things"
-    trace = "".join(traceback.format_exception(failed.value))
-    assert "in broken" in trace
-    assert "learner_thread.py" in trace
-    joint: Any = launched.trainer
-    # It would have been a second batch of four thousand otherwise.
-    assert joint.trainers["Gate"].store.trajectories.num_held < 2000
-    joint.close()
+    launched.trainer.close()
+    assert collectors() == []
     launched.run.close()
 
 
@@ -235,7 +222,7 @@ def test_numbers_that_are_not_finite_are_skipped_as_in_turns(monkeypatch: pytest
     spoil(monkeypatch, lambda number: number == 3, nan_loss)
     trainer = make(threaded("gates", 900))
     trainer.train()
-    assert trainer.trainers["Gate"].guard.failed_at == [4]
+    assert trainer.learners["Gate"].guard.failed_at == [4]
     trainer.close()
 
 
@@ -246,9 +233,9 @@ def test_a_run_that_goes_back_drops_what_was_begun(tmp_path: Path, monkeypatch: 
     spoil(monkeypatch, lambda number: number == 5, nan_loss)
     launched.trainer.train()
     joint: Any = launched.trainer
-    scales = sorted(each.algorithm.learning_rate_scale for each in joint.trainers.values())
-    assert scales in ([0.5, 1.0], [0.5, 0.5]), "the update that was spoiled may be of both"
-    assert all(each.progress.env_steps >= 700 for each in joint.trainers.values())
+    scales = sorted(each.algorithm.learning_rate_scale for each in joint.learners.values())
+    assert scales == [0.5, 1.0]
+    assert all(each.progress.env_steps >= 700 for each in joint.learners.values())
     assert all(bool(weight.isfinite().all()) for weight in joint.policy.parameters())
     joint.close()
     launched.run.close()
@@ -263,33 +250,34 @@ def test_agents_act_with_the_weights_that_a_run_is_given(tmp_path: Path) -> None
     checkpoint = checkpoint_of(tmp_path, "a")
     other = start(threaded("gates"), runs_dir=tmp_path, run_id="b", quiet=True, initialize_from=checkpoint)
     player = _player(Run(threaded("gates"), []), checkpoint, is_deterministic=True)
-    trained_weights = first.trainer.trainers["Gate"].policy.state_dict()  # type: ignore[attr-defined]
+    trained_weights = first.trainer.learners["Gate"].policy.state_dict()  # type: ignore[attr-defined]
+    assert other.trainer._stage_collect()  # type: ignore[attr-defined]  # it is a trainer
     for trainer in (other.trainer, player):
         joint: Any = trainer
-        acting = joint.agents.collectors["Gate"].policy
+        acting = world_of(joint).collectors["Gate"].policy
         assert list(differences(trained_weights, acting.state_dict())) == []
         joint.close()
     other.run.close()
 
 
-def test_no_thread_outlives_its_trainer() -> None:
-    def learners() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("learner of")]
+def collectors() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "collector"]
 
+
+def test_no_thread_outlives_its_trainer() -> None:
     trainer = make(threaded())
-    assert learners() == [], "threads begin with the first update"
     trainer.train()
-    assert sorted(learners()) == ["learner of Ball", "learner of Gate"]
+    assert collectors() == ["collector"]
     trainer.close()
-    assert learners() == []
+    assert collectors() == []
     forgotten = make(threaded("gates", 300))
     forgotten.train()
     del forgotten
     deadline = time.monotonic() + 5.0
     gc.collect()
-    while learners() and time.monotonic() < deadline:
+    while collectors() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert learners() == []
+    assert collectors() == []
 
 
 @pytest.mark.parametrize("changes", [{}, {"policy": {"memory": {"size": 4}}}])
@@ -297,28 +285,3 @@ def test_without_a_thread_agents_act_one_version_behind_all_the_same(changes: An
     beside = threaded(staleness=1, **changes)
     inline = trained(beside.replace("run.placement", {"type": "local"}))
     assert list(differences(inline["training"], trained(beside)["training"])) == []
-
-
-def test_two_behaviours_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is full first begins, and does not wait for the other."""
-    busy, most = 0, 0
-    lock = threading.Lock()
-    update = PPO.update
-
-    def counted(self: Any, *args: Any) -> Any:
-        nonlocal busy, most
-        with lock:
-            busy += 1
-            most = max(most, busy)
-        time.sleep(0.05)
-        try:
-            return update(self, *args)
-        finally:
-            with lock:
-                busy -= 1
-
-    monkeypatch.setattr(PPO, "update", counted)
-    trainer: JointTrainer = make(threaded(env_steps=400))
-    trainer.train()
-    trainer.close()
-    assert most == 2

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors import BufferKey, ObservationKeyPrefix, SimpleEnvManager
 from quintain.core.budget import Budget
 from quintain.data import fields as f
 from quintain.envs.agents.tasks import gates
 from quintain.testing.compare import differences
+from quintain.trainers.base import Trainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ class BySGD(Descending):
 CLASSES = {"adam": ByAdam, "adamw": ByAdamW, "rmsprop": ByRMSprop, "sgd": BySGD}
 
 
-def advance(folder: Path, name: str, num_updates: int, *, resume: bool = False) -> JointTrainer:
+def advance(folder: Path, name: str, num_updates: int, *, resume: bool = False) -> Trainer:
     """Trains for so many updates, saves a checkpoint, and returns the trainer as it was then."""
     control = controller(folder / name, {"Gate": SETTINGS}, trainer_classes={"Gate": CLASSES[name]}, load_model=resume)
     joint = control.prepare(SimpleEnvManager(gates(seed=1)))
@@ -130,8 +130,8 @@ def test_an_optimizer_of_torchs_goes_on_where_a_killed_run_had_saved_it(
 
 def test_an_optimizer_of_torchs_is_loaded_with_the_tensors_that_were_saved(tmp_path: Path) -> None:
     for name in CLASSES:
-        saved: Any = advance(tmp_path, name, 2).trainers["Gate"]
-        loaded: Any = advance(tmp_path, name, 0, resume=True).trainers["Gate"]
+        saved: Any = advance(tmp_path, name, 2).learners["Gate"]
+        loaded: Any = advance(tmp_path, name, 0, resume=True).learners["Gate"]
         ours, theirs = (getattr(each.optimizer, "inner", each.optimizer) for each in (loaded, saved))
         assert ours.state_dict()["state"]
         for place, moments in theirs.state_dict()["state"].items():

@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from quintain.trainers.joint import JointTrainer
 
 from quintain.core import registry
 from quintain.data import fields as f
@@ -35,8 +34,8 @@ def test_every_registered_algorithm_has_a_case() -> None:
 def collected(algorithm: str) -> Trainer:
     if algorithm in AGENT_ALGORITHMS:
         joint = make_trainer(agents_file(algorithm))
-        assert isinstance(joint, JointTrainer)
-        trainer = joint.trainers["Door"]
+        assert isinstance(joint, Trainer)
+        trainer = joint.learners["Door"]
     else:
         # Without a time limit, so that some lanes fall earlier than others.
         trainer = make_trainer(run_file({"type": "gym", "id": "CartPole-v1"}, algorithm=algorithm))
