@@ -89,7 +89,9 @@ class AlgorithmTrainer(RLTrainer):
 
     def _has_own_hooks(self) -> bool:
         """Says whether a subclass wants to see trajectories, or decides when and how to learn from them."""
-        return any(getattr(getattr(self, hook), "__func__", None) is not getattr(AlgorithmTrainer, hook) for hook in HOOKS)
+        return any(
+            getattr(getattr(self, hook), "__func__", None) is not getattr(AlgorithmTrainer, hook) for hook in HOOKS
+        )
 
     @property
     def has_own_blocks(self) -> bool:
@@ -105,9 +107,7 @@ class AlgorithmTrainer(RLTrainer):
             raise RuntimeError("a trainer that trains already takes no further queues; subscribe before it is prepared")
         super().subscribe_trajectory_queue(trajectory_queue)
 
-    def connect(
-        self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated
-    ) -> None:
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
         super().connect(store, events, guard, accelerated)
         if not isinstance(store, TrajectoryQueues):
             self.guard = guard

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from quintain.rollouts.store import RolloutStore
     from quintain.services.events import EventManager
     from quintain.trainers.guard import UpdateGuard
-    from quintain.typing import Array, Metrics
+    from quintain.typing import Metrics
 
 
 class RLTrainer(Trainer):
@@ -237,9 +237,7 @@ class RLTrainer(Trainer):
     def make_store(self, blocks: Sequence[Any]) -> RolloutStore:
         return TrajectoryQueues(*blocks)
 
-    def connect(
-        self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated
-    ) -> None:
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
         super().connect(store, events, StrictGuard(guard.settings), accelerated)
 
     def begin_cycle(self) -> None:

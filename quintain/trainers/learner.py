@@ -193,9 +193,7 @@ class ReadyLearner(Learner):
     def make_store(self, blocks: Sequence[Rollout]) -> RolloutStore:
         raise NotImplementedError
 
-    def connect(
-        self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated
-    ) -> None:
+    def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
         """Takes the parts that the run made for it."""
         self.store = store
         self.events = events

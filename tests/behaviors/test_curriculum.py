@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from quintain.envs.settings import AgentsSettings, LessonSettings
 from quintain.errors import SettingsError
-from quintain.rollouts.agent_assembler import Episodes
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
 from quintain.trainers.curriculum import Curriculum

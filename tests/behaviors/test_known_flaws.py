@@ -169,7 +169,9 @@ def test_a_run_that_fails_leaves_its_last_good_model(tmp_path: Path, monkeypatch
     again.run.close()
     assert model.read_bytes() == before
     assert checkpoint_of(tmp_path, "a") == saved
-    assert all(np.isfinite(value).all() for value in load(saved).state["training"]["learners"]["Gate"]["policy"].values())
+    assert all(
+        np.isfinite(value).all() for value in load(saved).state["training"]["learners"]["Gate"]["policy"].values()
+    )
 
 
 def test_waiting_takes_no_time_of_a_processor() -> None:

@@ -232,7 +232,7 @@ def test_weights_that_act_are_those_of_a_whole_version(tmp_path: Path) -> None:
             }
             return done
 
-    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=900)
+    control, manager, _joint = prepared(tmp_path, {"Gate": THREADED}, Judged, max_steps=900)
     policy = control.trainers["Gate"].policy
     versions[0] = {name: value.clone() for name, value in policy.state_dict().items()}
     control.start_learning(manager)
@@ -393,7 +393,7 @@ def test_an_update_may_save_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [SETTINGS, THREADED])
 def test_queues_get_the_policy_of_every_update(settings: Any, tmp_path: Path) -> None:
-    control, manager, joint = prepared(tmp_path, {"Gate": settings})
+    control, manager, _joint = prepared(tmp_path, {"Gate": settings})
     control.start_learning(manager)
     gate = control.trainers["Gate"]
     published = gate.policy_queues[0].get_nowait()
@@ -414,7 +414,7 @@ class Always(Reinforce):
 
 @pytest.mark.parametrize("settings", [SETTINGS, THREADED])
 def test_hooks_that_are_always_ready_learn_whenever_something_is_new(settings: Any, tmp_path: Path) -> None:
-    control, manager, joint = prepared(tmp_path, {"Gate": settings}, Always, max_steps=600)
+    control, manager, _joint = prepared(tmp_path, {"Gate": settings}, Always, max_steps=600)
     control.start_learning(manager)
     gate: Any = control.trainers["Gate"]
     assert gate.progress.env_steps >= 600
@@ -431,7 +431,7 @@ def test_hooks_that_take_nothing_in_any_more_end_the_run(tmp_path: Path) -> None
             self.is_done = True
             return super()._update_policy()
 
-    control, manager, joint = prepared(tmp_path, {"Gate": THREADED}, Once, max_steps=300)
+    control, manager, _joint = prepared(tmp_path, {"Gate": THREADED}, Once, max_steps=300)
     control.start_learning(manager)
     assert control.trainers["Gate"].progress.updates == 1
 
