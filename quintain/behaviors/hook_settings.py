@@ -18,5 +18,5 @@ class HookTrainerSettings(TrainerSettings):
 class HookAlgorithmSettings(PartSettings):
     """Changes the policy by a trainer's own `_update_policy`."""
 
-    hyperparameters: dict[str, JsonValue] = {}
+    hyperparameters: dict[str, JsonValue]
     """The hyperparameters that the trainer was given."""

@@ -36,6 +36,7 @@ from quintain.envs.agents.group_tasks import door
 from quintain.envs.agents.tasks import ball_and_gates, gates
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
+from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing.compare import differences
 from tests.behaviors.runs import make
@@ -255,3 +256,39 @@ def test_a_run_can_be_trained_for_longer_after_it_ended(tmp_path: Path) -> None:
         control = controller(tmp_path, {"Gate": settings}, trainer_classes={"Gate": Reinforce}, load_model=load_model)
         summary = control.start_learning(SimpleEnvManager(gates(seed=1)))
     assert 300 <= summary.env_steps < 500
+
+
+def test_settings_of_a_run_name_the_classes_that_trained(tmp_path: Path) -> None:
+    control = controller(tmp_path, {"default": SETTINGS}, trainer_classes={"Gate": Reinforce})
+    control.start_learning(SimpleEnvManager(ball_and_gates(seed=1)))
+    behaviors = RunFile.load(tmp_path / "run" / "config.yaml").to_dict()["experiment"]["behaviors"]
+    assert behaviors["Gate"]["trainer"]["class_name"] == f"{__name__}:Reinforce"
+    assert behaviors["Gate"]["algorithm"]["type"] == "quintain.behaviors.hooks:HookAlgorithm"
+    assert behaviors["Gate"]["algorithm"]["hyperparameters"]["buffer_size"] == 96
+    assert behaviors["Ball"]["trainer"]["class_name"] == "quintain.behaviors.algorithm_trainer:PPOTrainer"
+    assert behaviors["Ball"]["algorithm"]["type"] == "ppo"
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_only_hooks_of_a_users_own_see_trajectories_as_objects(
+    threaded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Seeing(PPOTrainer):
+        def _process_trajectory(self, trajectory: Trajectory) -> None:
+            super()._process_trajectory(trajectory)
+            seen.append(len(trajectory))
+
+    seen: list[int] = []
+    config = {"Gate": SETTINGS.model_copy(update={"threaded": threaded})}
+    watched = controller(tmp_path / "seeing", config, trainer_classes={"ppo": Seeing})
+    watched.start_learning(SimpleEnvManager(gates(seed=1)))
+    assert sum(seen) == watched.trainers["Gate"].get_step
+    monkeypatch.setattr(Trajectory, "__init__", None)
+    plain = controller(tmp_path / "plain", config)
+    plain.start_learning(SimpleEnvManager(gates(seed=1)))
+    ours, theirs = plain.trainers["Gate"], watched.trainers["Gate"]
+    assert ours.get_step == theirs.get_step == ours.policies["Gate"].get_current_step()
+    assert ours.reward_buffer == theirs.reward_buffer
+    # Beside acting, a subclass values the ends of its trajectories with the weights that learn.
+    same = list(differences(ours.policy.state_dict(), theirs.policy.state_dict())) == []
+    assert same or threaded
