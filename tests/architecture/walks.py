@@ -1,8 +1,8 @@
 """Counts the package's own functions on two ways through it: to the first step, and through one interval checkpoint.
 
-Run as a script in an empty directory: `python -m tests.architecture.walks first_step`, or `checkpoint`. Every function that
-is entered counts once, methods and properties included; comprehensions, class bodies and functions that run while a
-module is imported do not. `docs/concepts/walks.md` has the counts.
+Run as a script in an empty directory: `python -m tests.architecture.walks first_step`, or `checkpoint`. Every function
+that is entered counts once, methods and properties included; comprehensions, class bodies and functions that run while
+a module is imported do not. `docs/concepts/walks.md` has the counts.
 """
 
 from __future__ import annotations
