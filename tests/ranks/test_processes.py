@@ -44,8 +44,8 @@ def test_one_tree_holds_all_ranks(tmp_path: Path) -> None:
     ranks = loaded.state["training"]["ranks"]
     assert list(ranks) == ["0", "1"]
     assert ranks["0"]["source"]["collector"]["env"]["obs"]["obs"].shape == (2, 4), "two of four lanes"
-    assert "policy" in loaded.state["training"], "the weights are there once"
-    assert "policy" not in ranks["1"]
+    assert set(loaded.state["training"]["learners"]["default"]) == {"policy", "algorithm"}, "weights are there once"
+    assert set(ranks["1"]["learners"]["default"]) == {"store", "events"}
 
 
 def test_kill_9_of_everything_and_resume_is_exact(tmp_path: Path, reference) -> None:
