@@ -29,7 +29,7 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     if settings.trainer_type == "poca" and settings.network_settings.hidden_units % NUM_HEADS:
         yield "network_settings.hidden_units", f"poca shares them between {NUM_HEADS} heads; use a multiple of that"
     for name in ("curiosity", "gail", "rnd"):
-        if getattr(settings.reward_signals, name) is not None:
+        if dict(settings.reward_signals)[name] is not None:
             yield f"reward_signals.{name}", "this reward signal is not built yet; leave it out"
     extrinsic, registered = settings.reward_signals.extrinsic, settings.reward_signals.registered
     if extrinsic is None and not registered:
@@ -39,7 +39,7 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
     if extrinsic is not None and extrinsic.network_settings is not None:
         yield "reward_signals.extrinsic.network_settings", "the environment's own reward has no network; leave it out"
     for name in ("self_play", "behavioral_cloning", "init_path"):
-        if getattr(settings, name) is not None:
+        if dict(settings)[name] is not None:
             yield name, "this is not built yet; leave it out"
     network = settings.network_settings
     if network.vis_encode_type not in ("simple", "fully_connected"):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from quintain.envs.hosts.faults import LaneFault
 from quintain.errors import EnvError, QuintainError
+from quintain.runs.ranks.decisions import EndElsewhere, agree_on_end
 from quintain.services.reporting.redaction import redact
 
 if TYPE_CHECKING:
@@ -71,25 +71,6 @@ class FaultDesk:
         with suppress(QuintainError):  # a full disk must not turn a fault that was mended into the end of the run
             return directory.write_crash(redact(text))
         return None
-
-
-class EndElsewhere(NamedTuple):
-    """Why another rank's environments ended the run."""
-
-    rank: int
-    message: str
-    trace: str
-
-
-def agree_on_end(loop: Loop) -> EndElsewhere | None:
-    """Returns to rank 0 why another rank's environments ended the run, if they did; all ranks call it."""
-    if loop.world.size == 1:
-        return None
-    faults = loop.faults
-    own = ["" if faults.spent is None else faults.spent.message, "" if faults.fatal is None else faults.fatal.trace]
-    said = [json.loads(data) for data in loop.world.collect(json.dumps(own).encode())]
-    ends = (EndElsewhere(rank, *texts) for rank, texts in enumerate(said))
-    return next((end for end in ends if end.message), None)
 
 
 def _with_report(error: EnvError, path: Path | None) -> EnvError:

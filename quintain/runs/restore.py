@@ -11,20 +11,18 @@ from quintain.core.state import as_tensors
 from quintain.core.trust import code_names
 from quintain.data.saved_spec import LANES, specs_in
 from quintain.data.spec import BehaviorSpec, spec_from_dict
-from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, RunDirectoryError, SettingsError
+from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, SettingsError
 from quintain.runs.ranks.state import RANKS, deal_anew, share_of
 from quintain.runs.upgrade import upgraded, weights_in
-from quintain.services.checkpoints.catalog import Loaded, verify
+from quintain.services.checkpoints.catalog import Loaded
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.user_code import in_one_line
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from quintain.policies.base import Policy
-    from quintain.runs.run import Run
     from quintain.trainers.loop import Loop
     from quintain.typing import State, Stateful
 
@@ -71,25 +69,7 @@ def names_given_by(run_file: RunFile | None) -> list[str]:
     return [] if run_file is None else [name for _, name in code_names(run_file.to_dict())]
 
 
-def take_up(run: Run, loop: Loop, path: Path) -> None:
-    """Puts a trainer that was made from Python where a checkpoint stands, and goes on in that run's directory."""
-    checkpoint = verify(path)
-    directory = RunDirectory.open_existing(checkpoint.path.parents[1])
-    if run.directory is not None and run.checkpoints is not None:
-        if run.directory.path.resolve() != directory.path.resolve():
-            raise RunDirectoryError(
-                f"this trainer writes to {run.directory.path} and cannot go on in {directory.path}; make a new one"
-            )
-    else:
-        run.resources.enter_context(directory.lock())
-        _require_same_settings(directory, run.run_file)
-        run.open_directory(directory)
-    budget = loop.progress.budget
-    run.restore(loop, checkpoint)
-    loop.progress.budget = budget
-
-
-def _require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
+def require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
     stored = stored_settings(directory, allow=names_given_by(run_file))
     for key, old, new in changed_keys(stored, run_file):
         raise SettingsError(

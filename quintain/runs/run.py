@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from quintain.core.budget import Budget
 from quintain.core.trust import importing_only
 from quintain.core.versions import facts
-from quintain.errors import NonFiniteError, QuintainError, ResourceError
+from quintain.errors import NonFiniteError, QuintainError, ResourceError, RunDirectoryError
 from quintain.runs.artifacts import Artifacts, artifacts_of
 from quintain.runs.faults import watching_environments
 from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of
 from quintain.runs.ranks.decisions import decide, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
-from quintain.runs.restore import num_ranks_in, restore_rank, take_up
-from quintain.services.checkpoints.catalog import Checkpoint, load
+from quintain.runs.restore import num_ranks_in, require_same_settings, restore_rank
+from quintain.services.checkpoints.catalog import Checkpoint, load, verify
 from quintain.services.checkpoints.manager import CheckpointManager
 from quintain.services.files.run_directory import RunDirectory, Status
 from quintain.services.files.run_names import default_run_id
@@ -213,7 +213,20 @@ class Run:
 
     def take_up(self, loop: Loop, path: Path) -> None:
         """Goes on with the run that a checkpoint is of, from there."""
-        take_up(self, loop, path)
+        checkpoint = verify(path)
+        directory = RunDirectory.open_existing(checkpoint.path.parents[1])
+        if self.directory is not None and self.checkpoints is not None:
+            if self.directory.path.resolve() != directory.path.resolve():
+                raise RunDirectoryError(
+                    f"this trainer writes to {self.directory.path} and cannot go on in {directory.path}; make a new one"
+                )
+        else:
+            self.resources.enter_context(directory.lock())
+            require_same_settings(directory, self.run_file)
+            self.open_directory(directory)
+        budget = loop.progress.budget
+        self.restore(loop, checkpoint)
+        loop.progress.budget = budget
 
     def folder(self, name: str) -> Path:
         """Returns a folder of the run's directory; a run without a directory gets one."""

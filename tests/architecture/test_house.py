@@ -26,17 +26,17 @@ TAKES_RUN_FILE = re.compile(r":\s*\"?RunFile\b|RunFile,")
 BOUNDS = {
     "modules at the root": 0,
     "largest cycle of imports": 0,
-    "largest cycle with imports for typing": 5,
-    "imports only inside functions": 21,
+    "largest cycle with imports for typing": 3,
+    "imports only inside functions": 20,
     "modules outside settings, runs and cli that name a RunFile": 2,
-    "functions per 1,000 lines": 80,
-    "short private functions with one caller": 188,
-    "Any": 426,
-    "getattr on settings": 8,
-    "public classes defined more than once": 16,
-    "of these outside the facades": 4,
-    "people in docstrings": 94,
-    "numbers and choices in docstrings": 188,
+    "functions per 1,000 lines": 78,
+    "short private functions with one caller": 186,
+    "Any": 408,
+    "getattr on settings": 0,
+    "public classes defined more than once": 15,
+    "of these outside the facades": 3,
+    "people in docstrings": 68,
+    "numbers and choices in docstrings": 187,
 }
 
 

@@ -71,7 +71,7 @@ def test_every_kind_of_space_and_memory_acts_by_halves(one: Combination) -> None
     def first_block(*, acts_in_halves: bool) -> dict[str, torch.Tensor]:
         workers = {"env_workers.num_workers": 2, "env_workers.acts_in_halves": acts_in_halves}
         trainer = one.trainer(**workers)
-        trainer.source.fill(trainer.store, lambda: False)
+        trainer.source.next_full({"default": trainer.store}, ["default"], lambda: False)
         [rollout] = trainer.store.take()
         found = {name: field.clone() for name, field in rollout.storage.items()}
         trainer.close()
@@ -101,7 +101,7 @@ def test_one_half_steps_while_the_policy_acts_for_the_other(monkeypatch: pytest.
             return method(env, *arguments)
 
         monkeypatch.setattr(WorkerEnv, name, note)
-    trainer.source.fill(trainer.store, lambda: False)
+    trainer.source.next_full({"default": trainer.store}, ["default"], lambda: False)
     # From the second call on there is always a half whose workers have something to do.
     assert calls == [
         "begin 0", "begin 2", "finish 0", "begin 0", "finish 2",

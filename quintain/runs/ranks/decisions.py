@@ -1,8 +1,9 @@
-"""What rank 0 decides for all: when rows are written, and whether something is done now."""
+"""What ranks agree on: when rows are written, whether something is done now, and why environments ended the run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from quintain.core.process_group import World
@@ -24,3 +25,22 @@ def is_report_due(run_file: RunFile, loop: Loop) -> bool:
 def decide(world: World, wanted: bool) -> bool:
     """Returns what rank 0 wants."""
     return world.broadcast(b"yes" if wanted else b"no") == b"yes"
+
+
+class EndElsewhere(NamedTuple):
+    """Why another rank's environments ended the run."""
+
+    rank: int
+    message: str
+    trace: str
+
+
+def agree_on_end(loop: Loop) -> EndElsewhere | None:
+    """Returns to rank 0 why another rank's environments ended the run, if they did; all ranks call it."""
+    if loop.world.size == 1:
+        return None
+    faults = loop.faults
+    own = ["" if faults.spent is None else faults.spent.message, "" if faults.fatal is None else faults.fatal.trace]
+    said = [json.loads(data) for data in loop.world.collect(json.dumps(own).encode())]
+    ends = (EndElsewhere(rank, *texts) for rank, texts in enumerate(said))
+    return next((end for end in ends if end.message), None)

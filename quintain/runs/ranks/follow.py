@@ -19,8 +19,7 @@ from quintain.core.process_group import Gloo
 from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.runs.assemble import assemble_loop
-from quintain.runs.faults import agree_on_end
-from quintain.runs.ranks.decisions import decide, is_report_due
+from quintain.runs.ranks.decisions import agree_on_end, decide, is_report_due
 from quintain.runs.ranks.orders import Orders
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import restore_rank
