@@ -1,7 +1,7 @@
 """PPO, POCA and SAC by ML-Agents' names: trainers that name an algorithm of the core, and have no loss of their own.
 
-A run trains them as it trains any behaviour: by the core's blocks, store and stages. Only a subclass with per-trajectory
-hooks of its own gets `Trajectory` objects, which the hooks turn into the algorithm's batch.
+A run trains them as it trains any behaviour: by the core's blocks, store and stages. Only a subclass that has hooks of
+its own for single trajectories gets `Trajectory` objects, which its hooks turn into the algorithm's batch.
 """
 
 from __future__ import annotations

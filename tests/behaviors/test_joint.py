@@ -46,7 +46,7 @@ def plain_advantages(reward: Any, value: Any, final: float, gamma: float, gae_la
 def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
     trainer = make(run_file("gates", algorithm={"normalize_advantage": False, "gae_lambda": 0.8}))
     [gate] = trainer.learners.values()
-    assert trainer.source.fill({"Gate": gate.store}, ["Gate"], never) == "Gate"
+    assert trainer.source.next_full({"Gate": gate.store}, ["Gate"], never) == "Gate"
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
     rollout = batch.rollout
@@ -71,11 +71,11 @@ def test_advantages_of_ragged_trajectories_are_those_of_each_alone() -> None:
 def test_nobody_acts_on_while_somebody_has_enough_to_learn_from() -> None:
     trainer = make(run_file("ball_and_gates"))
     stores = {name: each.store for name, each in trainer.learners.items()}
-    first = trainer.source.fill(stores, list(stores), never)
+    first = trainer.source.next_full(stores, list(stores), never)
     assert first is not None
     assert stores[first].ready()
     num_steps = world_of(trainer).num_steps
-    assert trainer.source.fill(stores, list(stores), never) == first
+    assert trainer.source.next_full(stores, list(stores), never) == first
     assert world_of(trainer).num_steps == num_steps
 
 

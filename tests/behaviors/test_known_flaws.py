@@ -87,7 +87,7 @@ def test_probabilities_are_those_that_were_acted_with() -> None:
 def test_advantages_are_scaled_over_steps_and_nothing_else(memory: Any) -> None:
     trainer = make(run_file("gates", policy={"memory": memory}))
     [gate] = trainer.learners.values()
-    assert trainer.source.fill({"Gate": gate.store}, ["Gate"], never) == "Gate"
+    assert trainer.source.next_full({"Gate": gate.store}, ["Gate"], never) == "Gate"
     batch = gate.store.take()
     gate.algorithm.estimate(batch)
     num_rows = batch.rollout.num_steps * batch.rollout.num_lanes
