@@ -98,6 +98,10 @@ class CollectorThread:
             try:
                 answer = self._outbox.get(timeout=seconds)
             except queue.Empty:
+                if not self._thread.is_alive():
+                    raise CollectorDied(
+                        "the trainer was closed, so its collector does nothing more", code="E0540"
+                    ) from None
                 return None
             if isinstance(answer, Answer):
                 return answer

@@ -21,7 +21,6 @@ from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
-
     from quintain.policies.base import Policy
     from quintain.trainers.loop import Loop
     from quintain.typing import State, Stateful

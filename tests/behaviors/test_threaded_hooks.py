@@ -89,7 +89,8 @@ def stop_after(joint: Trainer, num_steps: int) -> None:
     def should_stop() -> bool:
         nonlocal asked
         asked += 1
-        if asked > num_steps and not is_stopping():
+        # One that has finished is asked again while it waits for blocks that no update will see.
+        if asked > num_steps and not is_stopping() and not joint.is_finished:
             joint.stop("test")
         return is_stopping()
 
@@ -287,7 +288,7 @@ def test_rows_do_not_depend_on_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [{"Gate": THREADED}, SOME, pytest.param(ALL, marks=SLOW)])
-@pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [3, 2], pytest.param([4, 1, 2], marks=SLOW)])
+@pytest.mark.parametrize("stops", [pytest.param([1], marks=SLOW), [3, 2], pytest.param([2, 1, 1], marks=SLOW)])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(config: Any, stops: list[int], tmp_path: Path) -> None:
     expected = trained(tmp_path / "whole", config)
     found = trained(tmp_path / "cut", config, stops=stops, is_cut_ahead=len(stops) > 1)

@@ -150,9 +150,9 @@ class CountingSource(LocalSource):
         super().__init__(settings, collector)
         self.calls = settings.first
 
-    def fill(self, stores, learning, should_stop):
+    def fill(self, store, should_stop):
         self.calls += 1
-        return super().fill(stores, learning, should_stop)
+        return super().fill(store, should_stop)
 
 
 class ListSettings(WriterSettings):
