@@ -25,6 +25,7 @@ from quintain.behaviors.yaml_import import Configuration, is_code
 from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
+from quintain.typing import JsonObject
 
 CODE = "E0228"
 FALLBACK = "default"
@@ -55,7 +56,8 @@ class CommandLine:
 class Request:
     """A run as it was asked for."""
 
-    run_file: RunFile
+    settings: JsonObject
+    """The run file's settings."""
     run_id: str | None
     results_dir: str | None
     initialize_from: str | None
@@ -64,6 +66,10 @@ class Request:
     is_inference: bool
     is_deterministic: bool
     notes: tuple[str, ...]
+
+    @property
+    def run_file(self) -> RunFile:
+        return RunFile.from_mapping(self.settings)
 
 
 def translate(configuration: Configuration, typed: CommandLine) -> Request:
@@ -81,8 +87,11 @@ def translate(configuration: Configuration, typed: CommandLine) -> Request:
     if resumes and initialize_from is not None:
         notes.append("note: the run is resumed, so initialize_from has no effect")
         initialize_from = None
+    settings = _settings(configuration, typed)
+    # What cannot be a run is refused here.
+    RunFile.from_mapping(settings)
     return Request(
-        run_file=_run_file(configuration, typed),
+        settings=settings,
         run_id=typed.run_id or kept.run_id,
         results_dir=typed.results_dir or kept.results_dir,
         initialize_from=initialize_from,
@@ -99,7 +108,7 @@ def _all_deterministic(options: RunOptions) -> bool:
     return bool(blocks) and all(each.network_settings.deterministic for each in blocks)
 
 
-def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
+def _settings(configuration: Configuration, typed: CommandLine) -> JsonObject:
     options = configuration.options
     named, fallback = options.behaviors, options.default_settings
     blocks = dict(named) if fallback is None else {FALLBACK: fallback, **named}
@@ -117,7 +126,7 @@ def _run_file(configuration: Configuration, typed: CommandLine) -> RunFile:
         "env": _env(configuration, typed),
         "behaviors": behaviors,
     }
-    return RunFile.from_mapping({"experiment": experiment, "run": run})
+    return {"experiment": experiment, "run": run}
 
 
 def _seed(options: RunOptions, typed: CommandLine) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quintain import RunFile
-from quintain.testing.exact_resume import assert_resumes_exactly
+from quintain.testing import assert_resumes_exactly
 from tests.architecture.source import ROOT
 from tests.cli.conftest import FAST, Command
 
