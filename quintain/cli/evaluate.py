@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,8 @@ import typer
 from quintain.cli.requests import Allow, Json, RunsDir
 
 if TYPE_CHECKING:
-    from quintain.rollouts.evaluate import EpisodeResults
+    from quintain.runs.results import Evaluation
+    from quintain.typing import JsonObject
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def run_evaluation(request: EvalRequest) -> None:
 
     if not request.is_json:
         typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
-    found = stored.evaluate_behaviors(
+    played = stored.evaluate(
         request.runs_dir,
         request.run,
         num_episodes=request.num_episodes,
@@ -88,75 +88,47 @@ def run_evaluation(request: EvalRequest) -> None:
         max_episode_steps=request.max_episode_steps,
         tell=_tell,
     )
-    if found is not None:
-        _print_behaviors(*found, request)
-        return
-    results, checkpoint, video = stored.evaluate(
-        request.runs_dir,
-        request.run,
-        num_episodes=request.num_episodes,
-        deterministic=request.is_deterministic,
-        seed=request.seed,
-        allow=request.allow,
-        has_video=request.has_video,
-        max_episode_steps=request.max_episode_steps,
-        tell=_tell,
-    )
-    if results.num_cut:
-        _tell(f"note: {results.cut_note}; --max-episode-steps sets this, 0 for no limit")
+    # Lanes have one behaviour, whose name says nothing.
+    labels = {name: f"{name}: " if played.has_agents else "" for name in played.results}
+    for name, each in played.results.items():
+        if each.num_cut:
+            _tell(f"note: {labels[name]}{each.cut_note}; --max-episode-steps sets this, 0 for no limit")
     if request.is_json:
-        about = {
-            "run": checkpoint.parents[1].name,
-            "checkpoint": checkpoint.name,
-            "episodes": len(results.returns),
-            "cut_episodes": results.num_cut,
-            "deterministic": request.is_deterministic,
-            "mean_return": results.mean_return,
-            "std_return": results.std_return,
-            "mean_length": results.mean_length,
-            "returns": results.returns.tolist(),
-            **({"video": video} if video else {}),
-        }
-        typer.echo(json_module.dumps(about))
+        typer.echo(json_module.dumps(_as_json(played, request)))
         return
-    typer.echo(
-        f"return {results.mean_return:.1f} ± {results.std_return:.1f} · length {results.mean_length:.1f} · "
-        f"{len(results.returns)} episodes{f', {results.num_cut} of them cut' if results.num_cut else ''} · "
-        f"checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
-    )
-    if video:
-        typer.echo(f"video {video}")
+    for name, each in played.results.items():
+        typer.echo(
+            f"{labels[name]}return {each.mean_return:.1f} ± {each.std_return:.1f} · length {each.mean_length:.1f} · "
+            f"{len(each.returns)} episodes{f', {each.num_cut} of them cut' if each.num_cut else ''} · "
+            f"checkpoint {played.checkpoint.name} of {played.checkpoint.parents[1].name}"
+        )
+    if played.video:
+        typer.echo(f"video {played.video}")
+
+
+def _as_json(played: Evaluation, request: EvalRequest) -> JsonObject:
+    about: JsonObject = {
+        "run": played.checkpoint.parents[1].name,
+        "checkpoint": played.checkpoint.name,
+        "deterministic": request.is_deterministic,
+        **({"video": played.video} if played.video else {}),
+    }
+    results = {
+        name: {
+            "episodes": len(each.returns),
+            "cut_episodes": each.num_cut,
+            "mean_return": each.mean_return,
+            "std_return": each.std_return,
+            "mean_length": each.mean_length,
+            "returns": each.returns.tolist(),
+        }
+        for name, each in played.results.items()
+    }
+    if played.has_agents:
+        return {**about, "episodes": request.num_episodes, "behaviors": results}
+    [only] = results.values()
+    return {**about, **only}
 
 
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _print_behaviors(
-    results: Mapping[str, EpisodeResults], checkpoint: Path, video: str | None, request: EvalRequest
-) -> None:
-    """Prints what came of the episodes of each behaviour."""
-    for name, each in results.items():
-        if each.num_cut:
-            _tell(f"note: {name}: {each.cut_note}; --max-episode-steps sets this, 0 for no limit")
-    if request.is_json:
-        played = {
-            name: {
-                "mean_return": each.mean_return,
-                "std_return": each.std_return,
-                "mean_length": each.mean_length,
-                "returns": each.returns.tolist(),
-            }
-            for name, each in results.items()
-        }
-        about = {"run": checkpoint.parents[1].name, "checkpoint": checkpoint.name, "episodes": request.num_episodes}
-        about |= {"video": video} if video else {}
-        typer.echo(json_module.dumps({**about, "deterministic": request.is_deterministic, "behaviors": played}))
-        return
-    for name, each in results.items():
-        typer.echo(
-            f"{name}: return {each.mean_return:.1f} ± {each.std_return:.1f} · length {each.mean_length:.1f} · "
-            f"{request.num_episodes} episodes · checkpoint {checkpoint.name} of {checkpoint.parents[1].name}"
-        )
-    if video:
-        typer.echo(f"video {video}")

@@ -26,12 +26,7 @@ def export_run(
     """Writes a trained policy as ONNX, with its normaliser and action transform, and compares both."""
     from quintain.runs import results as stored
 
-    found = stored.export_behaviors(runs_dir, run, out=out, allow=tuple(allow or ()))
-    if found is None:
-        exported, checkpoint = stored.export(runs_dir, run, out=out, allow=tuple(allow or ()))
-        written = {"": exported}
-    else:
-        written, checkpoint = found
+    written, checkpoint = stored.export(runs_dir, run, out=out, allow=tuple(allow or ()))
     for behavior, each in written.items():
         if json:
             about = {

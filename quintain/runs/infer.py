@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec
@@ -25,7 +23,7 @@ from quintain.runs.output import make_writers
 from quintain.runs.parts import make_policy
 from quintain.runs.restore import policies_of, restore_part, restore_policy
 from quintain.runs.run import Run
-from quintain.services.checkpoints.catalog import load
+from quintain.services.checkpoints.catalog import Loaded, load
 from quintain.settings.agent_rules import has_agents
 from quintain.trainers.base import Trainer
 from quintain.trainers.curriculum import Curriculum
@@ -67,26 +65,23 @@ def infer(
     return run.exit_code
 
 
-def evaluate_agents(
+def play_agents(
     run_file: RunFile,
-    checkpoint: Path,
+    loaded: Loaded,
+    rng: Rng,
     *,
     num_episodes: int,
-    is_deterministic: bool,
-    seed: int | None = None,
-    limit: int | None = None,
-    on_step: Callable[[AgentEnv, bool], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    deterministic: bool,
+    limit: int | None,
+    on_step: Callable[[AgentEnv, bool], None] | None,
+    tell: Callable[[str], None] | None,
 ) -> dict[str, EpisodeResults]:
     """Plays the first `num_episodes` episodes that begin of each behaviour; those longer than `limit` are cut."""
-    rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
     settings = run_file.experiment.env
     assert isinstance(settings, AgentsSettings), "the caller asked whether there are agents"
-    torch.set_num_threads(run_file.run.threads)
     curriculum = Curriculum(settings.curricula)
     evaluator = AgentEvaluator(agent_env(settings, rng.child("env")), rng, curriculum.apply, max_episode_steps=limit)
     try:
-        loaded = load(checkpoint)
         policies = policies_of(loaded, partial(policy_for, run_file))
         for name, spec in evaluator.env.specs.items():
             if name not in policies or policies[name].spec != spec:
@@ -101,7 +96,7 @@ def evaluate_agents(
         played = evaluator.play(
             policies,
             dict.fromkeys(evaluator.env.specs, num_episodes),
-            deterministic=is_deterministic,
+            deterministic=deterministic,
             should_stop=lambda: False,
             on_step=on_step,
             tell=tell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -17,14 +17,14 @@ from quintain.errors import CheckpointNotFound, SettingsError
 from quintain.policies.export import export_onnx
 from quintain.rollouts.evaluate import Evaluator
 from quintain.runs.acting import env_maker
-from quintain.runs.infer import episode_limit, evaluate_agents, policy_for
+from quintain.runs.infer import episode_limit, play_agents, policy_for
 from quintain.runs.parts import make_policy, resolve_device
 from quintain.runs.restore import (
     policies_of,
     restore_policy,
     stored_settings,
 )
-from quintain.services.checkpoints.catalog import Checkpoint, CheckpointCatalog, load
+from quintain.services.checkpoints.catalog import Checkpoint, CheckpointCatalog, Loaded, load
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import file_name, resolve_run, split_checkpoint_suffix
 from quintain.services.reporting.video import EpisodeRecorder, require_pillow, save_webp
@@ -35,6 +35,16 @@ from quintain.trainers.events import MAX_EVAL_LANES
 if TYPE_CHECKING:
     from quintain.policies.export import Exported
     from quintain.rollouts.evaluate import EpisodeResults
+
+
+class Evaluation(NamedTuple):
+    """Episodes that a checkpoint's policies played."""
+
+    results: dict[str, EpisodeResults]
+    """By behaviour."""
+    checkpoint: Path
+    video: str | None
+    has_agents: bool
 
 
 @ending_limits()
@@ -49,126 +59,93 @@ def evaluate(
     has_video: bool = False,
     max_episode_steps: int | None = None,
     tell: Callable[[str], None] | None = None,
-) -> tuple[EpisodeResults, Path, str | None]:
-    """Plays episodes with a run's best policy (or the checkpoint named as RUN@...), and says which it was.
+) -> Evaluation:
+    """Plays episodes of each behaviour with a run's best policies, or with those of the checkpoint named as RUN@...
 
     Episodes are cut after `max_episode_steps`: 0 for never, None for as many as in the run's own evaluation. `tell`
-    gets a line now and then while it takes long.
+    gets a line now and then while it takes long. A video shows the first lane, or the first copy of the environment.
     """
     directory, run_file, checkpoint = _stored(runs_dir, text, allow)
-    loaded = load(checkpoint.path)
+    with_agents = has_agents(run_file.experiment)
     if has_video:
         require_pillow()
-        run_file = _with_pictures(run_file)
+        run_file = run_file if with_agents else _with_pictures(run_file)
     recorder = EpisodeRecorder() if has_video else None
-
     torch.set_num_threads(run_file.run.threads)
-    rng = Rng(run_file.experiment.seed if seed is None else seed).child("eval_command")
-    env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
-    policy = make_policy(run_file, env.spec)
-    require_same_specs({LANES: policy.spec}, loaded.manifest.about)
-    restore_policy(policy, loaded)
-    accelerate(policy.to(resolve_device(run_file.run.device)))
-    env_settings: Any = run_file.experiment.env
-    limit = episode_limit(run_file) if max_episode_steps is None else max_episode_steps or None
-    evaluator = Evaluator(env, num_episodes, rng, on_nonfinite=env_settings.on_nonfinite, max_episode_steps=limit)
-    try:
-        results = evaluator.play(
-            policy, deterministic=deterministic, should_stop=lambda: False, on_step=recorder, tell=tell
-        )
-    finally:
-        env.close()
-    assert results is not None
-    return results, checkpoint.path, _save_video(recorder, directory, checkpoint)
-
-
-def _save_video(recorder: EpisodeRecorder | None, directory: RunDirectory, checkpoint: Checkpoint) -> str | None:
-    """Writes the pictures that were taken, if any were to be, and returns where."""
-    if recorder is None:
-        return None
-    path = directory.folder("videos") / f"{checkpoint.name}.webp"
-    save_webp(path, recorder.frames, recorder.frames_per_second)
-    return directory.show(path)
-
-
-@ending_limits()
-def evaluate_behaviors(
-    runs_dir: Path,
-    text: str,
-    *,
-    num_episodes: int,
-    deterministic: bool,
-    seed: int | None,
-    allow: Sequence[str] = (),
-    has_video: bool = False,
-    max_episode_steps: int | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> tuple[dict[str, EpisodeResults], Path, str | None] | None:
-    """Plays episodes with the policies of a run of agents, and says of which checkpoint; None for any other run.
-
-    Episodes are cut as in `evaluate`; a video shows the first copy of the environment.
-    """
-    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
-    if not has_agents(run_file.experiment):
-        return None
-    recorder = EpisodeRecorder() if has_video else None
-    if has_video:
-        require_pillow()
-    results = evaluate_agents(
+    play = play_agents if with_agents else _play_lanes
+    results = play(
         run_file,
-        checkpoint.path,
+        load(checkpoint.path),
+        Rng(run_file.experiment.seed if seed is None else seed).child("eval_command"),
         num_episodes=num_episodes,
-        is_deterministic=deterministic,
-        seed=seed,
+        deterministic=deterministic,
         limit=episode_limit(run_file) if max_episode_steps is None else max_episode_steps or None,
         on_step=recorder,
         tell=tell,
     )
-    return results, checkpoint.path, _save_video(recorder, directory, checkpoint)
+    video = None
+    if recorder is not None:
+        path = directory.folder("videos") / f"{checkpoint.name}.webp"
+        save_webp(path, recorder.frames, recorder.frames_per_second)
+        video = directory.show(path)
+    return Evaluation(results, checkpoint.path, video, with_agents)
+
+
+def _play_lanes(
+    run_file: RunFile,
+    loaded: Loaded,
+    rng: Rng,
+    *,
+    num_episodes: int,
+    deterministic: bool,
+    limit: int | None,
+    on_step: EpisodeRecorder | None,
+    tell: Callable[[str], None] | None,
+) -> dict[str, EpisodeResults]:
+    settings: Any = run_file.experiment.env
+    env = env_maker(run_file)(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
+    try:
+        policy = make_policy(run_file, env.spec)
+        require_same_specs({LANES: env.spec}, loaded.manifest.about)
+        restore_policy(policy, loaded)
+        accelerate(policy.to(resolve_device(run_file.run.device)))
+        evaluator = Evaluator(env, num_episodes, rng, on_nonfinite=settings.on_nonfinite, max_episode_steps=limit)
+        played = evaluator.play(
+            policy, deterministic=deterministic, should_stop=lambda: False, on_step=on_step, tell=tell
+        )
+    finally:
+        env.close()
+    assert played is not None
+    return {next(iter(run_file.experiment.behaviors)): played}
 
 
 @ending_limits()
-def export(runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()) -> tuple[Exported, Path]:
-    """Writes a run's best policy (or the checkpoint named as RUN@...) as ONNX, and says which it was.
+def export(
+    runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()
+) -> tuple[dict[str, Exported], Path]:
+    """Writes a run's best policies, or those of the checkpoint named as RUN@..., as ONNX; says which it was.
 
-    Needs no environment: the checkpoint says for which spaces the policy is.
+    Policies of agents get a folder each, by behaviour. Needs no environment: the checkpoint says for which spaces the
+    policies are.
     """
     directory, run_file, checkpoint = _stored(runs_dir, text, allow)
-    loaded = load(checkpoint.path)
-
-    torch.set_num_threads(run_file.run.threads)
-    [policy] = policies_of(loaded, lambda name, spec: make_policy(run_file, spec)).values()
-    about = _export_facts(directory, checkpoint)
-    return export_onnx(policy, out or Path(directory.show(directory.folder("export"))), about), checkpoint.path
-
-
-@ending_limits()
-def export_behaviors(
-    runs_dir: Path, text: str, *, out: Path | None = None, allow: Sequence[str] = ()
-) -> tuple[dict[str, Exported], Path] | None:
-    """Writes the policies of a run of agents, each into a folder of its own; None for any other run."""
-    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
-    if not has_agents(run_file.experiment):
-        return None
-
     torch.set_num_threads(run_file.run.threads)
     policies = policies_of(load(checkpoint.path), partial(policy_for, run_file))
     folder = out or Path(directory.show(directory.folder("export")))
-    about = _export_facts(directory, checkpoint)
-    written = {
-        name: export_onnx(policy, folder / file_name(name), {**about, "behavior": name})
-        for name, policy in policies.items()
-    }
-    return written, checkpoint.path
-
-
-def _export_facts(directory: RunDirectory, checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
+    about = {
         "run": directory.run_id,
         "checkpoint": checkpoint.name,
         "step": checkpoint.step,
         "digest": checkpoint.digest,
     }
+    if not has_agents(run_file.experiment):
+        [policy] = policies.values()
+        return {"": export_onnx(policy, folder, about)}, checkpoint.path
+    written = {
+        name: export_onnx(policy, folder / file_name(name), {**about, "behavior": name})
+        for name, policy in policies.items()
+    }
+    return written, checkpoint.path
 
 
 def _stored(runs_dir: Path, text: str, allow: Sequence[str]) -> tuple[RunDirectory, RunFile, Checkpoint]:

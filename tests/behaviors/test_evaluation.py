@@ -15,7 +15,7 @@ from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
 from quintain.errors import EnvError, SettingsError
 from quintain.events import After
 from quintain.runs.launch import resume, start
-from quintain.runs.results import evaluate_behaviors
+from quintain.runs.results import evaluate
 from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
@@ -130,7 +130,7 @@ def test_an_episode_without_end_is_cut(tmp_path: Path) -> None:
     row = next(row for row in rows_of(tmp_path / "a") if "eval/mean_reward" in row)
     assert (row["eval/cut_episodes"], row["eval/mean_ep_length"]) == (1.0, (3 + 5 + 30) / 3)
     assert any("W0504" in line and "cut after 30 steps" in line for line in warnings)
-    played, *_ = evaluate_behaviors(tmp_path, "a", num_episodes=3, deterministic=True, seed=None) or ({},)
+    played, *_ = evaluate(tmp_path, "a", num_episodes=3, deterministic=True, seed=None)
     assert played["Clock"].num_cut == 1
 
 
@@ -207,7 +207,7 @@ def test_evaluations_are_played_in_the_lesson_that_is_on(tmp_path: Path) -> None
     rows = [row for row in rows_of(trained(settings, tmp_path, "a")) if "eval/mean_reward" in row]
     assert rows[0]["eval/mean_reward"] == 4.0
     assert rows[-1]["eval/mean_reward"] == 8.0
-    played, *_ = evaluate_behaviors(tmp_path, "a@latest", num_episodes=4, deterministic=True, seed=None) or ({},)
+    played, *_ = evaluate(tmp_path, "a@latest", num_episodes=4, deterministic=True, seed=None)
     assert played["Clock"].mean_return == 8.0
 
 
@@ -236,7 +236,7 @@ def test_the_first_copy_is_filmed_while_episodes_are_played(tmp_path: Path) -> N
     from PIL import Image
 
     trained(clock_file(env={"id": "tests.behaviors.test_evaluation:Drawn"}), tmp_path, "a")
-    found = evaluate_behaviors(tmp_path, "a", num_episodes=2, deterministic=True, seed=None, has_video=True)
+    found = evaluate(tmp_path, "a", num_episodes=2, deterministic=True, seed=None, has_video=True)
     assert found is not None
     [path] = (tmp_path / "a" / "videos").glob("*.webp")
     assert found[2] is not None
@@ -249,5 +249,5 @@ def test_the_first_copy_is_filmed_while_episodes_are_played(tmp_path: Path) -> N
 def test_an_environment_without_pictures_cannot_be_filmed(tmp_path: Path) -> None:
     trained(clock_file(), tmp_path, "a")
     with pytest.raises(EnvError, match="gives no pictures") as error:
-        evaluate_behaviors(tmp_path, "a", num_episodes=2, deterministic=True, seed=None, has_video=True)
+        evaluate(tmp_path, "a", num_episodes=2, deterministic=True, seed=None, has_video=True)
     assert error.value.code == "E0522"

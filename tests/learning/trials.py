@@ -137,12 +137,9 @@ def _mean_return(settings: RunFile, runs_dir: Path, which: str) -> float:
     """Plays 100 episodes with a checkpoint; of agents the latest is the best, because nothing is evaluated before."""
     how: dict[str, Any] = {"num_episodes": EPISODES, "deterministic": True, "seed": None}
     how["allow"] = code_names(settings.to_dict())
-    if has_agents(settings.experiment):
-        played = stored.evaluate_behaviors(runs_dir, "trial@latest", **how)
-        assert played is not None
-        [results] = played[0].values()
-        return results.mean_return
-    return stored.evaluate(runs_dir, f"trial@{which}", **how)[0].mean_return
+    chosen = "latest" if has_agents(settings.experiment) else which
+    [results] = stored.evaluate(runs_dir, f"trial@{chosen}", **how).results.values()
+    return results.mean_return
 
 
 def remember(task: Task, outcome: Outcome) -> None:
