@@ -16,11 +16,10 @@ PACKAGES = ("quintain", "torch", "numpy", "numba")
 def collect(num_agents: int, tick: Tick) -> None:
     """Acts, steps and assembles trajectories into blocks that nobody learns from."""
     trainer = _trainer(num_agents, "ppo")
-    [learner] = trainer.trainers.values()
     num_steps, is_over = 0, False
     while not is_over:
-        learner._stage_collect()
-        num_steps += learner.taken.num_valid
+        trainer._stage_collect()
+        num_steps += trainer.taken.num_valid
         is_over = tick(num_steps)
 
 
@@ -54,7 +53,7 @@ def _learn(num_agents: int, trainer_type: str, tick: Tick) -> None:
 
 def _advance(trainer: Any, tick: Tick, tick_every: int = 1) -> None:
     """Trains; an iteration is a buffer that was learned from, or the first after so many steps."""
-    [learner] = trainer.trainers.values()
+    [learner] = trainer.learners.values()
     num_steps, next_tick, is_over = 0, 0, False
     while not is_over:
         trainer.advance()

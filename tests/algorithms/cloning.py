@@ -8,13 +8,11 @@ import numpy as np
 import torch
 
 from quintain.algorithms import PPO, Loss, PPOSettings
-from quintain.algorithms import register as register_algorithm
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field, like
 from quintain.data.rollout import Batch, Rollout
 from quintain.rewards import RewardSignal
 from quintain.trainers import Trainer, TrainerSettings
-from quintain.trainers import register as register_trainer
 
 ALGORITHM = "tests.algorithms.cloning:CloningPPO"
 TRAINER = "tests.algorithms.cloning:AskingTrainer"
@@ -24,9 +22,10 @@ class CloningSettings(PPOSettings):
     """Configures PPO beside an expert."""
 
 
-@register_algorithm("cloning_ppo", CloningSettings)
 class CloningPPO(PPO):
     """Keeps what an expert would have done: one more than what was done."""
+
+    settings_class = CloningSettings
 
     minibatch_fields: ClassVar[tuple[str, ...]] = (*PPO.minibatch_fields, "expert_action")
 
@@ -45,9 +44,10 @@ class CloningPPO(PPO):
         return super().loss(minibatch, fraction)
 
 
-@register_trainer("asking", TrainerSettings)
 class AskingTrainer(Trainer):
     """Writes at every step how far the environment says the agent is, by the callback that hears steps."""
+
+    settings_class = TrainerSettings
 
     @classmethod
     def declare_fields(cls) -> Declared:

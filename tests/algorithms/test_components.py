@@ -146,7 +146,7 @@ def test_kernels_write_the_components_that_torch_does(case: str, deterministic: 
 def test_components_of_agents_are_those_that_were_acted_with(memory: Any) -> None:
     settings = run_file("gates", 2000, algorithm={"clip_per_component": True}, policy={"memory": memory})
     trainer = make_run(settings)
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     for _ in range(2):
         trainer.advance()
     assert gate._stage_collect()

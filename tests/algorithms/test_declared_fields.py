@@ -212,7 +212,7 @@ def test_stopped_anywhere_a_run_with_declared_fields_ends_with_the_same_numbers(
 def test_agents_have_an_algorithms_own_field_too(memory: Any) -> None:
     changes: dict[str, Any] = {"algorithm": {"type": ALGORITHM}, "policy": {"memory": memory}}
     trainer = make(run_file("gates", 400, **changes))
-    [gate] = trainer.trainers.values()
+    [gate] = trainer.learners.values()
     trainer.train()
     block = gate.store.block  # type: ignore[attr-defined]  # a buffer of blocks
     valid = block.storage[f.VALID]

@@ -56,14 +56,14 @@ class Combination:
             return 'no setting is called "use_symmetry"'
         if self.has_streams and self.algorithm != "ppo":
             return 'no setting is called "reward_streams"'
-        if self.memory and self.algorithm == "sac" and self.has_groups:
-            return "policy.critic_obs has no effect with policy.memory"
         if self.has_groups and self.algorithm == "grpo":
             return "policy.critic_obs is for a critic"
         if self.squash_actions and not has_box(ACTIONS[self.action]):
             return "policy.squash_actions is about Box actions"
         if self.normalize_obs and not has_numbers(OBSERVATIONS[self.obs]):
             return "policy.normalize_obs scales numbers"
+        if self.memory and self.algorithm == "sac" and self.has_groups:
+            return "policy.critic_obs has no effect with policy.memory"
         if self.has_groups and self.obs != "dict":
             return "policy.actor_obs names 'choice'"
         if self.use_symmetry and self.memory:

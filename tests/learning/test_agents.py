@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from quintain.trainers.joint import JointTrainer
 
 from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
@@ -13,6 +12,7 @@ from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
+from quintain.trainers.base import Trainer
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 
@@ -29,18 +29,17 @@ def behavior(name: str) -> dict[str, Any]:
     }
 
 
-def score(trainer: JointTrainer, name: str) -> float:
+def score(trainer: Trainer, name: str) -> float:
     """Returns the mean return of the last episodes, and of gates what each decision brought."""
-    episodes = trainer.trainers[name].episodes
+    episodes = trainer.learners[name].episodes
     return episodes.mean_return if name == "Ball" else episodes.mean_return / episodes.mean_length
 
 
-def trained(experiment: dict[str, Any]) -> JointTrainer:
+def trained(experiment: dict[str, Any]) -> Trainer:
     """Trains without a run directory, to the end of the budget."""
     settings = RunFile.from_mapping({"experiment": experiment, "run": {"writers": []}})
     run = Run(settings, [])
     trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
     trainer.train()
     return trainer
 
@@ -58,7 +57,6 @@ def test_reaches_its_score(task: str, seed: int) -> None:
     )
     run = Run(settings, [])
     trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
     trainer.train()
     # 20.0 is never losing a ball in 200 steps, 1.0 always both the right gate and the right bell.
     wanted = {"Ball": 18.0, "Gate": 0.95}
@@ -97,9 +95,9 @@ def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
     experiment = {"seed": seed, "budget": {"env_steps": 30_000}, "env": env, "behaviors": {"default": learned}}
     trainer = trained(experiment)
     # Untrained walkers lose more than 20 in 20 steps, most of it by leaving the line.
-    assert trainer.trainers["walker"].episodes.mean_return >= -5.0
+    assert trainer.learners["walker"].episodes.mean_return >= -5.0
     # The judge is to say yes at each of 20 steps.
-    assert trainer.trainers["judge"].episodes.mean_return >= 19.0
+    assert trainer.learners["judge"].episodes.mean_return >= 19.0
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -125,7 +123,7 @@ def test_agents_of_a_parallel_game_learn_to_share_out_landmarks(seed: int) -> No
     experiment = {"seed": seed, "budget": {"env_steps": 200_000}, "env": env, "behaviors": {"agent": learned}}
     trainer = trained(experiment)
     # Untrained agents leave landmarks about half of the plane away, -13 in 25 steps; the way there alone costs about 3.
-    assert trainer.trainers["agent"].episodes.mean_return >= -5.5
+    assert trainer.learners["agent"].episodes.mean_return >= -5.5
 
 
 FILE = """\
@@ -148,7 +146,6 @@ def test_a_file_of_the_other_package_learns(is_threaded: bool, seed: int) -> Non
     settings = translate(check_configuration(parse(text, "ball.yaml")), typed).run_file
     run = Run(settings, [])
     trainer = assemble(settings, run, run.writer)
-    assert isinstance(trainer, JointTrainer)
     trainer.train()
     trainer.close()
     assert score(trainer, "Ball") >= 19.0

@@ -56,7 +56,7 @@ def stop_at(num_steps: int) -> Callable[[Trainer], None]:
 
 def stop_in_world(trainer: Trainer) -> None:
     """Stops agents in the middle of their trajectories."""
-    env, left = trainer.agents.env, 37  # type: ignore[attr-defined]  # it is one of agents
+    env, left = trainer.source.env, 37
     step = env.step
 
     def counted(*words: Any) -> Any:
