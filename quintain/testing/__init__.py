@@ -10,8 +10,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Episode": "quintain.testing.scripted_env",
         "ScriptedEnv": "quintain.testing.scripted_env",
         "assert_all_state_saved": "quintain.testing.saved_state",
-        "assert_resumes_exactly": "quintain.testing.exact_resume",
+        "assert_resumes_exactly": "quintain.runs.exact_resume",
         "check_env": "quintain.envs.check.checks",
-        "differences": "quintain.testing.compare",
+        "differences": "quintain.data.differences",
     },
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quintain.core.state import Kept
+from quintain.data.differences import differences
 from quintain.data.rollout import Rollout
 from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
-from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.trainers.base import Trainer

@@ -31,6 +31,7 @@ from quintain.behaviors.yaml_import import check_configuration
 from quintain.core.budget import Budget
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.envs.agents.boundary import core_spec
 from quintain.envs.agents.group_tasks import door
 from quintain.envs.agents.tasks import ball_and_gates, gates
@@ -38,7 +39,6 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
-from quintain.testing.compare import differences
 from tests.behaviors.runs import make
 
 SETTINGS = PPOTrainerSettings(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.errors import EnvError, SettingsError
 from quintain.rollouts import agent_world
 from quintain.rollouts.sync_collector import never
@@ -18,7 +19,6 @@ from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.runs.restore import policies_of
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
-from quintain.testing.compare import differences
 from tests.behaviors.runs import make, run_file, world_of
 from tests.trainers.test_guard import nan_loss, spoil
 

@@ -15,12 +15,12 @@ from quintain.behaviors.translate import CommandLine, translate
 from quintain.behaviors.yaml_import import check_configuration
 from quintain.core.budget import Budget
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.envs.agents.group_tasks import door
 from quintain.errors import SettingsError
 from quintain.settings.tree import RunFile
 from quintain.settings.yaml_text import parse
 from quintain.testing import assert_resumes_exactly
-from quintain.testing.compare import differences
 from tests.behaviors.runs import make, poca_file, run_file, world_of
 
 CHANGES = {

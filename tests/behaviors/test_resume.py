@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.runs.launch import resume, start
 from quintain.testing import assert_resumes_exactly
-from quintain.testing.compare import differences
 from tests.behaviors.runs import make, run_file, world_of
 
 

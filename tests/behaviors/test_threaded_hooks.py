@@ -15,11 +15,11 @@ import pytest
 from quintain.behaviors import PPOTrainer, RLTrainer, SimpleEnvManager, Trajectory
 from quintain.behaviors.trainer_settings import TrainerSettings
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.envs.agents.tasks import ball_and_gates, gates
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.services.checkpoints.state_files import digest_of
-from quintain.testing.compare import differences
 from quintain.trainers.base import Trainer
 from tests.behaviors.runs import world_of
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller

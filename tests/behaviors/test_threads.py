@@ -13,6 +13,7 @@ import pytest
 
 from quintain.algorithms.ppo import PPO
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.policies.actor_critic import ActorCritic
 from quintain.runs.infer import _player
 from quintain.runs.launch import checkpoint_of, start
@@ -20,7 +21,6 @@ from quintain.runs.run import Run
 from quintain.services.checkpoints.state_files import digest_of
 from quintain.settings.tree import RunFile
 from quintain.testing import assert_resumes_exactly
-from quintain.testing.compare import differences
 from tests.behaviors.runs import make, poca_file, run_file, world_of
 from tests.behaviors.test_sac import sac_file
 from tests.trainers.test_guard import nan_loss, spoil

@@ -15,8 +15,8 @@ import torch
 from quintain.behaviors import BufferKey, ObservationKeyPrefix, SimpleEnvManager
 from quintain.core.budget import Budget
 from quintain.data import fields as f
+from quintain.data.differences import differences
 from quintain.envs.agents.tasks import gates
-from quintain.testing.compare import differences
 from quintain.trainers.base import Trainer
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
 

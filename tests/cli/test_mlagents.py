@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from quintain.core import registry
+from quintain.data.differences import differences
 from quintain.runs.infer import infer
 from quintain.runs.launch import checkpoint_of
 from quintain.services.checkpoints.catalog import load
 from quintain.settings.tree import RunFile
-from quintain.testing.compare import differences
 from tests.cli.conftest import Command
 
 ENV = "quintain.envs.agents.tasks:ball_and_gates"

@@ -20,13 +20,13 @@ from quintain.cli.app import main
 from quintain.compiled.acting import CompiledActing
 from quintain.compiled.plug import Accelerated, accelerate
 from quintain.core.rng import Rng
+from quintain.data.differences import differences
 from quintain.data.spec import BehaviorSpec, box
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import Policy
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
 from quintain.runs.results import evaluate
-from quintain.testing.compare import differences
 
 SPEC = BehaviorSpec(box(3), box(2, low=-1.0, high=1.0))
 OBS = np.array([0.5, -1.0, 2.0], np.float32)

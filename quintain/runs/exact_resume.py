@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from quintain.data.differences import differences
 from quintain.runs.launch import Launched, resume, start
-from quintain.testing.compare import differences
 
 if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
