@@ -65,6 +65,10 @@ bench-agents: install    ## agents that come and go beside ML-Agents, for minute
 bench-images: install    ## small images beside ML-Agents and bare torch, for minutes; writes docs/results/
 	@$(BIN)/python bench/images.py
 
+.PHONY: bench-off-policy
+bench-off-policy: install    ## DQN and TD3 beside Stable-Baselines3, learning and speed, for an hour; writes docs/results/
+	@$(BIN)/python bench/off_policy.py
+
 .PHONY: bench-old-and-new
 bench-old-and-new: install    ## an older commit (OLD=...) beside this one, without peers; writes docs/results/
 	@$(BIN)/python bench/old_and_new.py $(OLD)

@@ -33,6 +33,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Trainer": "quintain.runs.slots",
         "box": "quintain.data.spec",
         "discrete": "quintain.data.spec",
+        "host": "quintain.runs.hosted",
         "launch": "quintain.runs",
         "register": "quintain.core.registry",
         "transition_view": "quintain.data.views",

@@ -2,6 +2,7 @@
 
 QuintainError                      1   a bug of ours
 ├── EventError                     1   an event of the user's raised
+├── HostedError                    1   a hosted training function raised, or called its host wrongly
 ├── SettingsError                  2   a setting, a file, a name or a combination is wrong; nothing was touched
 │   └── SpecMismatch               2   an environment's spaces do not fit the algorithm or policy
 ├── RunDirectoryError              3   in use, exists, not found, not writable, not ours
@@ -25,7 +26,7 @@ from typing import Any, ClassVar
 
 
 class QuintainError(Exception):
-    """Carries the exit code, a stable code such as E0203, and up to three further lines."""
+    """An error with an exit code, a stable code such as E0203, and up to three further lines."""
 
     exit_code: ClassVar[int] = 1
     default_code: ClassVar[str] = "E0100"
@@ -43,6 +44,10 @@ class QuintainError(Exception):
 
 class EventError(QuintainError):
     default_code = "E0110"
+
+
+class HostedError(QuintainError):
+    default_code = "E0111"
 
 
 class SettingsError(QuintainError):
@@ -88,7 +93,7 @@ class CollectorDied(QuintainError):
 
 
 class NonFiniteError(QuintainError):
-    """Carries the numbers that led to it, by name, for a look afterwards."""
+    """NaN or infinity; carries the arrays that led to it, by name, for debugging."""
 
     exit_code = 6
     default_code = "E0600"

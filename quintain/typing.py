@@ -1,4 +1,4 @@
-"""Names for what travels between the parts; no behaviour."""
+"""Types of data that are passed between parts; no behaviour."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
     """A numpy array of any shape and dtype."""
     Values: TypeAlias = torch.Tensor | Array
-    """Numbers of one vector step, as the environment has them: a tensor or a numpy array."""
+    """Values of one vector step, as the environment returns them: a tensor or a numpy array."""
     LaneMask: TypeAlias = Values | Sequence[bool]
-    """[N] bool, which lanes are meant."""
+    """[N] bool, the selected lanes."""
     LaneIds: TypeAlias = Values | Sequence[int]
-    """The ids of the lanes that are meant."""
+    """The ids of selected lanes."""
 
 Tree: TypeAlias = Any
-"""Values in the shape of a spec: a leaf, or mappings and tuples of trees by the spec's own entries."""
+"""Values in the structure of a spec: a leaf, or mappings and tuples of trees by the spec's own entries."""
 
 Observation: TypeAlias = Any
 """A tree of the observation spec with [N, ...] leaves; of one environment of the user's, a member of its space."""
@@ -31,36 +31,36 @@ Info: TypeAlias = dict[str, Any]
 """Diagnostics that an environment returns with a step, by names of its own."""
 
 Mirror: TypeAlias = Callable[[Observation, Action], list[tuple[Observation, Action]]]
-"""Maps a batch of observations and actions, in the spec's own shape, to mirrored batches of the same size."""
+"""Maps a batch of observations and actions, in the spec's structure, to mirrored batches of the same size."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What JSON can hold."""
+"""A JSON value."""
 
 JsonObject: TypeAlias = dict[str, Any]
 """A JSON object whose writer and reader agree on its keys and on the types below them."""
 
 Keyword: TypeAlias = Any
-"""A keyword argument of a function or class that a user names; only that function knows its type."""
+"""A keyword argument of a user's function or class; only that function knows its type."""
 
 Keywords: TypeAlias = dict[str, Keyword]
 """Keyword arguments of such a function."""
 
 Saved: TypeAlias = Any
-"""A tree of tensors, arrays and JSON scalars, as a checkpoint stores it; who saved it knows its shape."""
+"""A tree of tensors, arrays and JSON scalars, as a checkpoint stores it; its owner knows its structure."""
 
 TrainingEnv: TypeAlias = Any
 """Lanes (`Env`), an environment of agents (`AgentEnv`), or the stand-in for one that is in another process."""
 
 State: TypeAlias = dict[str, Saved]
-"""What an object saved of itself, by name."""
+"""The saved state of an object, by name."""
 
 Metrics: TypeAlias = dict[str, float]
-"""What one stage reports, by metric name."""
+"""Metrics of one stage, by name."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Has state that a checkpoint must hold."""
+    """An object with state that a checkpoint must hold."""
 
     def state_dict(self) -> Saved: ...
     def load_state_dict(self, state: Saved) -> Any: ...

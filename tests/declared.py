@@ -15,5 +15,5 @@ def declared(noise: int = 1, state: int = 0, values: int = 1) -> Declared:
     }
 
 
-IN_GROUPS: Declared = {**f.MATE_FIELDS, f.BASELINE: like(f.VALUE)}
+IN_GROUPS: Declared = {**f.TEAMMATE_FIELDS, f.BASELINE: like(f.VALUE)}
 """What POCA declares."""

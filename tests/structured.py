@@ -104,7 +104,7 @@ class Structured(gymnasium.Env[Any, Any]):
         return {"action_mask": self.mask()} if self.masks == "info" else {}
 
     def mask(self) -> Any:
-        return np.concatenate([self._allowed(size) for size in choice_sizes(self.action_space)])
+        return np.concatenate([self._allowed(size) for size in discrete_sizes(self.action_space)])
 
     def _allowed(self, size: int) -> Any:
         places = np.arange(size)
@@ -114,7 +114,7 @@ class Structured(gymnasium.Env[Any, Any]):
 
     def places(self, action: Any) -> list[int]:
         """Returns the columns of the mask that an action chose."""
-        sizes, chosen = choice_sizes(self.action_space), choices_of(self.action_space, action)
+        sizes, chosen = discrete_sizes(self.action_space), choices_of(self.action_space, action)
         starts = np.cumsum([0, *sizes[:-1]])
         return [int(start + choice) for start, choice in zip(starts, chosen, strict=True)]
 
@@ -125,12 +125,12 @@ def worth(action: Any) -> float:
     return float(np.sum(action))
 
 
-def choice_sizes(space: Any) -> list[int]:
+def discrete_sizes(space: Any) -> list[int]:
     match space:
         case spaces.Dict():
-            return [size for below in space.spaces.values() for size in choice_sizes(below)]
+            return [size for below in space.spaces.values() for size in discrete_sizes(below)]
         case spaces.Tuple():
-            return [size for below in space.spaces for size in choice_sizes(below)]
+            return [size for below in space.spaces for size in discrete_sizes(below)]
         case spaces.Discrete():
             return [int(space.n)]
         case spaces.MultiDiscrete():

@@ -44,7 +44,7 @@ class TestNames:
             {"kwargs": {"env_id": "pkg:space/Walk-v1"}},
             {"id": "quintain.core.registry:import_part"},
             {"id": "quintain.envs.hosts.recipes:json.loads"},
-            {"id": "quintain.placements.conversation:Conversation"},
+            {"id": "quintain.placements.collector_process:CollectorProcess"},
             {"id": "quintain.envs.hosts.recipes:Recipe"},
             {"id": "quintain.envs.agents.tasks:_private"},
             {"id": "quintain.policies.export:export_onnx"},

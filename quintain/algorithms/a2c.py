@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class A2C(Algorithm):
-    """Makes actions likelier that did better than the critic expected."""
+    """Increases the probability of actions with a positive advantage."""
 
     settings: A2CSettings
 
@@ -29,7 +29,7 @@ class A2C(Algorithm):
         return {**super().update(batch, progress), "train/explained_variance": self.explained_variance(batch)}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        then, now = self.judge(minibatch)
+        then, now = self.evaluate_minibatch(minibatch)
         policy_loss = -(then[f.ADVANTAGE] * now[f.LOG_PROB]).mean()
         value_loss = (now[f.VALUE] - then[f.RETURN]).square().mean()
         entropy = now[f.ENTROPY].mean()

@@ -1,60 +1,64 @@
-"""What all algorithms share: parts, minibatches, and an update of one gradient step that most override."""
+"""The base of all algorithms: parts, minibatches, and an update of one gradient step that most override."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, num_valid, only_valid, split
-from quintain.algorithms.optimizer import Optimizer
+from quintain.algorithms.auxiliary import AuxiliaryLoss
+from quintain.algorithms.losses import Loss as Loss
+from quintain.algorithms.losses import named_metrics
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid
+from quintain.algorithms.optimization import Optimization
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.algorithms.streams import num_streams, refuse_what_one_critic_cannot, weighted_reward
 from quintain.algorithms.symmetry import Mirror, with_mirrors
-from quintain.core.process_group import Alone, World, joint_moments
+from quintain.core.process_group import ProcessGroup, SingleProcess, joint_moments
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
-from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.fields import Declared
 from quintain.data.rollout import Batch, Rollout
-from quintain.errors import NonFiniteError
+from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.base import Policy
-from quintain.policies.normalizer import Fold
 from quintain.rewards.base import RewardSignal
 from quintain.rewards.extrinsic import Extrinsic
 from quintain.rewards.settings import ExtrinsicSettings
+from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics
 
 
-class Loss(NamedTuple):
-    """The number to minimise and what to report of it; all 0-d tensors, so that nothing waits for a device."""
-
-    total: torch.Tensor
-    parts: dict[str, torch.Tensor]
-
-
-class Algorithm(KeepsState, ABC):
-    """Works out what experience was worth (`estimate`) and changes the policy (`update`)."""
+class Algorithm(Optimization):
+    """Estimates advantages or targets (`estimate`) and updates the policy (`update`)."""
 
     # The policy is the trainer's to save; the sampler has only scratch memory.
     not_state: ClassVar[frozenset[str]] = frozenset(
-        {"policy", "sampler", "rng", "mirror", "world", "num_streams", "stream_rewards", "group_size"}
+        {
+            "policy",
+            "sampler",
+            "rng",
+            "mirror",
+            "world",
+            "num_streams",
+            "stream_rewards",
+            "group_size",
+            "minibatch_fields",
+        }
     )
     minibatch_fields: ClassVar[tuple[str, ...]] = (f.OBS, f.ACTION, f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)
 
     starts_fresh: ClassVar[bool] = False
-    """Whether every rollout begins new episodes in all lanes and counts only those."""
+    """Whether every rollout starts new episodes in all lanes and counts only those."""
 
     needs_groups: ClassVar[bool] = False
-    """Whether it compares lanes that begin alike, so that the environment must have groups of them."""
+    """Whether it compares lanes with equal initial states, so that the environment must have groups of them."""
 
     def __init__(
         self,
@@ -63,61 +67,47 @@ class Algorithm(KeepsState, ABC):
         signals: Mapping[str, RewardSignal] | None = None,
         rng: Rng | None = None,
     ) -> None:
-        """Makes the algorithm; without signals the environment's own reward is what counts."""
+        """Makes the algorithm; the default signal is the environment's reward."""
         self.settings = settings
         self.mirror: Mirror | None = None
         self.group_size = 1
-        """Neighbouring lanes that start alike; whatever composes a run sets it to the environment's."""
+        """Number of neighbouring lanes with equal initial states; set by the composition root to the environment's."""
         self.policy = policy
         self.signals = dict(signals or {"extrinsic": Extrinsic(ExtrinsicSettings())})
         self.num_streams = num_streams(settings, self.signals)
         if self.num_streams == 1:
             refuse_what_one_critic_cannot(self.signals)
-        # Before the optimizer takes the parameters, and before anybody makes room for values.
+        # Before anything makes room for values.
         policy.split_values(self.num_streams)
         self.rng = rng or Rng(0)
-        self.optimizer = Optimizer(
-            self.trained_parameters(), eps=settings.adam_eps, max_grad_norm=settings.max_grad_norm
-        )
+        for name, signal in self.signals.items():
+            signal.connect(policy.spec, self.rng.child("signals").child(name))
         self.sampler = MinibatchSampler(self.rng)
-        self.world: World = Alone()
+        self.world: ProcessGroup = SingleProcess()
         self.generalized_advantages: Callable[..., Array] = generalized_advantages
-        """The recursion over time; acceleration puts a kernel here that gives the same bits."""
+        """The recursion of GAE; acceleration replaces it by a kernel with bitwise equal results."""
         self.learning_rate_scale = 1.0
-        """Smaller after the run went back because of numbers that were not finite."""
+        """Factor on the learning rate; below 1 after rollbacks because of updates that were not finite."""
         self.stream_rewards: dict[str, float] = {}
-        """What each of several streams gave per step of the last batch."""
+        """The mean reward per step of each of several reward signals in the last batch."""
 
-    def join(self, world: World) -> None:
-        """Learns together with other ranks: the same steps, each from its own lanes."""
-        self.world = self.optimizer.world = world
+    def join(self, world: ProcessGroup) -> None:
+        """Joins a process group: the same steps on all ranks, each from its own lanes."""
+        self.world = world
+        self.optimizers.join(world)
         self.sampler.join(world)
-
-    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yields what the optimizer moves, by name; called when the algorithm is made and again in every cycle."""
-        yield from self.policy.named_parameters()
-
-    def adopt_weights(self) -> None:
-        """Lets weights that were replaced, or moved to other memory, be those that act and learn; once per cycle."""
-        self.optimizer.adopt(self.trained_parameters())
+        for part in self._learning_parts():
+            part.join(world)
 
     def observe(self, obs: Mapping[str, Array]) -> None:
-        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update."""
+        """Updates the observation normaliser from leaves [B, ...]; called once per cycle, after the update."""
         self.carry_over(self.policy.observe(obs) or ())
 
-    def carry_over(self, folds: Iterable[Fold]) -> None:
-        """Keeps Adam's moments true of layers that a move of the scale was folded into."""
-        for fold in folds:
-            weight, bias = (self.optimizer.moments_of(part) for part in (fold.layer.weight, fold.layer.bias))
-            # Targets are folded too and have no moments.
-            if weight is not None and bias is not None:
-                fold.carry_over(weight, bias)
-
     def begin_from_policy(self) -> None:
-        """Takes note that the policy was given other weights before the run began."""
+        """Called when the policy got other weights before the run began."""
 
     def declare_fields(self) -> Declared:
-        """Declares fields of its own, by name: `{"weight": Field()}`, or as another one, `like("action")`.
+        """Declares its own fields by name: `{"weight": Field()}`, or like another one, `like("action")`.
 
         Every block has them. They are in minibatches if `minibatch_fields` lists them too.
         """
@@ -125,7 +115,7 @@ class Algorithm(KeepsState, ABC):
 
     @property
     def gamma(self) -> float:
-        """The discount that all reward signals share where they are summed."""
+        """The common discount of all reward signals where they are summed."""
         return next(iter(self.signals.values())).gamma
 
     def reward(self, rollout: Rollout) -> Array:
@@ -137,39 +127,48 @@ class Algorithm(KeepsState, ABC):
     def estimate(self, batch: Batch) -> None:
         """Writes advantages and returns into the batch's rollouts."""
 
-    @abstractmethod
-    def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        """Returns the loss of one minibatch when `fraction` of the budget is spent."""
+    def learn(self, batch: Batch, progress: Progress) -> Metrics:
+        """Changes the policy (`update`), and then lets reward signals learn from the same batch; once per cycle.
+
+        Metrics of a signal are means over ranks, reported as `train/<name>_<metric>`.
+        """
+        metrics = self.update(batch, progress)
+        for name in self.auxiliary_losses if metrics else ():
+            if f"train/{name}_loss" not in metrics:
+                raise SettingsError(
+                    f"{type(self).__name__} leaves auxiliary_losses.{name} out: its update takes steps by other ways "
+                    f"than gradient_step, which adds auxiliary losses. Leave it out of the settings",
+                    code="E0224",
+                )
+        learned: Metrics = {}
+        for name, signal in self.signals.items():
+            learned |= named_metrics(name, signal.update(batch, progress), {**metrics, **learned})
+        return {**metrics, **(self.report(learned, 1, progress) if learned else {})}
+
+    def _learning_parts(self) -> list[RewardSignal | AuxiliaryLoss]:
+        return [*self.signals.values(), *self.auxiliary_losses.values()]
+
+    @property
+    def sees_next_obs(self) -> bool:
+        """Whether a reward signal reads next observations, those after true ends too."""
+        return any(signal.sees_next_obs for signal in self.signals.values())
+
+    def share_parts(self) -> None:
+        """Gives reward signals and auxiliary losses the state that they have on rank 0."""
+        for part in self._learning_parts():
+            if self.world.size > 1 and (state := part.state_dict()):
+                part.load_state_dict(unpack_value(self.world.broadcast(pack_value(state))))
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
-        """Changes the policy by what the batch shows: here by one gradient step on all of it."""
+        """Updates the policy from the batch: here by one gradient step on all of it."""
         size = batch.rollout.num_steps * batch.rollout.num_lanes * self.world.size
         [everything] = self.minibatches(batch, size, progress.updates)
         learning_rate = self.settings.learning_rate.at(progress.fraction)
-        parts = self.descend(everything, progress.fraction, learning_rate)
+        parts = self.gradient_step(everything, progress.fraction, learning_rate)
         return {**self.report(parts, 1, progress), "train/learning_rate": learning_rate}
 
-    def descend(
-        self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
-    ) -> dict[str, Any]:
-        """Takes one step down the loss of a minibatch, in parts whose gradients add up, and returns what to report."""
-        learning_rate *= self.learning_rate_scale
-        weight = num_valid(minibatch) if self.world.size > 1 else 1.0
-        if micro_batch_size is None:
-            loss = self.loss(minibatch, fraction)
-            return {**loss.parts, "train/grad_norm": self.optimizer.step(loss.total, learning_rate, weight)}
-        whole = num_valid(minibatch)
-        sums: dict[str, torch.Tensor] = {}
-        self.optimizer.clear()
-        for part in split(minibatch, micro_batch_size):
-            share = num_valid(part) / whole
-            loss = self.loss(part, fraction)
-            self.optimizer.add(loss.total * share)
-            sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}
-        return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate, weight)}
-
     def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
-        """Writes generalised advantages and the returns they imply; of several streams the mean advantage."""
+        """Writes generalized advantages (GAE) and returns; with several reward signals the mean advantage."""
         for rollout in batch:
             value = rollout.array(f.VALUE)
             if self.num_streams == 1:
@@ -184,7 +183,7 @@ class Algorithm(KeepsState, ABC):
             rollout.storage[f.RETURN][:-1].copy_(torch.from_numpy(found + value[:-1]))
 
     def _stream_advantages(self, rollout: Rollout, gae_lambda: float) -> Array:
-        """Returns the advantages of each stream by its own value and discount, [T, N, S]."""
+        """Returns the advantages of each reward signal by its own value head and discount, [T, N, S]."""
         value, final_value, valid = (rollout.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.VALID))
         ends = self.nothing_follows(rollout)
         found = []
@@ -209,18 +208,18 @@ class Algorithm(KeepsState, ABC):
         gamma: float,
         gae_lambda: float,
     ) -> Array:
-        """Returns advantages [T, N] of rewards and values; `ends` are the steps after which nothing is expected."""
+        """Returns advantages [T, N] of rewards and values; `ends` are the steps without a bootstrap."""
         done, valid = rollout.array(f.DONE)[:-1], rollout.array(f.VALID)[:-1]
         return self.generalized_advantages(
             reward, value, final_value[:-1], ends, done, valid, gamma=gamma, gae_lambda=gae_lambda
         )
 
     def nothing_follows(self, rollout: Rollout) -> Array:
-        """Says of each step [T, N] whether it was a true end, after which nothing is to be expected."""
+        """Returns for each step [T, N] whether it is terminal, so that nothing is bootstrapped."""
         return rollout.array(f.TERMINATED)[:-1]
 
     def explained_variance(self, batch: Batch) -> float:
-        """Says how well the critic foresaw the returns of a batch, those of several streams together."""
+        """Returns the explained variance of the value function on a batch, of several value heads together."""
         value, target = (batch.rollout.flat(name)[batch.valid_rows].cpu().numpy() for name in (f.VALUE, f.RETURN))
         if self.world.size == 1:
             return explained_variance(value, target)
@@ -232,7 +231,7 @@ class Algorithm(KeepsState, ABC):
         return float("nan") if total == 0.0 else 1.0 - float(unexplained / total)
 
     def stream_metrics(self, batch: Batch) -> Metrics:
-        """Returns what each of several streams gave and was expected to give per step; nothing of a single one."""
+        """Returns mean reward and value per step of each of several reward signals; empty for one."""
         if self.num_streams == 1:
             return {}
         expected = batch.rollout.flat(f.VALUE)[batch.valid_rows].mean(dim=0)
@@ -243,7 +242,7 @@ class Algorithm(KeepsState, ABC):
         return dict(zip(names, means.tolist(), strict=True))
 
     def normalize_advantages(self, batch: Batch) -> None:
-        """Scales the advantages of the steps that count, on all ranks, to mean 0 and deviation 1.
+        """Normalizes the advantages of valid steps, over all ranks, to mean 0 and deviation 1.
 
         Over the whole batch, not per minibatch: ranks can agree on it, and the remainder is not special.
         """
@@ -258,10 +257,12 @@ class Algorithm(KeepsState, ABC):
         advantage.sub_(mean).div_(spread + 1e-8)
 
     def report(self, sums: Mapping[str, Any], count: int, progress: Progress) -> Metrics:
-        """Turns summed scalars into means over minibatches and ranks, and refuses what is not finite.
+        """Averages summed metrics over minibatches and ranks, and refuses values that are not finite.
 
-        A number that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
+        A value that is not finite on one rank is not finite in the mean, so that all ranks refuse it together.
         """
+        if len(self.optimizers) > 1:
+            sums = {**sums, **{name: norm * count for name, norm in self.optimizers.norms().items()}}
         if self.world.size == 1 and all(isinstance(value, float) for value in sums.values()):
             values: list[Any] = (np.array(list(sums.values()), np.float32) / np.float32(count)).tolist()
         else:
@@ -275,14 +276,14 @@ class Algorithm(KeepsState, ABC):
         return metrics
 
     def mirrored(self, minibatch: Minibatch) -> Minibatch:
-        """Adds what the environment calls symmetric to each step, if it was asked for."""
+        """Adds the environment's mirror image of each step, with `use_symmetry`."""
         return minibatch if self.mirror is None else with_mirrors(minibatch, self.policy.spec, self.mirror)
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
-        """Yields everything that counts once, in an order that depends on the counters only."""
+        """Yields all valid steps once, in a random order that depends on the counters only."""
         draw = self.sampler.lanes if self.policy.state_size else self.sampler.rows
         return draw(batch, self.minibatch_fields, batch_size, *counters)
 
-    def judge(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
-        """Returns the steps that count, and what the policy now says of their actions."""
+    def evaluate_minibatch(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
+        """Returns the valid steps, and the policy's current evaluation of their actions."""
         return only_valid(minibatch, self.policy.evaluate_actions(minibatch))

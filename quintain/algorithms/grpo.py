@@ -1,7 +1,7 @@
-"""Group relative policy optimisation (Shao et al. 2024) for environments: episodes that began alike judge each other.
+"""Group relative policy optimisation (Shao et al. 2024) for environments: compares returns within groups.
 
-The lanes of a group start every rollout from the same seed, so what differs between them is what the policy did. There
-is no critic: the baseline of a step is what the group's other members still collected from there on.
+The lanes of a group start every rollout from the same seed, so they differ only by the policy's actions. There is no
+critic: the baseline of a step is the mean return-to-go of the group's other members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class GRPO(Algorithm):
-    """Makes actions likelier that did better than the rest of their group."""
+    """Increases the probability of actions with a higher return than the rest of their group."""
 
     starts_fresh = True
     needs_groups = True
@@ -41,11 +41,9 @@ class GRPO(Algorithm):
         signals: Mapping[str, RewardSignal] | None = None,
         rng: Rng | None = None,
     ) -> None:
-        # Before the optimizer gives the policy's parameters flat memory, which a copy must not share.
-        reference = copy.deepcopy(policy).requires_grad_(False) if settings.kl_coef > 0.0 else None
         super().__init__(settings, policy, signals, rng)
         self.settings: GRPOSettings = settings
-        self.reference = reference
+        self.reference = copy.deepcopy(policy).requires_grad_(False) if settings.kl_coef > 0.0 else None
 
     def begin_from_policy(self) -> None:
         if self.reference is not None:
@@ -66,14 +64,14 @@ class GRPO(Algorithm):
         num_minibatches = 0
         for epoch in range(settings.num_epochs):
             for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
-                parts = self.descend(minibatch, fraction, learning_rate)
+                parts = self.gradient_step(minibatch, fraction, learning_rate)
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
         return {**self.report(sums, num_minibatches, progress), "train/learning_rate": learning_rate}
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
-        then, now = self.judge(minibatch)
+        then, now = self.evaluate_minibatch(minibatch)
         advantage = then[f.ADVANTAGE]
         log_ratio = now[f.LOG_PROB] - then[f.LOG_PROB]
         ratio = log_ratio.exp()
@@ -105,7 +103,7 @@ def returns_to_go(reward: Array, valid: Array, gamma: float) -> Array:
 
 
 def group_relative(to_go: Array, valid: Array, group_size: int) -> Array:
-    """Scales each step's return by mean and deviation over the members of its group that are still playing."""
+    """Normalizes each step's return by mean and deviation over the members of its group that are still active."""
     steps, lanes = to_go.shape
     grouped, alive = (x.reshape(steps, lanes // group_size, group_size) for x in (to_go, valid))
     # In float32 the mean of equal returns may round to another number, and dividing would make that a difference.

@@ -1,4 +1,4 @@
-"""Minibatches: rows in random order, or whole lanes in random order for a policy with memory.
+"""Minibatches: rows in random order, or whole lanes in random order for a recurrent policy.
 
 Rows are gathered into memory that the next minibatch reuses, so a minibatch is valid until the next one is drawn.
 """
@@ -9,26 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from quintain.core.process_group import Alone, World
+from quintain.core.process_group import ProcessGroup, SingleProcess
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.errors import SpecMismatch
 
 Minibatch = Mapping[str, torch.Tensor]
-"""Fields by name, [B, ...]; with memory B = T * n in time-major order, and `policy_state [n, S]` before step 0."""
+"""Fields by name, [B, ...]; for recurrent policies B = T * n in time-major order, and `policy_state [n, S]` before
+step 0."""
 
 
 GATHER_BYTES = 1 << 20
-"""How much is gathered at once: for small minibatches a call for each field of each costs more than the copy."""
+"""Bytes gathered at once: for small minibatches, one call per field and minibatch costs more than the copy."""
 
 
 class MinibatchSampler:
-    """Draws minibatches from a batch."""
+    """Samples minibatches from a batch."""
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
-        self.world: World = Alone()
+        self.world: ProcessGroup = SingleProcess()
         self.scratch: dict[str, torch.Tensor] = {}
 
     def rows(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
@@ -45,7 +46,7 @@ class MinibatchSampler:
                 yield dict(zip(fields, parts, strict=True))
 
     def row_numbers(self, batch: Batch, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
-        """Returns which rows of the flat fields each minibatch of `rows` has."""
+        """Returns the row indices of each minibatch of `rows`."""
         order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
         return self._split(batch.valid_rows[order], batch_size)
 
@@ -58,22 +59,22 @@ class MinibatchSampler:
             yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
 
     def lane_numbers(self, batch: Batch, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
-        """Returns which lanes each minibatch of `lanes` has."""
+        """Returns the lane indices of each minibatch of `lanes`."""
         rollout = batch.rollout
         # A lane in which nothing counts would make a minibatch of nothing.
         lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         return self._split(order, max(self.world.size, batch_size // rollout.num_steps))
 
-    def join(self, world: World) -> None:
-        """Draws this rank's share of every minibatch from now on, in an order of its own."""
+    def join(self, world: ProcessGroup) -> None:
+        """Samples this rank's share of every minibatch from now on, in its own order."""
         self.world = world
         self.rng = self.rng.child(f"rank_{world.rank}") if world.rank else self.rng
 
     def _split(self, rows: torch.Tensor, batch_size: int) -> tuple[torch.Tensor, ...]:
         """Splits rows or lanes into minibatches of `batch_size` over all ranks: as many on every rank, none empty.
 
-        Ranks take their steps together, so one with less that counts has smaller shares, not fewer.
+        Ranks take their steps together, so one with fewer valid steps has smaller shares, not fewer.
         """
         share = batch_size // self.world.size
         counts = [int(count) for [count] in self.world.gather([len(rows)])]
@@ -94,7 +95,7 @@ class MinibatchSampler:
 
 
 def only_valid(minibatch: Minibatch, judged: Minibatch) -> tuple[Minibatch, Minibatch]:
-    """Drops the steps that do not count, which sequences have to carry for the memory's sake."""
+    """Drops invalid steps, which sequences carry for the recurrent layer."""
     if f.VALID not in minibatch:
         return minibatch, judged
     valid = minibatch[f.VALID]
@@ -103,7 +104,7 @@ def only_valid(minibatch: Minibatch, judged: Minibatch) -> tuple[Minibatch, Mini
 
 
 def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
-    """Yields parts of at most `size` rows, or of whole lanes with memory, for gradients that add up to one step."""
+    """Yields parts of at most `size` rows, or of whole lanes for recurrent policies, for accumulated gradients."""
     if f.POLICY_STATE not in minibatch:
         for start in range(0, len(minibatch[f.LOG_PROB]), size):
             yield {name: field[start : start + size] for name, field in minibatch.items()}
@@ -119,13 +120,13 @@ def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
 
 
 def num_valid(minibatch: Minibatch) -> torch.Tensor:
-    """Returns how many steps of a minibatch count, without waiting for a device."""
+    """Returns the number of valid steps of a minibatch, without waiting for a device."""
     valid = minibatch.get(f.VALID)
     return torch.tensor(len(next(iter(minibatch.values())))) if valid is None else valid.sum()
 
 
 def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
-    """Replaces structured fields by their leaves, and adds the mask where there is one."""
+    """Replaces structured fields by their leaves, and adds the action mask if there is one."""
     known = batch.rollout.storage
     expanded = []
     for name in names:
@@ -140,7 +141,7 @@ def _with_leaves(batch: Batch, names: Sequence[str]) -> list[str]:
 
 
 def _together(minibatches: Sequence[torch.Tensor], max_rows: int) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """Yields the sizes and the joint row numbers of as many minibatches as have so many rows, at least one."""
+    """Yields the sizes and the joint row indices of as many minibatches as have so many rows, at least one."""
     waiting: list[torch.Tensor] = []
     for rows in minibatches:
         if waiting and sum(map(len, waiting)) + len(rows) > max_rows:

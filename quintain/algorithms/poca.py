@@ -1,8 +1,8 @@
 """Posthumous credit assignment for groups (MA-POCA, Cohen et al. 2021): PPO with a critic that sees the whole group.
 
-An agent's return is that of its group: its own reward, its mates' and the group's. A lambda-return against the group's
-value is compared with a baseline that knows what everybody else did, so that the difference is what this agent did.
-An agent that ends while others go on is credited with what the group is to expect without it.
+An agent's return is that of its group: its own reward, its teammates' and the group's. The advantage is a lambda-return
+of the group's value minus a counterfactual baseline that is given the teammates' actions, so that it credits the action
+of this agent. An agent that ends before its group is credited with the value of the group without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from quintain.algorithms.base import Loss
 from quintain.algorithms.minibatches import Minibatch
 from quintain.algorithms.ppo import PPO
 from quintain.algorithms.settings import POCASettings
-from quintain.algorithms.streams import num_streams
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.fields import Declared, like
@@ -34,19 +33,19 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 ROWS_AT_ONCE = 2048
-"""Steps that are valued in one pass, so that a large buffer needs no memory of its size again."""
+"""Steps per forward pass, so that a large buffer needs no temporary memory of its size."""
 
 
 class POCA(PPO):
-    """Improves the policy of agents in groups where one did better for its group than its mates' actions explain."""
+    """PPO for groups of agents, with a counterfactual baseline for each agent."""
 
     settings: POCASettings
     minibatch_fields: ClassVar[tuple[str, ...]] = (
         *PPO.minibatch_fields,
         f.BASELINE,
-        f.MATES,
-        f.MATE_OBS,
-        f.MATE_ACTION,
+        f.TEAMMATES,
+        f.TEAMMATE_OBS,
+        f.TEAMMATE_ACTION,
     )
 
     def __init__(
@@ -62,10 +61,9 @@ class POCA(PPO):
                 f"nothing. Use policy.type actor_only",
                 code="E0224",
             )
-        generator = (rng or Rng(0)).torch_generator("critic")
-        num_values = num_streams(settings, signals or {})
-        self.critic = GroupCritic(policy.spec, policy.settings, settings.embedding_size, generator, num_values)
         super().__init__(settings, policy, signals, rng)
+        generator = self.rng.torch_generator("critic")
+        self.critic = GroupCritic(policy.spec, policy.settings, settings.embedding_size, generator, self.num_streams)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from super().trained_parameters()
@@ -76,7 +74,7 @@ class POCA(PPO):
         self.carry_over(self.critic.observe(obs))
 
     def declare_fields(self) -> Declared:
-        return {**f.MATE_FIELDS, f.BASELINE: like(f.VALUE)}
+        return {**f.TEAMMATE_FIELDS, f.BASELINE: like(f.VALUE)}
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:
@@ -90,19 +88,19 @@ class POCA(PPO):
             self.normalize_advantages(batch)
 
     def nothing_follows(self, rollout: Rollout) -> Array:
-        """Says of each step [T, N] whether it was the end of the agent's whole group, not only of the agent."""
+        """Returns for each step [T, N] whether the agent's whole group ended, not only the agent."""
         done, index = rollout.array(f.DONE)[:-1], rollout.array(f.FINAL_INDEX)[:-1]
         is_kept, ended = index >= 0, done & (index < 0)
         # With several streams what was seen next is kept of groups that ended too.
-        is_empty = np.asarray(~rollout.final.array(f.MATES).any(axis=1))
+        is_empty = np.asarray(~rollout.final.array(f.TEAMMATES).any(axis=1))
         ended[is_kept] = rollout.array(f.TERMINATED)[:-1][is_kept] & is_empty[index[is_kept]]
         return ended
 
     @torch.no_grad()
     def _write_values(self, rollout: Rollout) -> None:
-        """Writes values and baselines of all steps, and the values of what follows after last ones."""
-        names = [*rollout.obs_names, f.MATES, *leaves(rollout.spec.obs, f.MATE_OBS)]
-        fields = {name: rollout.flat(name) for name in [*names, *leaves(rollout.spec.action, f.MATE_ACTION)]}
+        """Writes values and baselines of all steps, and the bootstrap values after last ones."""
+        names = [*rollout.obs_names, f.TEAMMATES, *leaves(rollout.spec.obs, f.TEAMMATE_OBS)]
+        fields = {name: rollout.flat(name) for name in [*names, *leaves(rollout.spec.action, f.TEAMMATE_ACTION)]}
         value, baseline = rollout.flat(f.VALUE), rollout.flat(f.BASELINE)
         for start in range(0, len(value), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
@@ -111,13 +109,13 @@ class POCA(PPO):
         final_value = rollout.flat(f.FINAL_VALUE)
         for some in torch.split(ends, ROWS_AT_ONCE) if len(ends) else ():
             seen = rollout.final.take(rollout.flat(f.FINAL_INDEX)[some].long())
-            # Who really ended is not there any more; its mates are. Where nobody is, its own end is looked at: only
+            # Who really ended is not there any more; its teammates are. Where nobody is, its own end is looked at: only
             # streams that go on after ends read that.
-            is_there = ~rollout.flat(f.TERMINATED)[some] | ~seen[f.MATES].any(dim=1)
+            is_there = ~rollout.flat(f.TERMINATED)[some] | ~seen[f.TEAMMATES].any(dim=1)
             final_value[some] = self.critic.value(seen, is_there)
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        then, now = self.judge(minibatch)
+        then, now = self.evaluate_minibatch(minibatch)
         surrogate = self.surrogate(then, now, fraction)
         value, baseline = self.critic.value_and_baseline(then)
         value_loss = self.value_loss(value, then[f.VALUE], then[f.RETURN], fraction)

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 EpochSteps = Callable[[int], Iterator[Mapping[str, Any]]]
-"""Takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+"""Takes the steps of an epoch, one per minibatch, and yields their metrics."""
 
 
 class StepAccelerator(Protocol):
-    """Takes the steps of an update in place of autograd: equal to rounding, in less time."""
+    """Takes the steps of an update in place of autograd: equal up to rounding, in less time."""
 
     def prepare(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
-        """Lays out a batch and returns what takes the steps of its epochs."""
+        """Prepares a batch and returns the function that takes the steps of its epochs."""
 
 
 class PPO(Algorithm):
-    """Improves the policy where it did better than the critic expected, without moving far at once."""
+    """Clipped surrogate objective with a value loss and an entropy bonus."""
 
-    not_state = Algorithm.not_state | {"accelerator", "minibatch_fields"}
+    not_state = Algorithm.not_state | {"accelerator"}
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PPO(Algorithm):
             policy.keep_components()
             self.minibatch_fields = (*type(self).minibatch_fields, f.COMPONENTS)  # type: ignore[misc]  # as settings say
         self.accelerator: StepAccelerator | None = None
-        """Takes the steps of updates where it is set; `quintain.compiled.accelerate` sets it."""
+        """Takes the steps of updates if set; `quintain.compiled.accelerate` sets it."""
 
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
@@ -87,19 +87,19 @@ class PPO(Algorithm):
         }
 
     def _steps(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
-        """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+        """Returns the function that takes the steps of an epoch, one per minibatch, and yields their metrics."""
         settings, fraction = self.settings, progress.fraction
         if self.accelerator is not None:
             return self.accelerator.prepare(batch, progress, learning_rate * self.learning_rate_scale)
 
         def take_steps(epoch: int) -> Iterator[Mapping[str, Any]]:
             for minibatch in self.minibatches(batch, settings.batch_size, progress.updates, epoch):
-                yield self.descend(self.mirrored(minibatch), fraction, learning_rate, settings.micro_batch_size)
+                yield self.gradient_step(self.mirrored(minibatch), fraction, learning_rate, settings.micro_batch_size)
 
         return take_steps
 
     def _adapt_learning_rate(self, approx_kl: float) -> None:
-        """Keeps the policy's movement per update near what was asked for, within bounds (as rsl_rl does)."""
+        """Adapts the learning rate to the KL divergence per update, within bounds (as rsl_rl does)."""
         wanted = self.settings.adaptive_kl
         if wanted is None:
             return
@@ -109,7 +109,7 @@ class PPO(Algorithm):
             self.adapted_learning_rate = min(1e-2, self.adapted_learning_rate * 1.5)
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        then, now = self.judge(minibatch)
+        then, now = self.evaluate_minibatch(minibatch)
         surrogate = self.surrogate(then, now, fraction)
         value_loss = self.value_loss(now[f.VALUE], then[f.VALUE], then[f.RETURN], fraction)
         total = surrogate.total + self.settings.value_coef * value_loss
@@ -118,7 +118,7 @@ class PPO(Algorithm):
         return Loss(total, {**first, **surrogate.parts})
 
     def surrogate(self, then: Minibatch, now: Minibatch, fraction: float) -> Loss:
-        """Returns the loss of the policy alone: the clipped surrogate, less a bonus for entropy."""
+        """Returns the policy loss: the clipped surrogate minus the entropy bonus."""
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
         advantage, log_ratio = then[f.ADVANTAGE], now[f.LOG_PROB] - then[f.LOG_PROB]
         if self.settings.clip_per_component:
@@ -144,9 +144,9 @@ class PPO(Algorithm):
     def value_loss(
         self, value: torch.Tensor, old_value: torch.Tensor, target: torch.Tensor, fraction: float = 0.0
     ) -> torch.Tensor:
-        """Returns the mean squared error of values, of the worse of both where they moved further than they may.
+        """Returns the mean squared error of values; with clipping, of the worse of the value and its clipped form.
 
-        With several streams [B, S] that is the mean of theirs, each clipped by itself.
+        With several value heads [B, S] it is the mean of theirs, each clipped independently.
         """
         error = (value - target).square()
         if self.settings.clip_value is not None:

@@ -21,12 +21,11 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Array:
-    """Returns advantages [T, N] (Schulman et al. 2016, eq. 16) that treat time-outs as what they are.
+    """Returns advantages [T, N] (Schulman et al. 2016, eq. 16) with correct bootstraps at truncations.
 
-    delta_t = r_t + gamma * B_t - V_t, where B_t is 0 after a true end, the value of the episode's own last
-    observation after a time-out, and V_{t+1} otherwise; terminated wins when both are set. The recursion stops at
-    every done.
-    `value` is [T+1, N]; a step that only reset its lane (valid is False) gets 0 and passes nothing on.
+    delta_t = r_t + gamma * B_t - V_t, where B_t is 0 after a termination, the value of the episode's own last
+    observation after a truncation, and V_{t+1} otherwise; terminated wins when both are set. The recursion stops at
+    every done. `value` is [T+1, N]; a step that only reset its lane (valid is False) gets 0 and passes nothing on.
     """
     num_steps = len(reward)
     bootstrap = np.where(done, np.where(terminated, np.float32(0.0), final_value), value[1:])

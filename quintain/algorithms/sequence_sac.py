@@ -1,8 +1,8 @@
-"""Soft actor-critic for a policy with memory: the same losses, over the steps of whole sequences that are replayed.
+"""Recurrent soft actor-critic: the same losses, over the steps of replayed sequences.
 
-Each sequence is gone through again from what was remembered before its first step when it was collected. There is one
-memory, and the critics' loss alone teaches it: the actor takes what is remembered as it is (as Yarats et al. 2021 do
-with images). Targets see through a copy that follows slowly. Steps that are not there are in no mean.
+Each sequence is replayed from its stored hidden state. Actor and critics share one recurrent encoder, trained by the
+critic loss only (detached for the actor, as Yarats et al. 2021 do with images). Target critics use a Polyak-averaged
+copy of it. Padding is excluded from all means.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 
 from quintain.algorithms.base import Loss
 from quintain.algorithms.minibatches import Minibatch
-from quintain.algorithms.replay_draws import ReplayDraws
-from quintain.algorithms.sac import NEXT_NOISE, SAC
+from quintain.algorithms.off_policy import NEXT_NOISE
+from quintain.algorithms.sac import SAC
 from quintain.algorithms.settings import SACSettings
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
-from quintain.data.spec import box, choice_sizes, leaves
+from quintain.data.spec import box, discrete_sizes, leaves
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.memory import Memory
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SlowMemory(torch.nn.Module):
-    """A copy of a policy's encoder and memory that takes no gradients and follows them."""
+    """A Polyak-averaged copy of a policy's recurrent encoder, without gradients."""
 
     def __init__(self, encoder: Encoder, memory: Memory) -> None:
         super().__init__()
@@ -44,15 +44,15 @@ class SlowMemory(torch.nn.Module):
         self.requires_grad_(False)
 
     @torch.no_grad()
-    def follow(self, encoder: Encoder, memory: Memory, tau: float) -> None:
-        """Moves each weight a part of the way to another's."""
+    def soft_update_(self, encoder: Encoder, memory: Memory, tau: float) -> None:
+        """Polyak averaging (soft update): moves each weight towards the other's by the fraction tau."""
         for own, other in ((self.encoder, encoder), (self.memory, memory)):
             for slow, fast in zip(own.parameters(), other.parameters(), strict=True):
                 slow.lerp_(fast, tau)
 
 
 class SequenceSAC(SAC):
-    """Learns by SAC from sequences, and to remember what the critics need."""
+    """Recurrent SAC on replayed sequences; only the critic loss trains the recurrent encoder."""
 
     def __init__(
         self,
@@ -63,9 +63,8 @@ class SequenceSAC(SAC):
     ) -> None:
         assert isinstance(policy, SoftActor)
         assert policy.memory is not None, "a policy without memory learns from single transitions"
-        # Before the optimizer gives the policy flat memory, which a copy must not share.
-        self.slow = SlowMemory(policy.encoder, policy.memory)
         super().__init__(settings, policy, signals, rng)
+        self.slow = SlowMemory(policy.encoder, policy.memory)
 
     def _make_critics(self, policy: SoftActor, rng: Rng) -> TwinCritics:
         assert policy.memory is not None
@@ -73,36 +72,35 @@ class SequenceSAC(SAC):
         return TwinCritics(
             {f.OBS: box(policy.memory.size)},
             policy.noise.num_normal,
-            sum(choice_sizes(policy.spec.action)),
+            sum(discrete_sizes(policy.spec.action)),
             settings,
             rng.torch_generator("critics"),
         ).to(policy.device)
 
     def observe(self, obs: Mapping[str, Array]) -> None:
-        """Lets the policy learn the observations' scale; critics see what it remembers."""
+        """Updates the policy's observation normaliser; critics see the recurrent features."""
         self.carry_over(self.policy.observe(obs, [self.slow.memory.first_layer]))
 
-    def _follow(self) -> None:
-        super()._follow()
+    def update_targets(self) -> None:
+        super().update_targets()
         assert self.policy.memory is not None
-        self.slow.follow(self.policy.encoder, self.policy.memory, self.settings.tau)
+        self.slow.soft_update_(self.policy.encoder, self.policy.memory, self.settings.tau)
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
-        """Yields one minibatch of whole sequences, drawn evenly until they have `batch_size` steps."""
+        """Yields one minibatch of whole sequences, sampled uniformly until they have `batch_size` steps."""
         memory, layout = batch.memory, batch.memory.layout
         update, step = counters
         batch_size //= self.world.size
         # The last sequence may go beyond by all its steps but one.
         size = batch_size + layout.horizon - 1
-        if self.draws.size != size or self.draws.rng != self.rng:
-            self.draws = ReplayDraws(self.rng, size, self.num_numbers)
-        places, drawn = self.draws.draw(update, step, len(memory))
+        places, drawn = self._draws_of(size).draw(update, step, len(memory))
         num_steps = layout.lengths(memory.rows, places[:batch_size]).cumsum()
         # By steps that are there and not by room for them: episodes may be much shorter than the horizon.
         fields = memory.draw(places[: 1 + int(num_steps.searchsorted(batch_size))])
         there = fields[f.VALID]
-        noise = torch.zeros(2, *there.shape, self.num_numbers)
-        noise[:, there] = torch.from_numpy(drawn)[:, : int(there.sum())]
+        noise = torch.zeros(2, *there.shape, self.num_continuous)
+        for place, numbers in zip(noise, drawn, strict=True):
+            place[there] = torch.from_numpy(numbers)[: int(there.sum())]
         named = {**fields, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
         device = self.policy.device
         yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
@@ -122,7 +120,7 @@ class SequenceSAC(SAC):
         return self._loss_of(rows, now, now.detach(), target)
 
     def _rows(self, minibatch: Minibatch, there: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Returns the fields of the steps that are there, one row for each, in the order of time."""
+        """Returns the fields of valid steps, one row each, in time order."""
         num_steps = len(there)
 
         def chosen(field: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -136,7 +134,7 @@ class SequenceSAC(SAC):
         return rows
 
     def _remember(self, encoder: Encoder, memory: Memory, minibatch: Minibatch, num_steps: int) -> torch.Tensor:
-        """Goes through sequences again and returns what is remembered after each step, [steps, sequences, size]."""
+        """Replays sequences and returns the recurrent features after each step, [steps, sequences, size]."""
         names = leaves(self.policy.spec.obs, f.OBS)
         seen = {name: minibatch[name].transpose(0, 1)[:num_steps].flatten(0, 1) for name in names}
         state = minibatch[f.POLICY_STATE]
@@ -152,5 +150,5 @@ def sac_for(
     signals: Mapping[str, RewardSignal] | None = None,
     rng: Rng | None = None,
 ) -> SAC:
-    """Makes the SAC that fits a policy: from transitions, or from sequences if it has a memory."""
+    """Makes the SAC of a policy: on transitions, or on sequences for a recurrent policy."""
     return (SequenceSAC if policy.state_size else SAC)(settings, policy, signals, rng)

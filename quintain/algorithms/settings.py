@@ -1,4 +1,4 @@
-"""Declares the settings of the algorithms that ship. Imports no torch."""
+"""Settings of the built-in algorithms. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
-from quintain.settings.base import Count, PartSettings, Schedule, constant
+from quintain.settings.base import Count, PartSettings, Schedule, Settings, constant
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 def _require_positive_start(schedule: Schedule) -> Schedule:
@@ -30,161 +31,261 @@ PositiveSchedule = Annotated[Schedule, AfterValidator(_require_positive_start)]
 NonNegativeSchedule = Annotated[Schedule, AfterValidator(_require_no_negative)]
 
 
-class AlgorithmSettings(PartSettings):
-    """Configures the Adam optimizer that every gradient algorithm shares."""
+class ParameterGroup(Settings):
+    """Trains some parameters differently: slower, with weight decay, or not at all."""
 
+    parameters: str | tuple[str, ...]
+    """Names of parameters, or patterns such as actor.* that match names; of several groups the first one counts."""
+
+    learning_rate_factor: NonNegative = 1.0
+    """Factor on the learning rate."""
+
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay (AdamW): each step shrinks weights by this part of the learning rate."""
+
+    frozen: bool = False
+    """Takes no steps: weights and moments stay as they are, to the last bit."""
+
+
+class AlgorithmSettings(PartSettings):
+    """Settings of the Adam optimizer that all gradient algorithms share."""
+
+    starts_fresh: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False
     needs_replay: ClassVar[bool] = False
-    needs_mates: ClassVar[bool] = False
+    needs_teammates: ClassVar[bool] = False
 
     learning_rate: PositiveSchedule = constant(3e-4)
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     max_grad_norm: Positive | None = 0.5
-    """Bound on the norm of the whole gradient; null leaves it alone."""
+    """Maximum norm of the gradient; null does not clip it."""
 
     adam_eps: Positive = 1e-5
-    """Term in Adam's denominator that keeps tiny gradients from becoming large steps."""
+    """Epsilon in Adam's denominator, which keeps tiny gradients from becoming large steps."""
+
+    parameter_groups: dict[str, ParameterGroup] = Field(default={})
+    """Groups of parameters, by name, that are trained slower, with weight decay, or not at all."""
+
+
+class AuxiliaryLossSettings(PartSettings):
+    """Configures what every auxiliary loss has: a weight."""
+
+    coef: NonNegativeSchedule = constant(1.0)
+    """Weight of the loss beside the algorithm's; may be a schedule."""
 
 
 class PPOSettings(AlgorithmSettings):
-    """Improves the policy by proximal policy optimisation with generalised advantages."""
+    """Proximal policy optimisation (PPO) with generalized advantage estimation (GAE)."""
 
     learning_rate: PositiveSchedule = constant(1e-3)
-    """Step size of Adam; lower it, or let it fall to 0, for larger networks and batches."""
+    """Learning rate of Adam; lower it, or let it decay to 0, for larger networks and batches."""
 
     clip_coef: PositiveSchedule = constant(0.2)
-    """How far the probability ratio may leave 1 before its gradient is cut."""
+    """Clip range of the probability ratio around 1."""
 
     clip_per_component: bool = False
-    """Clips the ratio of each number and choice of an action by itself, and averages; else that of the whole action."""
+    """Clip the ratio of each continuous and discrete component independently, and average; else that of the whole
+    action."""
 
     clip_value: PositiveSchedule | None = None
-    """How far a value may move from the collected one; null does not clip values."""
+    """Clip range of values around the collected ones; null does not clip values."""
 
     entropy_coef: NonNegativeSchedule = constant(0.0)
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
 
     value_coef: NonNegative = 0.5
-    """Weight of the value loss."""
+    """Coefficient of the value loss."""
 
     num_epochs: Count = 10
-    """Passes over each batch."""
+    """Epochs per batch."""
 
     batch_size: Count = 256
-    """Steps in one minibatch."""
+    """Minibatch size in steps."""
 
     target_kl: Positive | None = None
-    """Stop the epochs of an update once the policy moved this far; null runs all of them."""
+    """KL divergence at which the epochs of an update stop early; null runs all of them."""
 
     normalize_advantage: bool = True
-    """Scale the advantages of each batch to mean 0 and deviation 1."""
+    """Normalize the advantages of each batch to mean 0 and deviation 1."""
 
     adaptive_kl: Positive | None = None
-    """Movement per update that the learning rate is adapted to, starting from learning_rate; null leaves it alone."""
+    """KL divergence per update to which the learning rate is adapted, starting from learning_rate; null does not adapt
+    it."""
 
     micro_batch_size: Count | None = None
-    """Rows that go through the network at once, where a minibatch does not fit; gradients add up. Null means all."""
+    """Rows per forward pass, for minibatches that do not fit in memory; gradients are accumulated. Null means all."""
 
     use_symmetry: bool = False
-    """Learn from the mirrored steps too that the environment's `mirror(obs, action)` returns."""
+    """Also learn from mirrored steps, which the environment's `mirror(obs, action)` returns."""
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
+    """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     reward_streams: Literal["summed", "averaged"] = "summed"
-    """Add reward signals up for one critic, or learn a value of each by its own gamma and average the advantages."""
+    """Sum all reward signals for one value head, or learn one value head per signal with its own gamma and average
+    advantages."""
 
 
 class POCASettings(PPOSettings):
-    """Improves the policy of agents in groups by PPO with a critic that sees the whole group."""
+    """POCA: PPO for agents in groups, with a critic that sees the whole group."""
 
-    needs_mates: ClassVar[bool] = True
+    needs_teammates: ClassVar[bool] = True
 
     clip_value: PositiveSchedule | None = constant(0.2)
-    """How far a value or a baseline may move from the first of an update; null does not clip them."""
+    """Clip range of values and baselines around those at the start of an update; null does not clip them."""
 
     baseline_coef: NonNegative = 0.5
-    """Weight of the baseline's loss, as a part of the value loss."""
+    """Coefficient of the baseline loss, relative to the value loss."""
 
     embedding_size: Annotated[Count, Field(multiple_of=4)] = 64
-    """Numbers by which the critic knows each member of a group; 4 heads share them."""
+    """Size of the critic's embedding of each group member; 4 attention heads share it."""
 
 
 class A2CSettings(AlgorithmSettings):
-    """Improves the policy by one gradient step on each batch, with generalised advantages."""
+    """Advantage actor-critic (A2C): one gradient step on each batch, with GAE."""
 
     learning_rate: PositiveSchedule = constant(7e-4)
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     entropy_coef: NonNegativeSchedule = constant(0.0)
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
 
     value_coef: NonNegative = 0.5
-    """Weight of the value loss."""
+    """Coefficient of the value loss."""
 
     normalize_advantage: bool = False
-    """Scale the advantages of each batch to mean 0 and deviation 1."""
+    """Normalize the advantages of each batch to mean 0 and deviation 1."""
 
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Mix of bootstrapped (0) and sampled (1) returns in an advantage."""
+    """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
 
 class GRPOSettings(AlgorithmSettings):
-    """Improves the policy by comparing episodes that began alike, without a critic."""
+    """Group relative policy optimisation (GRPO): compares episodes with equal initial states, without a critic."""
 
+    starts_fresh: ClassVar[bool] = True
     needs_groups: ClassVar[bool] = True
 
     clip_coef: PositiveSchedule = constant(0.2)
-    """How far the probability ratio may leave 1 before its gradient is cut."""
+    """Clip range of the probability ratio around 1."""
 
     entropy_coef: NonNegativeSchedule = constant(0.0)
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
 
     kl_coef: NonNegative = 0.0
-    """Weight of staying near the policy that the run began with; 0 keeps no such policy."""
+    """Coefficient of the KL penalty to the initial policy; 0 keeps no copy of it."""
 
     num_epochs: Count = 10
-    """Passes over each batch."""
+    """Epochs per batch."""
 
     batch_size: Count = 256
-    """Steps in one minibatch."""
+    """Minibatch size in steps."""
 
 
-class SACSettings(AlgorithmSettings):
-    """Improves the policy by soft actor-critic: two critics, replayed experience, and a price on being predictable."""
+class OffPolicySettings(AlgorithmSettings):
+    """Configures gradient steps on minibatches that are drawn from replay."""
 
     needs_replay: ClassVar[bool] = True
 
     max_grad_norm: Positive | None = None
-    """Bound on the norm of the whole gradient; null leaves it alone."""
+    """Maximum norm of the gradient; null does not clip it."""
 
     adam_eps: Positive = 1e-8
-    """Term in Adam's denominator that keeps tiny gradients from becoming large steps."""
+    """Epsilon in Adam's denominator, which keeps tiny gradients from becoming large steps."""
 
     batch_size: Count = 256
-    """Transitions in one minibatch."""
+    """Minibatch size in transitions."""
 
     updates_per_step: Positive = 1.0
-    """Gradient steps for each environment step (the updates-to-data ratio); may be below 1."""
+    """Gradient steps per environment step (the update-to-data ratio); may be below 1."""
 
     learning_starts: Count = 100
     """Environment steps before the first gradient step; until then actions are uniformly random."""
 
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Part of the way that the target critics move towards the critics after each gradient step."""
+
+class SACSettings(OffPolicySettings):
+    """Soft actor-critic (SAC): off-policy, with twin critics, a replay buffer and an entropy bonus."""
+
+    tau: Fraction = 0.005
+    """Coefficient of Polyak averaging (soft update) of the target networks after each gradient step."""
 
     entropy_coef: NonNegative | None = None
-    """Weight of the entropy bonus (the temperature); null adapts it until the entropy is the target."""
+    """Entropy coefficient (alpha); null tunes it automatically to a target entropy."""
 
     initial_entropy_coef: Positive = 1.0
-    """The weight that adapting starts from."""
+    """Initial entropy coefficient of automatic tuning."""
 
     target_entropy: float | None = None
-    """Entropy that continuous actions are kept at; null is minus their number."""
+    """Target entropy of continuous actions; null is minus their number."""
 
     target_entropy_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Entropy that choices are kept at, as a part of the largest possible."""
+    """Target entropy of discrete actions, as a fraction of the maximum."""
+
+
+class TD3Settings(OffPolicySettings):
+    """Improves a deterministic policy by twin delayed DDPG: two critics, smoothed targets, delayed policy updates."""
+
+    learning_rate: PositiveSchedule = constant(1e-3)
+    """Step size of Adam, for the actor and the critics."""
+
+    tau: Fraction = 0.005
+    """Part of the way that target networks move towards their originals at each policy update."""
+
+    policy_delay: Count = 2
+    """Gradient steps of the critics for each of the policy and its target networks."""
+
+    target_noise: NonNegative = 0.2
+    """Standard deviation of the noise that smooths target actions, where -1 and 1 are the bounds of actions."""
+
+    target_noise_clip: Positive = 0.5
+    """Bound on that noise."""
+
+
+class DQNSettings(OffPolicySettings):
+    """Learns the values of discrete actions by deep Q-learning: replayed experience and a slow target network."""
+
+    learning_rate: PositiveSchedule = constant(1e-4)
+    """Learning rate of Adam."""
+
+    max_grad_norm: Positive | None = 10.0
+    """Maximum norm of the gradient; null does not clip it."""
+
+    batch_size: Count = 32
+    """Minibatch size in transitions."""
+
+    updates_per_step: Positive = 0.25
+    """Gradient steps per environment step (the update-to-data ratio); may be below 1."""
+
+    double: bool = False
+    """Lets the network choose the next action and the target network value it (double DQN)."""
+
+    target_update_every: Count = 2500
+    """Gradient steps between two updates of the target network."""
+
+    tau: Fraction = 1.0
+    """Part of the way that the target network moves at each update; 1 copies the network."""
+
+
+class REINFORCESettings(AlgorithmSettings):
+    """Improves the policy by one gradient step on the returns of whole episodes; policy.type says with what baseline.
+
+    An actor_critic has a baseline, its value; an actor_only has none.
+    """
+
+    starts_fresh: ClassVar[bool] = True
+
+    learning_rate: PositiveSchedule = constant(1e-3)
+    """Learning rate of Adam."""
+
+    entropy_coef: NonNegativeSchedule = constant(0.0)
+    """Coefficient of the entropy bonus."""
+
+    value_coef: NonNegative = 0.5
+    """Weight of the baseline's loss; it has no effect without a baseline."""
+
+    normalize_advantage: bool = True
+    """Normalize the advantages of each batch to mean 0 and deviation 1."""
 
 
 _WITHOUT_CRITIC = {"policy": {"type": "actor_only"}}
@@ -193,7 +294,30 @@ _REPLAYED = {"policy": {"type": "soft_actor"}, "rollout": {"type": "replay"}}
 REGISTERED = (
     Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
     Registration("algorithm", "poca", POCASettings, "quintain.algorithms.poca:POCA", _WITHOUT_CRITIC),
-    Registration("algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"num_steps": 16}}),
+    Registration(
+        "algorithm", "a2c", A2CSettings, "quintain.algorithms.a2c:A2C", {"rollout": {"type": "block", "num_steps": 16}}
+    ),
     Registration("algorithm", "grpo", GRPOSettings, "quintain.algorithms.grpo:GRPO", _WITHOUT_CRITIC),
     Registration("algorithm", "sac", SACSettings, "quintain.algorithms.sequence_sac:sac_for", _REPLAYED),
+    Registration(
+        "algorithm",
+        "td3",
+        TD3Settings,
+        "quintain.algorithms.td3:TD3",
+        {"policy": {"type": "deterministic_actor"}, "rollout": {"type": "replay"}},
+    ),
+    Registration(
+        "algorithm",
+        "dqn",
+        DQNSettings,
+        "quintain.algorithms.dqn:DQN",
+        {"policy": {"type": "q_network"}, "rollout": {"type": "replay"}},
+    ),
+    Registration(
+        "algorithm",
+        "reinforce",
+        REINFORCESettings,
+        "quintain.algorithms.reinforce:REINFORCE",
+        {"rollout": {"type": "block", "num_steps": 512}},
+    ),
 )

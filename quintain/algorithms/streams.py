@@ -1,6 +1,6 @@
-"""Reward signals in one critic, or as streams: each with a value, a discount and an advantage of its own.
+"""Reward signals with one value head for their sum, or one value head, discount and advantage per signal.
 
-The policy follows the mean of the streams' advantages, and the critic's loss is the mean of theirs (as in ML-Agents).
+The policy follows the mean of the signals' advantages, and the critic's loss is the mean of theirs (as in ML-Agents).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class StreamSettings(Protocol):
-    """Settings of an algorithm that can learn a value for each reward signal."""
+    """Settings of an algorithm that can learn one value head per reward signal."""
 
     reward_streams: Literal["summed", "averaged"]
 
 
 def num_streams(settings: PartSettings, signals: Sized) -> int:
-    """Returns how many values are learned: one for each reward signal where an algorithm averages them, else one."""
+    """Returns the number of value heads: one per reward signal where an algorithm averages them, else one."""
     is_averaged = isinstance(settings, StreamSettings) and settings.reward_streams == "averaged"
     return max(1, len(signals)) if is_averaged else 1
 
 
 def weighted_reward(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
-    """Returns what a signal makes of each step [T, N], times its strength."""
+    """Returns a signal's reward of each step [T, N], times its strength."""
     reward = signal.evaluate(rollout)
     expected = (rollout.num_steps, rollout.num_lanes)
     # Broadcasting would accept other shapes and give every step the reward of another.
@@ -46,7 +46,7 @@ def weighted_reward(name: str, signal: RewardSignal, rollout: Rollout) -> Array:
 
 
 def refuse_what_one_critic_cannot(signals: Mapping[str, RewardSignal]) -> None:
-    """Raises if signals cannot share one value: for different discounts, or because one goes on after ends."""
+    """Raises if signals cannot share one value head: different discounts, or one continues across episodes."""
     gammas = {name: signal.gamma for name, signal in signals.items()}
     if len(set(gammas.values())) != 1:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Symmetry augmentation: what would have been as good, seen in a mirror, is learned from as well."""
+"""Symmetry augmentation: also learns from mirrored steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, build, flatten
 
 Mirror = Callable[[Any, Any], list[tuple[Any, Any]]]
-"""Maps a batch of observations and actions, in the spec's own shape, to mirrored batches of the same size."""
+"""Maps a batch of observations and actions, in the spec's structure, to mirrored batches of the same size."""
 
 
 def with_mirrors(minibatch: Mapping[str, torch.Tensor], spec: BehaviorSpec, mirror: Mirror) -> dict[str, torch.Tensor]:
-    """Returns the minibatch with its mirrored copies behind it; everything but obs and action is repeated."""
+    """Returns the minibatch followed by its mirrored copies; all fields but obs and action are repeated."""
     mirrored = mirror(build(spec.obs, minibatch, f.OBS), build(spec.action, minibatch, f.ACTION))
     named = [{**flatten(spec.obs, obs, f.OBS), **flatten(spec.action, act, f.ACTION)} for obs, act in mirrored]
     return {

@@ -1,4 +1,4 @@
-"""The price of being predictable: how much entropy counts beside reward, fixed or adapted to a target."""
+"""SAC's entropy coefficient (alpha): fixed, or tuned automatically to a target entropy."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import torch
 from torch import nn
 
 from quintain.algorithms.settings import SACSettings
-from quintain.policies.soft_actor import Proposal
+from quintain.policies.soft_actor import ActionSample
+
+SAVED_NAMES = {"continuous": "numbers", "discrete": "choices"}
+"""The names of the coefficients in checkpoints."""
 
 
 class Temperature(nn.Module):
-    """Weighs the entropy of numbers and of choices, each against a target of its own (Haarnoja et al. 2018, eq. 18)."""
+    """Entropy coefficients of continuous and discrete actions, each with a target (Haarnoja et al. 2018, eq. 18)."""
 
-    def __init__(self, settings: SACSettings, num_numbers: int, choice_sizes: Sequence[int]) -> None:
+    def __init__(self, settings: SACSettings, num_continuous: int, discrete_sizes: Sequence[int]) -> None:
         super().__init__()
         self.fixed_coef = settings.entropy_coef
-        self.choice_sizes = list(choice_sizes)
+        self.discrete_sizes = list(discrete_sizes)
         self.fraction = settings.target_entropy_fraction
-        self.target_of_numbers = -float(num_numbers) if settings.target_entropy is None else settings.target_entropy
-        self.target_of_choices = self.fraction * sum(math.log(n) for n in choice_sizes)
-        kinds = {"numbers": num_numbers > 0, "choices": bool(choice_sizes)}
+        self.target_continuous = -float(num_continuous) if settings.target_entropy is None else settings.target_entropy
+        self.target_discrete = self.fraction * sum(math.log(n) for n in discrete_sizes)
+        kinds = {"numbers": num_continuous > 0, "choices": bool(discrete_sizes)}
         self.log_coefs = nn.ParameterDict(
             {
                 kind: nn.Parameter(torch.tensor(math.log(settings.initial_entropy_coef)))
@@ -32,28 +35,28 @@ class Temperature(nn.Module):
         )
 
     def coef(self, kind: str) -> torch.Tensor | float:
-        """Returns the weight of the entropy of numbers or choices, without a gradient."""
-        return self.log_coefs[kind].detach().exp() if self.fixed_coef is None else self.fixed_coef
+        """Returns the entropy coefficient of continuous or discrete actions, without a gradient."""
+        return self.log_coefs[SAVED_NAMES[kind]].detach().exp() if self.fixed_coef is None else self.fixed_coef
 
-    def loss(self, proposal: Proposal, mask: torch.Tensor | None) -> torch.Tensor | float:
-        """Returns what falls when a weight grows while its entropy is below target, and shrinks while above."""
+    def loss(self, proposal: ActionSample, mask: torch.Tensor | None) -> torch.Tensor | float:
+        """Returns the loss of automatic tuning: a coefficient grows while its entropy is below target."""
         total: torch.Tensor | float = 0.0
         if self.fixed_coef is None and proposal.log_prob is not None:
-            excess = -proposal.log_prob.detach().mean() - self.target_of_numbers
+            excess = -proposal.log_prob.detach().mean() - self.target_continuous
             total = total + self.log_coefs["numbers"] * excess
-        if self.fixed_coef is None and proposal.choice_log_probs is not None:
-            excess = (entropy_of_choices(proposal.choice_log_probs.detach()) - self._target_of_choices(mask)).mean()
+        if self.fixed_coef is None and proposal.discrete_log_probs is not None:
+            excess = (discrete_entropy(proposal.discrete_log_probs.detach()) - self._discrete_target(mask)).mean()
             total = total + self.log_coefs["choices"] * excess
         return total
 
-    def _target_of_choices(self, mask: torch.Tensor | None) -> torch.Tensor | float:
-        """Returns a part of the largest entropy possible, which is less where choices are forbidden."""
+    def _discrete_target(self, mask: torch.Tensor | None) -> torch.Tensor | float:
+        """Returns a fraction of the maximum entropy, which is lower where actions are masked out."""
         if mask is None:
-            return self.target_of_choices
-        counts = torch.stack([part.sum(dim=1) for part in torch.split(mask, self.choice_sizes, dim=1)])
+            return self.target_discrete
+        counts = torch.stack([part.sum(dim=1) for part in torch.split(mask, self.discrete_sizes, dim=1)])
         return self.fraction * counts.float().log().sum(dim=0)
 
 
-def entropy_of_choices(log_probs: torch.Tensor) -> torch.Tensor:
-    """Returns the joint entropy [B] of independent choices whose log-probabilities stand side by side."""
+def discrete_entropy(log_probs: torch.Tensor) -> torch.Tensor:
+    """Returns the joint entropy [B] of independent discrete actions with concatenated log-probabilities."""
     return -(log_probs.exp() * log_probs).sum(dim=1)

@@ -1,4 +1,4 @@
-"""ML-Agents' trainers on the core: its settings files, its names, and what they mean here."""
+"""ML-Agents' trainers on quintain's core: its settings files and names, with their meaning here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PPO, POCA and SAC by ML-Agents' names: trainers that name an algorithm of the core, and have no loss of their own.
+"""PPO, POCA and SAC with ML-Agents' names: trainers that delegate to an algorithm of the core.
 
-A run trains them as it trains any behaviour: by the core's blocks, store and stages. Only a subclass with hooks of its
-own gets `Trajectory` objects, which the hooks turn into the algorithm's batch.
+A run trains them like any behaviour: by the core's blocks, store and stages. Only a subclass with its own hooks gets
+`Trajectory` objects, which the hooks convert to the algorithm's batch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from quintain.behaviors.translate import behavior_settings
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.fields import gather_fields
-from quintain.data.mates import no_mates
+from quintain.data.fields import ALL_ENDS, gather_fields
 from quintain.data.spec import leaves
+from quintain.data.teammates import no_teammates
 from quintain.data.trajectory import GROUP_REWARD, Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import core_spec
 from quintain.errors import SettingsError
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 class AlgorithmTrainer(RLTrainer):
-    """Trains a behaviour by an algorithm of the core, as its settings say."""
+    """Trains a behaviour with an algorithm of the core, according to its settings."""
 
     reported: ClassVar[dict[str, str]] = {}
-    """Statistics by ML-Agents' names, and what the algorithm calls them."""
+    """Statistics by ML-Agents' names, and the algorithm's names of them."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AlgorithmTrainer(RLTrainer):
         seed: int,
         artifact_path: str,
     ) -> None:
-        """Makes the trainer from what ML-Agents' factory gives, in its order."""
+        """Takes the arguments of ML-Agents' factory, in its order."""
         super().__init__(behavior_name, trainer_settings, training, load, artifact_path, reward_buff_cap)
         self.seed = seed
         self.rng = Rng(max(seed, 0)).child("behaviors").child(behavior_name)
@@ -73,7 +73,7 @@ class AlgorithmTrainer(RLTrainer):
     def create_optimizer(self) -> Algorithm:
         """Makes the algorithm, which has the optimizer."""
         if self.policy.state_size and self._has_own_hooks():
-            raise SettingsError("trajectories in queues do not say what a policy remembered; leave memory out")
+            raise SettingsError("trajectories in queues do not carry the hidden state; leave memory out")
         signals = {}
         for name, given in self.blocks["reward_signals"].items():
             make_signal, settings = self._part("reward_signal", {"type": name, **given})
@@ -89,7 +89,7 @@ class AlgorithmTrainer(RLTrainer):
     # -- by the core's blocks ---------------------------------------------------------------------------------------
 
     def _has_own_hooks(self) -> bool:
-        """Says whether a subclass wants to see trajectories, or decides when and how to learn from them."""
+        """Whether a subclass overrides a hook that sees trajectories, or decides when and how to learn from them."""
         return any(
             getattr(getattr(self, hook), "__func__", None) is not getattr(AlgorithmTrainer, hook) for hook in HOOKS
         )
@@ -152,7 +152,7 @@ class AlgorithmTrainer(RLTrainer):
         return self.accelerated.paths if self.is_direct else super().paths
 
     def _report_losses(self, losses: Metrics) -> None:
-        """Reports what an update says by ML-Agents' names."""
+        """Reports the metrics of an update by ML-Agents' names."""
         for stat, name in self.reported.items():
             if name in losses:
                 self.stats_reporter.add_stat(stat, losses[name])
@@ -163,11 +163,12 @@ class AlgorithmTrainer(RLTrainer):
     # -- by hooks ---------------------------------------------------------------------------------------------------
 
     def _waiting(self) -> RolloutBuffer:
-        """Returns the store of trajectories that went through the hooks; it is made when it is first needed."""
+        """Returns the store of trajectories that went through the hooks; made on first use."""
         if self.experience is None:
             make_store, rollout = self._part("rollout", self.blocks["rollout"])
             algorithm = self.optimizer
             fields = gather_fields(self.policy.spec, self.policy, algorithm, *algorithm.signals.values(), self)
+            fields |= ALL_ENDS if algorithm.sees_next_obs else {}
             block = TrajectoryBlock(self.policy.spec, rollout.steps_per_batch + rollout.time_horizon, fields)
             block.num_wanted = rollout.steps_per_batch
             self.experience = make_store(block, settings=rollout)
@@ -186,11 +187,11 @@ class AlgorithmTrainer(RLTrainer):
             experience.reserve()
         spec = self.policy.spec
         names, one = leaves(spec.obs, f.OBS), np.ones(1, np.bool_)
-        # A trajectory that says nothing of mates is one of an agent that has none.
-        steps = no_mates(spec, 1, len(trajectory)) if self.follows_groups else {}
-        nobody = no_mates(spec, 1) if self.follows_groups else {}
-        nobody = {name: rows for name, rows in nobody.items() if name not in leaves(spec.action, f.MATE_ACTION)}
-        next_mates = {**nobody, **{name: rows[None] for name, rows in (trajectory.next_mates or {}).items()}}
+        # A trajectory that says nothing of teammates is one of an agent that has none.
+        steps = no_teammates(spec, 1, len(trajectory)) if self.follows_groups else {}
+        nobody = no_teammates(spec, 1) if self.follows_groups else {}
+        nobody = {name: rows for name, rows in nobody.items() if name not in leaves(spec.action, f.TEAMMATE_ACTION)}
+        next_teammates = {**nobody, **{name: rows[None] for name, rows in (trajectory.next_teammates or {}).items()}}
         closed = Closed(
             slots=np.zeros(1, np.int64),
             ids=np.array([int(trajectory.agent_id)]),
@@ -200,7 +201,7 @@ class AlgorithmTrainer(RLTrainer):
             begins=one & trajectory.begins_episode,
             group_id=np.array([trajectory.group_id]),
             next_obs={name: rows[None] for name, rows in zip(names, trajectory.next_obs, strict=True)},
-            next_mates=next_mates or None,
+            next_teammates=next_teammates or None,
         )
         steps |= {name: rows[None] for name, rows in trajectory.fields.items()}
         experience.trajectories.append(closed, steps)
@@ -229,11 +230,11 @@ class AlgorithmTrainer(RLTrainer):
         batch = experience.take()
         algorithm.adopt_weights()
         algorithm.estimate(batch)
-        losses = algorithm.update(batch, self.progress)
+        losses = algorithm.learn(batch, self.progress)
         algorithm.observe(batch.valid_obs())
         self.stats.add_all(train_metrics(losses))
         self._report_losses(losses)
-        experience.spend()
+        experience.mark_consumed()
         experience.release()
         return True
 
@@ -265,7 +266,7 @@ class PPOTrainer(AlgorithmTrainer):
 
 
 class POCATrainer(PPOTrainer):
-    """Trains a behaviour whose agents are in groups by POCA."""
+    """Trains a behaviour of agents in groups by POCA."""
 
     follows_groups: ClassVar[bool] = True
     reported: ClassVar[dict[str, str]] = {**PPOTrainer.reported, "Losses/Baseline Loss": "train/baseline_loss"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BufferKey(Enum):
-    """What a column of a buffer holds; every key is a column of its own."""
+    """Names of a buffer's columns."""
 
     ACTION_MASK = "action_mask"
     CONTINUOUS_ACTION = "continuous_action"
@@ -31,7 +31,7 @@ class BufferKey(Enum):
 
 
 class ObservationKeyPrefix(Enum):
-    """Stands before the number of an observation."""
+    """Prefix of the index of an observation."""
 
     OBSERVATION = "obs"
     NEXT_OBSERVATION = "next_obs"
@@ -74,7 +74,7 @@ class AgentBufferField:
         self._length = end
 
     def set(self, data: Any) -> None:
-        """Puts these rows in the place of all that were there."""
+        """Replaces all rows."""
         self._memory = np.array(data)
         self._length = len(self._memory)
 
@@ -91,10 +91,10 @@ class AgentBufferField:
         sequential: bool = True,
         padding_value: float = 0.0,
     ) -> Array:
-        """Returns the newest sequences of `training_length` steps, or all; the last is filled up at its end.
+        """Returns the newest sequences of `training_length` steps, or all; the last is padded at its end.
 
-        With `sequential` sequences follow each other; without, one begins at every step. What fills up is the last
-        step times `padding_value`.
+        With `sequential` sequences follow each other; without, one begins at every step. Padding is the last step times
+        `padding_value`.
         """
         rows = self.rows
         if sequential:
@@ -114,10 +114,10 @@ class AgentBufferField:
 
 
 class AgentBuffer(MutableMapping[Key, AgentBufferField]):
-    """Columns of equally many steps."""
+    """Columns with equally many steps."""
 
     def __init__(self, max_length: int | None = None, seed: int = 0) -> None:
-        """Makes an empty buffer; beyond `max_length` steps the oldest make room, and are counted."""
+        """Makes an empty buffer; beyond `max_length` steps the oldest are dropped, and counted."""
         self.fields: dict[Key, AgentBufferField] = {}
         self.max_length = max_length
         self.num_dropped = 0
@@ -146,12 +146,12 @@ class AgentBuffer(MutableMapping[Key, AgentBufferField]):
         return max((len(field) for field in self.fields.values()), default=0)
 
     def reset_agent(self) -> None:
-        """Empties all columns and keeps their memory."""
+        """Empties all columns; their memory is reused."""
         for field in self.fields.values():
             field.reset_field()
 
     def check_length(self, key_list: Sequence[Key]) -> bool:
-        """Says whether these columns are all there and equally long."""
+        """Whether these columns all exist and are equally long."""
         return len({len(self.fields[key]) if key in self.fields else -1 for key in key_list} - {-1}) == 1 and all(
             key in self.fields for key in key_list
         )
@@ -186,7 +186,7 @@ class AgentBuffer(MutableMapping[Key, AgentBufferField]):
             field.set(field.rows[len(field) - kept :])
 
     def shuffle(self, sequence_length: int = 1, key_list: Sequence[Key] | None = None) -> None:
-        """Puts sequences into another order, the same in all columns; steps of a sequence stay together."""
+        """Permutes sequences, in the same order in all columns; the steps of a sequence stay together."""
         keys = list(self.fields) if key_list is None else list(key_list)
         order = self.rng.permutation(self.num_experiences // sequence_length)
         places = (order[:, None] * sequence_length + np.arange(sequence_length)[None, :]).reshape(-1)
@@ -194,11 +194,11 @@ class AgentBuffer(MutableMapping[Key, AgentBufferField]):
             self[key].set(self[key].rows[places])
 
     def make_mini_batch(self, start: int, end: int) -> AgentBuffer:
-        """Returns some steps as a buffer of its own."""
+        """Returns some steps as a separate buffer."""
         return self._at(slice(start, end))
 
     def sample_mini_batch(self, batch_size: int, sequence_length: int = 1) -> AgentBuffer:
-        """Returns about `batch_size` steps in sequences that were drawn evenly, with replacement."""
+        """Samples about `batch_size` steps in sequences, uniformly with replacement."""
         num_sequences = max(1, batch_size // sequence_length)
         starts = self.rng.integers(0, self.num_experiences // sequence_length, num_sequences) * sequence_length
         return self._at((starts[:, None] + np.arange(sequence_length)[None, :]).reshape(-1))

@@ -44,7 +44,7 @@ class TrainerFactory:
         *,
         trainer_classes: Mapping[str, type[RLTrainer]] | None = None,
     ) -> None:
-        """Takes settings by behaviour; `trainer_classes` has classes of your own by `trainer_type`, or by behaviour.
+        """Takes settings by behaviour; `trainer_classes` has your own classes by `trainer_type`, or by behaviour.
 
         `param_manager` has no effect: there are no lessons yet.
         """
@@ -57,7 +57,7 @@ class TrainerFactory:
         self.trainer_classes = {**TRAINER_CLASSES, **(trainer_classes or {})}
 
     def settings_of(self, behavior_name: str) -> TrainerSettings:
-        """Returns the settings of a behaviour; those under `default` stand for behaviours that are not named."""
+        """Returns the settings of a behaviour; those under `default` apply to behaviours that are not named."""
         found = self.trainer_config.get(behavior_name) or self.trainer_config.get("default")
         if found is None:
             known = ", ".join(self.trainer_config) or "none"
@@ -91,7 +91,7 @@ class TrainerFactory:
 
 
 class EnvManager:
-    """Holds the copies of an environment; stepping them is the world's business."""
+    """Holds the copies of an environment; the core steps them."""
 
     def __init__(self, copies: Sequence[Any]) -> None:
         self.copies: list[BaseEnv] = [adapted(copy, number) for number, copy in enumerate(copies)]
@@ -119,7 +119,7 @@ class SimpleEnvManager(EnvManager):
 
 
 class TrainerController:
-    """Trains all behaviours of an environment until each has taken its steps."""
+    """Trains all behaviours of an environment until the budget of each is spent."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class TrainerController:
         train: bool = True,
         training_seed: int = 0,
     ) -> None:
-        """Takes what ML-Agents' controller takes; the run is kept in `output_path/run_id`.
+        """Takes the arguments of ML-Agents' controller; the run is written to `output_path/run_id`.
 
         `param_manager` has no effect: there are no lessons yet.
         """
@@ -142,11 +142,11 @@ class TrainerController:
         self.training_seed = training_seed
         self.trainers: dict[str, RLTrainer] = {}
         self.resources = ExitStack()
-        """What a run holds, such as its lock, until it has ended."""
+        """Resources of a run, such as its lock, until it has ended."""
         self._core: CoreTrainer | None = None
 
     def start_learning(self, env_manager: EnvManager) -> RunSummary:
-        """Trains to the end, or until asked to stop; everything is saved whatever happens."""
+        """Trains to the end, or until asked to stop; everything is saved in any case."""
         core = self._core or self.prepare(env_manager)
         try:
             return core.train()
@@ -155,7 +155,7 @@ class TrainerController:
             self.resources.close()
 
     def prepare(self, env_manager: EnvManager) -> CoreTrainer:
-        """Makes the trainers of all behaviours and the loop over them; a run that is to be loaded is put back."""
+        """Makes the trainers of all behaviours and the loop over them; restores a run that is to be loaded."""
         from quintain.runs.run import Run
 
         # Before the trainers: their classes may draw from the global generators.
@@ -173,7 +173,7 @@ class TrainerController:
         return core
 
     def advance(self, env_manager: EnvManager) -> int:
-        """Trains for one update of one behaviour; returns the steps that agents took."""
+        """Trains for one update of one behaviour; returns the number of agents' steps."""
         core = self._core or self.prepare(env_manager)
         before = core.progress.env_steps
         core.advance()
@@ -186,9 +186,9 @@ class TrainerController:
         return trainer
 
     def _run_file(self, env_manager: EnvManager) -> RunFile:
-        """Returns what the run is, as settings of ours, for its directory and its manifest.
+        """Returns the run as settings, for its directory and its manifest.
 
-        How long it trains is not among them: that may be changed when it is loaded, and is the trainers' own.
+        The budget is not included: it may change when the run is loaded, and belongs to the trainers.
         """
         made = type(env_manager.copies[0])
         behaviors = {name: _behavior(trainer) for name, trainer in self.trainers.items()}

@@ -1,9 +1,9 @@
-"""What a run of agents leaves beside its checkpoints, where ML-Agents leaves it: models for Unity, status, timers.
+"""Files of a run of agents at ML-Agents' paths, in addition to its checkpoints: models for Unity, status, timers.
 
-<run>/<Behavior>.onnx                    the last model, at the end of every run
-<run>/<Behavior>/<Behavior>-<step>.onnx  models at intervals; the newest and the best by reward are kept
-<run>/run_logs/training_status.json      those models and the lessons that are on, with every checkpoint
-<run>/run_logs/timers.json               where the time went, at the end
+<run>/<Behavior>.onnx                    the last model, at the end of every run <run>/<Behavior>/<Behavior>-<step>.onnx
+models at intervals; the newest and the best by reward are kept <run>/run_logs/training_status.json      those models
+and the lessons that are on, with every checkpoint <run>/run_logs/timers.json               where the time went, at the
+end
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from quintain.typing import Metrics
 
 FEWEST_EPISODES = 10
-"""Episodes of each behaviour of which a mean return says anything."""
+"""Minimum number of episodes of each behaviour for a meaningful mean return."""
 
 
 class BehaviorFiles(Artifacts):
-    """Writes the files of all behaviours of a run; what fails here is told, and costs no training."""
+    """Writes the files of all behaviours of a run; failures are reported and do not stop training."""
 
     def __init__(self, settings: RunSettings, directory: RunDirectory) -> None:
         super().__init__(settings, directory)
@@ -43,22 +43,22 @@ class BehaviorFiles(Artifacts):
         self.timers = TimersFile(directory.path / LOGS)
         self.is_told = False
         self.unwritable: set[str] = set()
-        """Behaviours whose policy could not be written, which is told once."""
+        """Behaviours whose policy could not be exported; reported once."""
 
     @property
     def needed(self) -> frozenset[str]:
-        """Names of the run's own checkpoints that models which are kept came with."""
+        """Names of the run's checkpoints that belong to models which are kept."""
         listed = [each for some in self.models.checkpoints.values() for each in some]
         return frozenset(Path(path).name for each in listed for path in each.auxillary_file_paths)
 
     def is_due(self, loop: Loop) -> bool:
-        """Says whether any behaviour has come to the next interval."""
+        """Whether any behaviour has reached its next interval."""
         return any(self._is_due(name, each.progress.env_steps) for name, each in _learners(loop).items())
 
     def is_best(self, loop: Loop) -> bool:
-        """Says whether behaviours, on average, never had a higher mean return; takes note if so.
+        """Whether the mean return over behaviours is the highest so far; records it if so.
 
-        A run that evaluates has a better measure.
+        A run with evaluations has a better measure.
         """
         if loop.records.best_return is not None:
             return False
@@ -92,7 +92,7 @@ class BehaviorFiles(Artifacts):
 
     @contextmanager
     def _telling(self, loop: Loop) -> Iterator[None]:
-        """Turns a file that cannot be written into a warning, once in a row: the checkpoint is there."""
+        """Converts a failed write to a warning, once in a row: the checkpoint is there."""
         try:
             yield
             self.is_told = False
@@ -124,7 +124,7 @@ class BehaviorFiles(Artifacts):
         return made
 
     def _export(self, name: str, trainer: Learner, path: Path) -> bool:
-        """Writes one file; says whether it could."""
+        """Writes one file; returns whether that worked."""
         if name in self.unwritable:
             return False
         from quintain.policies.unity_export import export_unity
@@ -139,7 +139,7 @@ class BehaviorFiles(Artifacts):
         return True
 
     def _tell(self, name: str, trainer: Learner, error: Exception) -> None:
-        """Says once for each behaviour why there is no model; a library that is not there is no fault."""
+        """Reports once per behaviour why there is no model; a missing library is no fault."""
         is_first = not self.unwritable
         self.unwritable.add(name)
         said = str(error).strip().partition("\n")[0]

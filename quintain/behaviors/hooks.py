@@ -1,4 +1,4 @@
-"""The parts of a trainer by hooks: what its hooks gathered, as state, and its place in the settings of a run."""
+"""Parts of a trainer by hooks: the state of its hooks' buffers, and its place in a run's settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ByHooks(CoreTrainer):
 
 
 class HookAlgorithm:
-    """Stands in the settings of a run for `_update_policy` of a trainer, which only its class can make."""
+    """Represents a trainer's `_update_policy` in the settings of a run; only its class can make it."""
 
     settings_class = HookAlgorithmSettings
 
@@ -37,14 +37,14 @@ class HookAlgorithm:
 
 
 class StrictGuard(UpdateGuard):
-    """Ends the run where an update by hooks is not finite: only the hooks know how to go back."""
+    """Ends the run if an update by hooks is not finite: only the hooks could roll back."""
 
     def failed(self, trainer: object, fault: NonFiniteError) -> NoReturn:
         raise fault
 
 
 class Hooks:
-    """Counts what went through the hooks of a trainer; its state holds their buffers and their optimizer as well."""
+    """Counts the data of a trainer's hooks; its state includes their buffers and optimizer."""
 
     def __init__(self, trainer: RLTrainer) -> None:
         self.trainer = trainer
@@ -52,20 +52,20 @@ class Hooks:
         self.episodes = 0
         self.has_updated = False
         self.num_gathered = 0
-        """Steps since the last update, until they were enough for the next."""
+        """Steps since the last update, until there were enough for the next."""
         self.is_enough = False
         self.num_needed = 0
         """Steps that the last update needed."""
 
     def count(self, num_steps: int, num_episodes: int) -> None:
-        """Counts steps that were taken in, and episodes that ended with them."""
+        """Counts processed steps, and completed episodes."""
         self.step += num_steps
         self.episodes += num_episodes
         for policy in self.trainer.policies.values():
             policy.increment_step(num_steps)
 
     def begin_update(self) -> None:
-        """Takes note that an update learns from what was taken in until now."""
+        """Marks the data of an update: all that was processed until now."""
         self.num_needed, self.num_gathered, self.is_enough = self.num_gathered, 0, False
         self.has_updated = False
 
@@ -107,16 +107,16 @@ class Hooks:
 
 
 def _with_text_keys(tree: Any) -> Any:
-    """Writes the numbers that torch's optimizers use as keys as text, which is what files have."""
+    """Converts the integer keys of torch's optimizer states to text, as files require."""
     if isinstance(tree, Mapping):
         return {f"#{key}" if isinstance(key, int) else key: _with_text_keys(value) for key, value in tree.items()}
     return [_with_text_keys(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _with_number_keys(tree: Any, *, is_torch: bool = False) -> Any:
-    """Returns what `_with_text_keys` was given, with tensors for the arrays of torch's optimizers: they take no others.
+    """Reverses `_with_text_keys`, with tensors for the arrays of torch's optimizers, as they require.
 
-    Such an optimizer is known by its two entries, wherever a class of the user's put it.
+    Such an optimizer is recognised by its two entries, anywhere in a user's class.
     """
     if isinstance(tree, Mapping):
         is_torch = is_torch or set(tree) == {"state", "param_groups"}

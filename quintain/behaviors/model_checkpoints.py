@@ -1,6 +1,6 @@
-"""Which models of each behaviour are kept, as `training_status.json` says: the newest, the best by reward, the last.
+"""Manages the models of each behaviour in `training_status.json`: the newest, the best by reward, the last.
 
-The file is replaced in one step, so that a kill leaves the old list or the new one.
+The file is replaced atomically, so that a kill leaves the old list or the new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quintain.services.files import atomic
 from quintain.typing import Json
 
 LOGS = "run_logs"
-"""The folder of a run that status and timers are in."""
+"""The folder of status and timers in a run."""
 STATUS_FILE = "training_status.json"
 FORMAT_VERSION = "0.3.0"
 CHECKPOINTS, FINAL, LESSON, METADATA = "checkpoints", "final_checkpoint", "lesson_num", "metadata"
@@ -27,7 +27,7 @@ _MAX_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class ModelCheckpoint:
-    """Names one model of a behaviour; the fields are called as in ML-Agents' file, paths are within the run."""
+    """One model of a behaviour; fields are named as in ML-Agents' file, paths are relative to the run."""
 
     steps: int
     file_path: str
@@ -41,7 +41,7 @@ class ModelCheckpoint:
 
 
 class ModelCheckpointManager:
-    """Keeps the list of each behaviour's models, and removes the files of those that leave it."""
+    """Keeps the list of each behaviour's models, and removes the files of retired ones."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -51,13 +51,13 @@ class ModelCheckpointManager:
         self._read()
 
     def get_checkpoints(self, behavior_name: str) -> list[ModelCheckpoint]:
-        """Returns the models that are kept, the oldest first."""
+        """Returns the kept models, oldest first."""
         return list(self.checkpoints.get(behavior_name, []))
 
     def add_checkpoint(self, behavior_name: str, new_checkpoint: ModelCheckpoint, keep_checkpoints: int) -> None:
-        """Takes a model in and retires others: the newest are kept, and the best by reward.
+        """Adds a model and retires others: the newest are kept, and the best by reward.
 
-        What is of a later step was made by a run that went back since, and is made again.
+        A model of a later step was made before a rollback of the run, and is made again.
         """
         earlier = self.get_checkpoints(behavior_name)
         kept = [each for each in earlier if each.steps < new_checkpoint.steps]
@@ -76,12 +76,12 @@ class ModelCheckpointManager:
         self.final[behavior_name] = final_checkpoint
 
     def remove_checkpoint(self, checkpoint: ModelCheckpoint) -> None:
-        """Removes a model's file; the run's own checkpoints are not its to remove."""
+        """Removes a model's file, but never the run's own checkpoints."""
         with suppress(OSError):
             (self.run / checkpoint.file_path).unlink(missing_ok=True)
 
     def save(self, lessons: Mapping[str, int], versions: Mapping[str, Any]) -> None:
-        """Replaces the file: lists, the last model of each behaviour, lessons, and what wrote it."""
+        """Replaces the file: lists, the last model of each behaviour, lessons, and versions."""
         document: dict[str, Json] = {
             METADATA: {"stats_format_version": FORMAT_VERSION, **{f"{k}_version": v for k, v in versions.items()}}
         }
@@ -96,7 +96,7 @@ class ModelCheckpointManager:
         atomic.replace_file(self.path, f"{json.dumps(document, indent=4)}\n".encode())
 
     def _read(self) -> None:
-        """Takes up the list of an earlier process; a file that cannot be read begins a new one."""
+        """Reads the list of an earlier process; an unreadable file starts a new list."""
         try:
             document = _mapping(json.loads(plain_files.read(self.path, _MAX_BYTES)))
             for name, entry in document.items():
@@ -109,7 +109,7 @@ class ModelCheckpointManager:
             self.checkpoints, self.final = {}, {}
 
     def _is_model(self, path: str) -> bool:
-        """Says whether a file that the list names is there; one outside the run is none of ours to remove later."""
+        """Whether a listed file exists inside the run; others are never removed."""
         found = self.run / path
         # A link on the way, and "..", would make the two differ.
         is_within = not Path(path).is_absolute() and found.resolve() == self.run.resolve() / path

@@ -1,4 +1,4 @@
-"""ML-Agents' settings of what a behaviour is made of: networks, reward signals, demonstrations, self-play. No torch."""
+"""ML-Agents' settings of a behaviour's parts: networks, reward signals, demonstrations, self-play. No torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ScheduleType = Literal["constant", "linear"]
 
 
 class MemorySettings(Settings):
-    """Lets a policy remember."""
+    """Makes the policy recurrent (LSTM)."""
 
     sequence_length: Count = 64
-    """Steps that are learned from in a row."""
+    """Length of the sequences for training."""
 
     memory_size: Count = 128
-    """Numbers of memory; even, because half are the cell's."""
+    """Size of the hidden state; even, because half is the cell state."""
 
     @model_validator(mode="after")
     def _is_even(self) -> MemorySettings:
@@ -39,144 +39,144 @@ class NetworkSettings(Settings):
     """Describes a policy's networks."""
 
     normalize: bool = False
-    """Scale vector observations by their running mean and deviation."""
+    """Normalize vector observations by their running mean and deviation."""
 
     hidden_units: Count = 128
     """Width of each hidden layer."""
 
     num_layers: Count = 2
-    """Hidden layers."""
+    """Number of hidden layers."""
 
     vis_encode_type: Literal["simple", "fully_connected", "nature_cnn", "resnet", "match3"] = "simple"
-    """How images are read."""
+    """The encoder of images."""
 
     memory: MemorySettings | None = None
-    """Recurrent memory."""
+    """The recurrent layer; null for a feed-forward policy."""
 
     goal_conditioning_type: Literal["hyper", "none"] = "hyper"
-    """How goal observations shape the network."""
+    """Type of conditioning on goal observations."""
 
     deterministic: bool = False
-    """Take the likeliest action."""
+    """Take the most likely action instead of sampling."""
 
 
 class RewardSignalSettings(Settings):
-    """Configures the environment's own reward, and what all signals share."""
+    """The environment's reward, and settings that all signals share."""
 
     gamma: Fraction = 0.99
-    """Discount."""
+    """Discount factor."""
 
     strength: NonNegative = 1.0
-    """Weight."""
+    """Weight of the reward."""
 
     network_settings: NetworkSettings | None = None
     """The signal's own network."""
 
 
 class CuriositySettings(RewardSignalSettings):
-    """Rewards what is hard to foresee."""
+    """Intrinsic Curiosity Module: rewards prediction errors of a forward model."""
 
     learning_rate: Positive = 3e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     encoding_size: Count | None = None
     """Old name of network_settings.hidden_units."""
 
 
 class RNDSettings(RewardSignalSettings):
-    """Rewards what is new."""
+    """Random Network Distillation: rewards novel observations."""
 
     learning_rate: Positive = 1e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     encoding_size: Count | None = None
     """Old name of network_settings.hidden_units."""
 
 
 class GAILSettings(RewardSignalSettings):
-    """Rewards what looks like a demonstration."""
+    """Generative Adversarial Imitation Learning: rewards similarity to demonstrations."""
 
     demo_path: str
-    """A demonstration, or a folder of them."""
+    """A demonstration file, or a folder of them."""
 
     learning_rate: Positive = 3e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     encoding_size: Count | None = None
     """Old name of network_settings.hidden_units."""
 
     use_actions: bool = False
-    """Judge actions too."""
+    """The discriminator sees actions too."""
 
     use_vail: bool = False
-    """Let the judge see less."""
+    """Adds a variational information bottleneck to the GAIL discriminator (VAIL)."""
 
 
 class BehavioralCloningSettings(Settings):
-    """Imitates demonstrations beside learning."""
+    """Behavioural cloning: an imitation loss beside the algorithm's."""
 
     demo_path: str
-    """A demonstration, or a folder of them."""
+    """A demonstration file, or a folder of them."""
 
     steps: Natural = 0
-    """Steps over which it fades; 0 is never."""
+    """Steps over which its strength decays to 0; 0 for no decay."""
 
     strength: NonNegative = 1.0
-    """Part of the learning rate."""
+    """Factor on the learning rate."""
 
     samples_per_update: Natural = 0
-    """Samples for each update; 0 is all."""
+    """Maximum number of samples per update; 0 for all."""
 
     num_epoch: Count | None = None
-    """Passes over each buffer; null is 3."""
+    """Epochs per buffer; null is 3."""
 
     batch_size: Count | None = None
-    """Steps in one minibatch; null is the trainer's."""
+    """Minibatch size; null is the trainer's."""
 
 
 class SelfPlaySettings(Settings):
-    """Lets a policy play against its past."""
+    """Self-play: trains against past versions of the policy."""
 
     save_steps: Count = 20_000
-    """Steps between two snapshots."""
+    """Steps between two snapshots of the policy."""
 
     team_change: Count | None = None
-    """Steps after which another team learns; null is five times save_steps."""
+    """Steps after which the learning team changes; null is five times save_steps."""
 
     swap_steps: Count = 2_000
-    """Steps after which opponents change."""
+    """Steps after which the opponent is replaced."""
 
     window: Count = 10
-    """Snapshots that are kept."""
+    """Number of snapshots to keep."""
 
     play_against_latest_model_ratio: Fraction = 0.5
-    """How often the opponent is the newest policy."""
+    """Probability that the opponent is the newest policy."""
 
     initial_elo: float = 1200.0
-    """Rating at the start."""
+    """Initial Elo rating."""
 
 
 class RewardSignals(Settings):
-    """What counts as good: ML-Agents' own signals, and any that is registered as a reward signal, under its name."""
+    """Reward signals: ML-Agents' own, and registered ones by name."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[PartSettings, Choice("reward_signal")]] = Field(init=False)
 
     extrinsic: RewardSignalSettings | None = None
-    """The environment's own reward."""
+    """The environment's reward."""
 
     curiosity: CuriositySettings | None = None
-    """What is hard to foresee."""
+    """Curiosity (ICM)."""
 
     gail: GAILSettings | None = None
-    """What looks like a demonstration."""
+    """GAIL, from demonstrations."""
 
     rnd: RNDSettings | None = None
-    """What is new."""
+    """Random Network Distillation (RND)."""
 
     @property
     def registered(self) -> dict[str, PartSettings]:
-        """The signals that are not ML-Agents' own, each with settings of its own."""
+        """The signals that are not ML-Agents' own, each with its settings."""
         return dict(self.__pydantic_extra__)
 
     @model_validator(mode="before")

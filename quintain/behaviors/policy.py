@@ -1,4 +1,4 @@
-"""What acts for a behaviour, by ML-Agents' names, around a policy of ours."""
+"""The policy of a behaviour with ML-Agents' names, around one of ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Policy:
         self._step = 0
 
     def increment_step(self, n_steps: int) -> int:
-        """Counts steps of agents and returns how many there were."""
+        """Counts steps of agents and returns the total."""
         self._step += n_steps
         return self._step
 
@@ -38,7 +38,7 @@ class Policy:
         return [value.detach().cpu().numpy().copy() for value in self.core.state_dict().values()]
 
     def load_weights(self, weights: list[Array]) -> None:
-        """Takes weights as `get_weights` returned them."""
+        """Loads weights as returned by `get_weights`."""
         own = self.core.state_dict()
         if len(own) != len(weights):
             raise ValueError(f"{len(weights)} arrays were given, and the policy has {len(own)}")

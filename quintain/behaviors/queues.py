@@ -23,13 +23,13 @@ Item = TypeVar("Item")
 
 
 class AgentManagerQueue(Generic[Item]):
-    """Hands items from one side to the other in order; where nothing waits, `get_nowait` raises `Empty`."""
+    """An ordered queue; when it is empty, `get_nowait` raises `Empty`."""
 
     class Empty(Exception):
-        """Says that nothing waits."""
+        """Raised when the queue is empty."""
 
     def __init__(self, behavior_id: str, maxlen: int = 0) -> None:
-        """Makes a queue for a behaviour; with a `maxlen` above 0 the oldest items make room, and are counted."""
+        """Makes a queue for a behaviour; with a `maxlen` above 0 the oldest items are dropped, and counted."""
         self._items: deque[Item] = deque()
         self._maxlen = maxlen
         self._behavior_id = behavior_id
@@ -62,12 +62,12 @@ class AgentManagerQueue(Generic[Item]):
 
 
 class TrajectoryQueue(AgentManagerQueue[Trajectory]):
-    """A block of whole trajectories as objects, which is full when it holds as many steps as were asked for."""
+    """A block of whole trajectories as objects; full when it holds the wanted number of steps."""
 
     is_whole: ClassVar[bool] = True
 
     def __init__(self, behavior_id: str, spec: BehaviorSpec, wanted: Callable[[], int]) -> None:
-        """Makes a block; `wanted` is asked how many steps make it full whenever it begins."""
+        """Makes a block; `wanted` returns the number of steps that fill it, whenever it begins."""
         super().__init__(behavior_id)
         self.spec = spec
         self.wanted = wanted
@@ -84,7 +84,7 @@ class TrajectoryQueue(AgentManagerQueue[Trajectory]):
         return not self.empty()
 
     def begin(self, sequence: int, version: int) -> None:
-        """Drops what it holds."""
+        """Drops its contents."""
         self._items.clear()
         self.sequence, self.num_held, self.num_wanted = sequence, 0, self.wanted()
 

@@ -1,11 +1,10 @@
 """ML-Agents' trainer by hooks: a learner whose stages call them.
 
-collect    trajectories go through `_process_trajectory` until `_is_ready_update`
-update     `_update_policy`
-publish    the policy goes into every policy queue
+collect    trajectories go through `_process_trajectory` until `_is_ready_update` update     `_update_policy` publish
+the policy goes into every policy queue
 
-All hooks run in the thread that called the controller. Where `threaded` is set, a collector thread acts meanwhile: it
-fills a second block of trajectories with the policy as it was before the update.
+All hooks run in the thread that called the controller. With `threaded`, a collector thread acts asynchronously: it
+fills a second block of trajectories with the policy before the update.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RLTrainer(Trainer):
-    """Trains by four hooks: what to make of a trajectory, when to learn, how to learn, and with which optimizer."""
+    """Trains by four hooks: process a trajectory, decide when to update, update, and make an optimizer."""
 
     follows_groups: ClassVar[bool] = False
 
@@ -61,34 +60,34 @@ class RLTrainer(Trainer):
 
     @staticmethod
     def create_model_saver(trainer: Trainer) -> BaseModelSaver:
-        """Makes what keeps the models; override it to plug in another."""
+        """Makes the model saver; override it to plug in another."""
         return RunModelSaver(trainer)
 
     @abstractmethod
     def create_optimizer(self) -> Any:
-        """Makes what changes the policy; an object with `state_dict` is part of every checkpoint."""
+        """Makes the optimizer; an object with `state_dict` is part of every checkpoint."""
 
     @abstractmethod
     def _update_policy(self) -> bool:
-        """Changes the policy by what is in the buffer; says whether it did."""
+        """Updates the policy from the buffer; returns whether it did."""
 
     @abstractmethod
     def _is_ready_update(self) -> bool:
-        """Says whether there is enough to learn from."""
+        """Whether there is enough data for an update."""
 
     def _steps_per_update(self) -> int | None:
-        """Returns how many new steps an update takes where that is known; None: as many as the one before it needed.
+        """Returns the number of new steps in an update, if it is known; None: as many as the previous one needed.
 
-        Where `threaded` is set, agents take so many steps while an update goes on.
+        With `threaded`, agents take so many steps during an update.
         """
         return None
 
     def _complete_batch(self) -> None:
-        """Finishes what is to be learned from, before the update; nothing by default."""
+        """Completes the batch before the update; nothing by default."""
 
     @abstractmethod
     def _process_trajectory(self, trajectory: Trajectory) -> None:
-        """Takes in one trajectory: this counts it and must be called first; add what is to be learned from."""
+        """Processes one trajectory: call this first, because it counts the steps; then add the data to learn from."""
         self._count(len(trajectory), int(trajectory.done_reached))
         rewards = self.collected_rewards["environment"]
         agent = trajectory.agent_id
@@ -99,7 +98,7 @@ class RLTrainer(Trainer):
             self._update_end_episode_stats(agent)
 
     def _count(self, num_steps: int, num_episodes: int) -> None:
-        """Counts steps that were taken in; summaries and models whose interval ends with them come first."""
+        """Counts processed steps; summaries and models whose interval ends with them come first."""
         self._maybe_write_summary(self.get_step + num_steps)
         self._maybe_save_model(self.get_step + num_steps)
         self.hooks.count(num_steps, num_episodes)
@@ -111,7 +110,7 @@ class RLTrainer(Trainer):
             self.stats_reporter.write_stats(boundary)
 
     def _maybe_save_model(self, step_after_process: int) -> None:
-        """Lets a saver of the user's own save at intervals; the run commits its checkpoints itself, between stages."""
+        """Calls a user's saver at intervals; the run commits its checkpoints itself, between stages."""
         interval = self.trainer_settings.checkpoint_interval
         if self.get_step and step_after_process >= _next_multiple(self.get_step, interval):
             self._checkpoint()
@@ -121,7 +120,7 @@ class RLTrainer(Trainer):
             self.model_saver.save_checkpoint(self.brain_name, self.get_step)
 
     def _update_end_episode_stats(self, agent_id: str) -> None:
-        """Reports the episode of an agent that ended."""
+        """Reports a completed episode of an agent."""
         self._report_episode(self.collected_rewards["environment"].pop(agent_id), self.collected_lengths.pop(agent_id))
 
     def _report_episode(self, total: float, length: int) -> None:
@@ -131,7 +130,7 @@ class RLTrainer(Trainer):
         self.stats_reporter.add_stat("Environment/Episode Length", length)
 
     def _append_to_update_buffer(self, agentbuffer: AgentBuffer) -> None:
-        """Adds steps to the buffer, where there is training; the last batch is filled up beyond the last step."""
+        """Adds steps to the buffer during training; the last batch is completed beyond the last step."""
         if self.is_training:
             agentbuffer.resequence_and_append(self.update_buffer)
 
@@ -162,24 +161,24 @@ class RLTrainer(Trainer):
 
     @property
     def is_overdue(self) -> bool:
-        """Whether so much was taken in beyond the budget that hooks which are not ready never will be."""
+        """Whether so much data exceeds the budget that hooks which are not ready never will be."""
         assert self.update_buffer.max_length is not None
         return self.get_step >= self.get_max_steps + self.update_buffer.max_length
 
     @property
     def is_finished(self) -> bool:
-        """Whether the budget is spent and the last batch learned; hooks that take nothing in any more end it too."""
+        """Whether the budget is spent and the last batch learned; hooks that process no more data end it too."""
         return super().is_finished or self.is_overdue
 
     @property
     def buffers(self) -> Mapping[str, Stateful]:
-        """The memories of its hooks, which are part of every checkpoint."""
+        """The buffers of its hooks, which are part of every checkpoint."""
         return {"update_buffer": self.update_buffer}
 
     def advance(self) -> bool:
-        """Takes in what waits in its queues and learns if that is enough; says whether it did.
+        """Processes queued trajectories and updates if there is enough data; returns whether it did.
 
-        A trainer of a run lets the whole run go on.
+        A trainer of a run advances the whole run.
         """
         if self.is_connected:
             return self.trainer.advance()
@@ -193,7 +192,7 @@ class RLTrainer(Trainer):
         return True
 
     def _drain(self) -> None:
-        """Takes in all trajectories that wait."""
+        """Processes all queued trajectories."""
         for queue in self.trajectory_queues:
             for _ in range(queue.qsize()):
                 self._take_in(queue.get_nowait())
@@ -206,14 +205,14 @@ class RLTrainer(Trainer):
             hooks.is_enough = self._is_ready_update()
 
     def _has_batch(self) -> bool:
-        """Says whether hooks are ready to learn, and something is new since the last update."""
+        """Whether the hooks are ready for an update, and there is new data since the last one."""
         if self.get_step == self.progress.env_steps or not self._is_ready_update():
             return False
         self._complete_batch()
         return True
 
     def _num_wanted(self) -> int:
-        """Returns how many steps a block has: any trajectory in turns, and beside an update as many as it takes."""
+        """Returns the size of a block: any trajectory in turns, and asynchronously as many steps as an update takes."""
         if not self.threaded:
             return 1
         numbers = self.trainer_settings.hyperparameters
@@ -246,17 +245,17 @@ class RLTrainer(Trainer):
             self.given_algorithm.adopt_weights()
 
     def take(self) -> bool:
-        """Lets the trajectories of the full block go through the hooks; returns False if they are not enough."""
+        """Passes the trajectories of the full block through the hooks; returns False if they are not enough."""
         block: Any = self.store.take()
         while not block.empty():
             self._take_in(block.get_nowait())
         self._drain()
         # They are in the buffers of the hooks now.
-        self.store.spend()
+        self.store.mark_consumed()
         return self._has_batch()
 
     def estimate(self) -> None:
-        """Leaves it to `_update_policy`."""
+        """Does nothing: `_update_policy` does it."""
 
     def update(self) -> Metrics:
         self.begin_update()
@@ -264,21 +263,21 @@ class RLTrainer(Trainer):
         return {}
 
     def begin_update(self) -> None:
-        """Takes note of what the update that begins now learns from."""
+        """Marks the data of the update that begins now."""
         self.stats_reporter.add_stat("Policy/Buffer Utilization", self._utilization())
         self.hooks.begin_update()
 
     def end_update(self, has_updated: bool) -> None:
-        """Takes note that an update was computed."""
+        """Records that an update was computed."""
         self.hooks.has_updated = has_updated
         if has_updated:
             self.cumulative_returns_since_policy_update.clear()
 
     def observe(self) -> None:
-        """Leaves it to `_update_policy`."""
+        """Does nothing: `_update_policy` does it."""
 
     def _utilization(self) -> float:
-        """Returns which part of the buffer is in use."""
+        """Returns the filled fraction of the buffer."""
         assert self.update_buffer.max_length is not None
         return self.update_buffer.num_experiences / self.update_buffer.max_length
 
@@ -303,7 +302,7 @@ class RLTrainer(Trainer):
             self.given_algorithm.begin_from_policy()
 
     def restore_batch(self) -> None:
-        """Needs nothing: hooks have taken in all that was taken."""
+        """Does nothing: hooks have already processed the taken data."""
 
     @property
     def paths(self) -> dict[str, str]:

@@ -22,16 +22,16 @@ SAMPLERS: Mapping[str, tuple[str, ...]] = {
 
 
 class SamplerSettings(Settings):
-    """Draws a parameter of the environment at each reset."""
+    """Draws an environment parameter at each reset."""
 
     sampler_type: Literal["uniform", "gaussian", "multirangeuniform", "constant"]
     """The distribution."""
 
     sampler_parameters: dict[str, Any]
-    """Its numbers."""
+    """Its parameters."""
 
     seed: Whole = -1
-    """Start of its random numbers; -1 takes one from the run's."""
+    """Seed of its draws; -1 derives one from the run's."""
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> SamplerSettings:
@@ -51,22 +51,22 @@ class SamplerSettings(Settings):
 
 
 class CompletionCriteriaSettings(Settings):
-    """Says when a lesson is learned."""
+    """Criterion for completing a lesson."""
 
     behavior: str
-    """Whose progress counts."""
+    """The behaviour whose progress counts."""
 
     measure: Literal["reward", "progress"] = "reward"
-    """What is compared with the threshold."""
+    """The measure that is compared with the threshold."""
 
     threshold: float = 0.0
-    """What must be exceeded."""
+    """The threshold that must be exceeded."""
 
     min_lesson_length: Natural = 0
-    """Episodes that the lesson takes at least."""
+    """Minimum number of episodes in the lesson."""
 
     signal_smoothing: bool = True
-    """Compare a smoothed number."""
+    """Compare a smoothed measure."""
 
     require_reset: bool = False
     """Reset the environment when the lesson changes."""
@@ -93,20 +93,20 @@ class LessonSettings(Settings):
     """One lesson of a curriculum."""
 
     name: str
-    """What it is called."""
+    """The lesson's name."""
 
     value: ParameterValue
-    """The parameter during the lesson."""
+    """The parameter's value during the lesson."""
 
     completion_criteria: CompletionCriteriaSettings | None = None
-    """When the next one begins; all but the last have this."""
+    """When the next lesson starts; required for all but the last."""
 
 
 class CurriculumSettings(Settings):
-    """Changes a parameter as behaviours learn."""
+    """Changes an environment parameter as behaviours learn."""
 
     curriculum: tuple[LessonSettings, ...]
-    """The lessons in their order."""
+    """The lessons in order."""
 
     @model_validator(mode="after")
     def _lessons_end(self) -> CurriculumSettings:
@@ -125,7 +125,7 @@ Parameter = Annotated[Number | Sampler | Curriculum, Discriminator(_kind)]
 
 
 class EnvironmentSettings(Settings):
-    """Says what is acted in."""
+    """The environment."""
 
     env_path: str | None = None
     """module:Name of an environment; a path is a Unity build."""
@@ -137,16 +137,16 @@ class EnvironmentSettings(Settings):
     """First port of Unity builds."""
 
     num_envs: Count = 1
-    """Copies that are stepped together."""
+    """Number of copies that step together."""
 
     num_areas: Count = 1
     """Training areas in a Unity build."""
 
     timeout_wait: Natural = 60
-    """Seconds that a Unity build may take to answer."""
+    """Timeout of a Unity build in seconds."""
 
     seed: Annotated[Whole, Field(ge=-1)] = -1
-    """Start of every random stream; -1 draws one."""
+    """Seed of all random streams; -1 draws one."""
 
     max_lifetime_restarts: Annotated[Whole, Field(ge=-1)] = 10
     """Restarts of a Unity build in a run."""
@@ -159,91 +159,91 @@ class EnvironmentSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """Configures Unity's engine."""
+    """Settings of Unity's engine."""
 
     width: Natural = 84
-    """Pixels."""
+    """Width in pixels."""
 
     height: Natural = 84
-    """Pixels."""
+    """Height in pixels."""
 
     quality_level: Natural = 5
-    """How well it draws."""
+    """Rendering quality."""
 
     time_scale: NonNegative = 20.0
-    """How much faster than life it runs."""
+    """Speed of the simulation relative to real time."""
 
     target_frame_rate: Annotated[Whole, Field(ge=-1)] = -1
-    """Frames in a second."""
+    """Frames per second."""
 
     capture_frame_rate: Natural = 60
-    """Frames in a second of the game's own time."""
+    """Frames per second of simulated time."""
 
     no_graphics: bool = False
-    """Draw nothing."""
+    """Disable rendering."""
 
     no_graphics_monitor: bool = False
-    """Draw in the first copy only."""
+    """Render in the first copy only."""
 
 
 class CheckpointSettings(Settings):
-    """Says where a run is kept and what it begins from."""
+    """Where a run is stored and what it starts from."""
 
     run_id: str | None = None
     """Name of the run."""
 
     initialize_from: str | None = None
-    """Run whose weights to begin with."""
+    """Run whose weights to start from."""
 
     load_model: bool = False
     """Old name of resume."""
 
     resume: bool = False
-    """Continue the run of that name."""
+    """Resume the run of that name."""
 
     force: bool = False
     """Move an existing run of that name aside."""
 
     train_model: bool = False
-    """Without effect; training is what happens unless inference is set."""
+    """No effect; training is the default unless inference is set."""
 
     inference: bool = False
-    """Act without learning."""
+    """Run inference without learning."""
 
     results_dir: str | None = None
     """Folder of runs."""
 
 
 class TorchSettings(Settings):
-    """Says where tensors lie."""
+    """The device of tensors."""
 
     device: str | None = None
     """cpu or cuda."""
 
 
 class RunOptions(Settings):
-    """Everything that a trainer configuration of ML-Agents says."""
+    """All settings of an ML-Agents trainer configuration."""
 
     default_settings: TrainerSettings | None = None
-    """What behaviours have where their own block says nothing."""
+    """Defaults of behaviours."""
 
     behaviors: dict[str, TrainerSettings] = Field(default_factory=dict)
-    """One block for each behaviour."""
+    """One block per behaviour."""
 
     env_settings: EnvironmentSettings = EnvironmentSettings()
-    """What is acted in."""
+    """The environment."""
 
     engine_settings: EngineSettings = EngineSettings()
     """Unity's engine."""
 
     environment_parameters: dict[str, Parameter] = Field(default_factory=dict)
-    """Numbers of the environment."""
+    """Parameters of the environment."""
 
     checkpoint_settings: CheckpointSettings = CheckpointSettings()
-    """Where the run is kept."""
+    """Where the run is stored."""
 
     torch_settings: TorchSettings = TorchSettings()
-    """Where tensors lie."""
+    """The device of tensors."""
 
     debug: bool = False
-    """Without effect; see quintain --debug."""
+    """No effect; see quintain --debug."""

@@ -1,4 +1,4 @@
-"""Where a trainer's models are kept: pluggable, and by default the run's own checkpoints."""
+"""Model savers: pluggable, by default the run's own checkpoints."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 
 class BaseModelSaver(ABC):
-    """Keeps models; derive from it to keep them somewhere else as well."""
+    """Saves models; derive from it to save them elsewhere as well."""
 
     @abstractmethod
     def register(self, module: Any) -> None:
-        """Takes note of a policy or an optimizer whose modules are to be kept."""
+        """Registers a policy or an optimizer whose modules are saved."""
 
     @abstractmethod
     def save_checkpoint(self, behavior_name: str, step: int) -> tuple[str, list[str]]:
-        """Keeps everything now; returns where, and the paths of what else was written."""
+        """Saves all modules; returns the path, and the paths of other written files."""
 
     @abstractmethod
     def initialize_or_load(self, policy: Any = None) -> None:
-        """Puts back what was kept, where a run begins with it."""
+        """Restores saved modules, where a run starts from them."""
 
 
 class RunModelSaver(BaseModelSaver):
-    """Keeps everything in a checkpoint of the run, from which it is resumed exactly."""
+    """Saves everything in a checkpoint of the run, from which it resumes exactly."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -39,4 +39,4 @@ class RunModelSaver(BaseModelSaver):
         return str(self.trainer.save_checkpoint()), []
 
     def initialize_or_load(self, policy: Any = None) -> None:
-        """Does nothing: a run puts everything back before its trainers go on."""
+        """Does nothing: a run restores everything before its trainers continue."""

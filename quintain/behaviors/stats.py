@@ -11,7 +11,7 @@ import numpy as np
 
 
 class StatsAggregationMethod(Enum):
-    """How the numbers of one summary become one."""
+    """How the values of one summary are aggregated."""
 
     AVERAGE = 0
     MOST_RECENT = 1
@@ -20,7 +20,7 @@ class StatsAggregationMethod(Enum):
 
 
 class StatsSummary(NamedTuple):
-    """The numbers of one statistic since the last summary."""
+    """The values of one statistic since the last summary."""
 
     full_dist: tuple[float, ...]
     aggregation_method: StatsAggregationMethod
@@ -55,14 +55,14 @@ class StatsWriter(ABC):
 
     @abstractmethod
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """Takes the summary of one behaviour at a step."""
+        """Receives the summary of one behaviour at a step."""
 
 
 class StatsReporter:
-    """Gathers the statistics of one behaviour; everything belongs to this object, nothing to the process."""
+    """Collects the statistics of one behaviour; nothing is global to the process."""
 
     def __init__(self, category: str, forward: Callable[[str, float], None] | None = None) -> None:
-        """Makes a reporter; `forward` gets every number too, for the rows of the run."""
+        """Makes a reporter; `forward` gets every value too, for the rows of the run."""
         self.category = category
         self.writers: list[StatsWriter] = []
         self._forward = forward
@@ -75,14 +75,14 @@ class StatsReporter:
     def add_stat(
         self, key: str, value: float, aggregation: StatsAggregationMethod = StatsAggregationMethod.AVERAGE
     ) -> None:
-        """Adds a number to this summary."""
+        """Adds a value to this summary."""
         self._values.setdefault(key, []).append(float(value))
         self._methods[key] = aggregation
         if self._forward is not None:
             self._forward(key, float(value))
 
     def set_stat(self, key: str, value: float) -> None:
-        """Sets what this summary says, whatever was said before."""
+        """Sets the value of this summary, replacing earlier ones."""
         self._values[key] = [float(value)]
         self._methods[key] = StatsAggregationMethod.MOST_RECENT
         if self._forward is not None:
@@ -92,7 +92,7 @@ class StatsReporter:
         return StatsSummary(tuple(self._values.get(key, ())), self._methods.get(key, StatsAggregationMethod.AVERAGE))
 
     def write_stats(self, step: int) -> None:
-        """Hands the summary to the writers and begins the next one."""
+        """Passes the summary to the writers and begins the next one."""
         summaries = {key: self.get_stats_summaries(key) for key in self._values}
         for writer in self.writers:
             writer.write_stats(self.category, summaries, step)

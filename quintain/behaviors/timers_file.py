@@ -1,4 +1,4 @@
-"""`timers.json`: where the time of a process went, as a tree, and what each metric did; in ML-Agents' shape."""
+"""`timers.json`: the timings of a process as a tree, and statistics of each metric; in ML-Agents' format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _INSIDE: Mapping[str, tuple[str, ...]] = {
     "advance": ("collect", "estimate", "update", "publish"),
     "collect": ("act", "env"),
 }
-"""Which timers run inside another."""
+"""Timers that run inside another."""
 
 Totals = Mapping[str, tuple[float, int]]
-"""Seconds and number of times of each timer."""
+"""Seconds and number of calls of each timer."""
 
 
 class TimersFile:
-    """Remembers when a process began and what metrics did since, and writes both at its end."""
+    """Records the start of a process and its metrics, and writes them at its end."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TIMERS_FILE
@@ -35,7 +35,7 @@ class TimersFile:
         self.gauges: dict[str, dict[str, float]] = {}
 
     def reported(self, row: Mapping[str, float]) -> None:
-        """Takes note of a row of metrics."""
+        """Records a row of metrics."""
         for name, value in row.items():
             known = self.gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
             known.update(
@@ -43,7 +43,7 @@ class TimersFile:
             )
 
     def save(self, totals: Totals, versions: Mapping[str, Any], *, are_parallel: frozenset[str] = frozenset()) -> None:
-        """Replaces the file; timers in `are_parallel` ran beside the others, in a thread of their own."""
+        """Replaces the file; timers in `are_parallel` ran in a separate thread."""
         total = time.perf_counter() - self.begin
         inner = {name for outer in _INSIDE if outer in totals for name in _INSIDE[outer]}
         outer = {name: _node(name, totals, are_parallel) for name in totals if name not in inner}
@@ -72,7 +72,7 @@ def _node(name: str, totals: Totals, are_parallel: frozenset[str]) -> dict[str, 
 
 
 def _with_self(total: float, count: int, children: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a timer with the time that none of those inside it took; those beside it took none of its own."""
+    """Returns a timer with its self time: without the timers inside it, parallel ones excepted."""
     inside = sum(child["total"] for child in children.values() if "is_parallel" not in child)
     node = {"total": total, "count": count, "self": max(0.0, total - inside)}
     return {**node, "children": dict(children)} if children else node

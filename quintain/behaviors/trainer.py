@@ -1,4 +1,4 @@
-"""ML-Agents' abstract trainer: a learner of the core under its names and properties."""
+"""ML-Agents' abstract trainer: a learner of the core with its names and properties."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Trainer(ReadyLearner, ABC):
         artifact_path: str,
         reward_buff_cap: int = 1,
     ) -> None:
-        """Makes a trainer of a behaviour; without `training` it only lets its policies act."""
+        """Makes a trainer of a behaviour; without `training` its policies only act."""
         # `add_policy` brings policy and algorithm, and a run the others.
         later: Any = None
         super().__init__(
@@ -73,7 +73,7 @@ class Trainer(ReadyLearner, ABC):
     @property
     @abstractmethod
     def get_step(self) -> int:
-        """Steps of agents that were taken in."""
+        """Number of processed steps of agents."""
 
     @property
     def threaded(self) -> bool:
@@ -89,7 +89,7 @@ class Trainer(ReadyLearner, ABC):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a run trains it; else only its queues bring trajectories."""
+        """Whether a run trains it; otherwise trajectories come from its queues only."""
         return "trainer" in self.__dict__
 
     def save_checkpoint(self) -> Path:
@@ -104,11 +104,11 @@ class Trainer(ReadyLearner, ABC):
         return self.policies[name_behavior_id]
 
     def publish_policy_queue(self, policy_queue: AgentManagerQueue[Policy]) -> None:
-        """Takes a queue that every new version of the policy goes into."""
+        """Adds a queue for new versions of the policy."""
         self.policy_queues.append(policy_queue)
 
     def subscribe_trajectory_queue(self, trajectory_queue: AgentManagerQueue[Trajectory]) -> None:
-        """Takes a queue that trajectories are read from, beside those of the environment."""
+        """Adds a queue of trajectories, in addition to the environment's."""
         self.trajectory_queues.append(trajectory_queue)
 
     @staticmethod
@@ -117,16 +117,16 @@ class Trainer(ReadyLearner, ABC):
 
     @abstractmethod
     def create_policy(self, parsed_behavior_id: str, behavior_spec: Any) -> Any:
-        """Makes a policy for a behaviour, ours or one around it; changes nothing."""
+        """Makes a policy for a behaviour, ours or a wrapper of it; changes nothing."""
 
     @abstractmethod
     def add_policy(self, parsed_behavior_id: str, policy: Any) -> None:
-        """Takes a policy over and prepares to train it."""
+        """Sets the policy to train."""
 
     @abstractmethod
     def save_model(self) -> None:
-        """Keeps the trained models."""
+        """Saves the trained models."""
 
     @abstractmethod
     def end_episode(self) -> None:
-        """Forgets what agents have collected in episodes that were cut from outside."""
+        """Drops the data of episodes that were interrupted from outside."""

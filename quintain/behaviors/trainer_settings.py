@@ -1,7 +1,7 @@
 """ML-Agents' settings of one behaviour: every key of its YAML files with its default. Imports no torch.
 
-Unknown keys are refused at every depth, and so are numbers that cannot work. What a key means here is said in
-`translate`; keys of what is not built yet are known, checked, and refused there by name.
+Unknown keys are refused at every depth, and so are invalid values. `translate` defines the meaning of each key; keys of
+unsupported features are known, checked, and refused there by name.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from quintain.settings.base import Count, Settings
 
 
 class HyperparameterSettings(Settings):
-    """Holds what all trainers have."""
+    """Settings of all trainers."""
 
     batch_size: Count = 1024
-    """Steps in one minibatch."""
+    """Minibatch size in steps."""
 
     buffer_size: Count = 10_240
-    """Steps that are collected before an update, or kept for replay."""
+    """Steps collected before an update, or the capacity of the replay buffer."""
 
     learning_rate: Positive = 3e-4
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     learning_rate_schedule: ScheduleType = "linear"
-    """Whether the step size falls to almost nothing over max_steps."""
+    """Whether the learning rate decays to almost 0 over max_steps."""
 
     @model_validator(mode="after")
     def _minibatch_fits(self) -> HyperparameterSettings:
@@ -56,25 +56,25 @@ class HyperparameterSettings(Settings):
 
 
 class OnPolicyHyperparameterSettings(HyperparameterSettings):
-    """Holds what PPO and POCA have."""
+    """Settings of PPO and POCA."""
 
     beta: NonNegative = 5e-3
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
 
     beta_schedule: ScheduleType = "linear"
-    """Whether it falls over max_steps; as learning_rate_schedule where only that is given."""
+    """Whether beta decays over max_steps; like learning_rate_schedule if only that is given."""
 
     epsilon: Positive = 0.2
-    """How far the probability ratio may leave 1."""
+    """Clip range of the probability ratio."""
 
     epsilon_schedule: ScheduleType = "linear"
-    """Whether it falls to 0.1 over max_steps; as learning_rate_schedule where only that is given."""
+    """Whether epsilon decays to 0.1 over max_steps; like learning_rate_schedule if only that is given."""
 
     lambd: Fraction = 0.95
-    """Mix of bootstrapped (0) and sampled (1) returns."""
+    """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     num_epoch: Count = 3
-    """Passes over each buffer."""
+    """Epochs per buffer."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,67 +86,67 @@ class OnPolicyHyperparameterSettings(HyperparameterSettings):
 
 
 class PPOSettings(OnPolicyHyperparameterSettings):
-    """Configures PPO."""
+    """Settings of PPO."""
 
     shared_critic: bool = False
-    """Let actor and critic share their layers."""
+    """Actor and critic share their layers."""
 
 
 class POCASettings(OnPolicyHyperparameterSettings):
-    """Configures POCA."""
+    """Settings of POCA."""
 
 
 class SACSettings(HyperparameterSettings):
-    """Configures SAC."""
+    """Settings of SAC."""
 
     batch_size: Count = 128
-    """Transitions in one minibatch."""
+    """Minibatch size in transitions."""
 
     buffer_size: Count = 50_000
-    """Transitions that are kept."""
+    """Capacity of the replay buffer in transitions."""
 
     learning_rate_schedule: ScheduleType = "constant"
-    """Whether the step size falls to almost nothing over max_steps."""
+    """Whether the learning rate decays to almost 0 over max_steps."""
 
     buffer_init_steps: Natural = 0
     """Steps before the first update."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Part of the way that targets move at each update."""
+    """Coefficient of Polyak averaging (soft update) of the target networks."""
 
     steps_per_update: Positive = 1.0
-    """Steps of agents for each update."""
+    """Steps of agents per update."""
 
     save_replay_buffer: bool = False
-    """Keep the replay with each checkpoint; here it always is."""
+    """Save the replay buffer with each checkpoint; here it always is."""
 
     init_entcoef: Positive = 1.0
-    """The temperature that adapting starts from."""
+    """Initial entropy coefficient (alpha), which is then tuned."""
 
     reward_signal_steps_per_update: Positive | None = None
-    """Steps for each update of reward signals; null is steps_per_update."""
+    """Steps per update of reward signals; null is steps_per_update."""
 
 
 class TrainerSettings(Settings):
-    """Describes how one behaviour is trained."""
+    """Settings for training one behaviour."""
 
     trainer_type: Literal["ppo", "sac", "poca"] = "ppo"
     """The algorithm."""
 
     hyperparameters: HyperparameterSettings = HyperparameterSettings()
-    """Its numbers."""
+    """Its hyperparameters."""
 
     network_settings: NetworkSettings = NetworkSettings()
     """The policy's networks."""
 
     reward_signals: RewardSignals = RewardSignals(extrinsic=RewardSignalSettings())
-    """What counts as good."""
+    """The reward signals."""
 
     max_steps: Count = 500_000
-    """Steps of the behaviour's agents to train for."""
+    """Number of steps of the behaviour's agents to train for."""
 
     time_horizon: Count = 64
-    """Steps after which a trajectory is cut."""
+    """Maximum steps of a trajectory before it is bootstrapped."""
 
     summary_freq: Count = 50_000
     """Steps between two rows of metrics."""
@@ -155,22 +155,22 @@ class TrainerSettings(Settings):
     """Steps between two checkpoints."""
 
     keep_checkpoints: Whole = 5
-    """Checkpoints that are kept; 0 keeps all."""
+    """Number of checkpoints to keep; 0 keeps all."""
 
     even_checkpoints: bool = False
-    """Spread keep_checkpoints checkpoints evenly over max_steps."""
+    """Distribute keep_checkpoints checkpoints evenly over max_steps."""
 
     threaded: bool = False
-    """Learn while agents act on."""
+    """Asynchronous training: agents continue to act during updates."""
 
     init_path: str | None = None
-    """A policy to begin with."""
+    """A policy to start from."""
 
     self_play: SelfPlaySettings | None = None
-    """Play against the past."""
+    """Self-play against past versions."""
 
     behavioral_cloning: BehavioralCloningSettings | None = None
-    """Imitate demonstrations."""
+    """Behavioural cloning from demonstrations."""
 
     framework: str | None = None
     """Ignored; there is only one."""
@@ -188,33 +188,33 @@ class TrainerSettings(Settings):
 
 
 class PPOTrainerSettings(TrainerSettings):
-    """Describes how a behaviour is trained by PPO."""
+    """Settings for training a behaviour by PPO."""
 
     trainer_type: Literal["ppo"] = "ppo"
     """The algorithm."""
 
     hyperparameters: PPOSettings = PPOSettings()
-    """Its numbers."""
+    """Its hyperparameters."""
 
 
 class SACTrainerSettings(TrainerSettings):
-    """Describes how a behaviour is trained by SAC."""
+    """Settings for training a behaviour by SAC."""
 
     trainer_type: Literal["sac"] = "sac"
     """The algorithm."""
 
     hyperparameters: SACSettings = SACSettings()
-    """Its numbers."""
+    """Its hyperparameters."""
 
 
 class POCATrainerSettings(TrainerSettings):
-    """Describes how a behaviour is trained by POCA."""
+    """Settings for training a behaviour by POCA."""
 
     trainer_type: Literal["poca"] = "poca"
     """The algorithm."""
 
     hyperparameters: POCASettings = POCASettings()
-    """Its numbers."""
+    """Its hyperparameters."""
 
 
 TRAINERS: Mapping[str, type[TrainerSettings]] = {
@@ -222,4 +222,4 @@ TRAINERS: Mapping[str, type[TrainerSettings]] = {
     "sac": SACTrainerSettings,
     "poca": POCATrainerSettings,
 }
-"""The settings of a behaviour by its trainer, so that each knows its own numbers and no other."""
+"""The settings of a behaviour by its trainer, so that each has its own hyperparameters only."""

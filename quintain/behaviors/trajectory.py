@@ -1,4 +1,4 @@
-"""One trajectory of one agent, by ML-Agents' names. It is arrays; single steps are made for whoever asks for them."""
+"""One trajectory of one agent, with ML-Agents' names. It holds arrays; objects for single steps are made on access."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class AgentStatus(NamedTuple):
-    """What a mate of an agent saw and did at the same time."""
+    """Observation and action of a teammate at the same time."""
 
     obs: list[Array]
     action: ActionTuple
 
 
 class AgentExperience(NamedTuple):
-    """One step of one agent: what it saw and did, and what came of it."""
+    """One step of one agent: observation, action and results."""
 
     obs: list[Array]
     reward: float
@@ -34,15 +34,15 @@ class AgentExperience(NamedTuple):
     action_probs: float
     """Log-probability of the whole action."""
     action_mask: Array | None
-    """True where a choice was forbidden."""
+    """True where an option was forbidden."""
     interrupted: bool
     group_reward: float
     group_status: list[AgentStatus]
-    """Of its mates, if groups learn."""
+    """Of its teammates, if groups learn."""
 
 
 class Trajectory:
-    """At most `time_horizon` steps of one agent, and what it saw after them."""
+    """At most `time_horizon` steps of one agent, and the next observation."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Trajectory:
         interrupted: bool,
         begins_episode: bool,
         group_id: int = 0,
-        next_mates: Mapping[str, Array] | None = None,
+        next_teammates: Mapping[str, Array] | None = None,
     ) -> None:
-        """Takes the steps by field name, [length, ...]; `next_mates` are those of its group who were there after it."""
+        """Takes the steps by field name, [length, ...]; `next_teammates` are those present after it."""
         self.behavior_id = behavior_id
         self.spec = spec
         self.fields = dict(fields)
         self.next_obs = next_obs
-        self.next_mates = None if next_mates is None else dict(next_mates)
+        self.next_teammates = None if next_teammates is None else dict(next_teammates)
         self.agent_id = str(agent_id)
         self.done_reached = done_reached
         self.interrupted = interrupted
@@ -75,11 +75,11 @@ class Trajectory:
 
     @property
     def next_group_obs(self) -> list[list[Array]]:
-        """What those of its group saw who were there after the last step; nothing where groups do not learn."""
-        if self.next_mates is None:
+        """Observations of the teammates that were present after the last step; empty where groups do not learn."""
+        if self.next_teammates is None:
             return []
-        seen = [self.next_mates[name] for name in leaves(self.spec.obs, f.MATE_OBS)]
-        return [[rows[mate] for rows in seen] for mate in np.flatnonzero(self.next_mates[f.MATES])]
+        seen = [self.next_teammates[name] for name in leaves(self.spec.obs, f.TEAMMATE_OBS)]
+        return [[rows[mate] for rows in seen] for mate in np.flatnonzero(self.next_teammates[f.TEAMMATES])]
 
     @property
     def all_group_dones_reached(self) -> bool:
@@ -88,7 +88,7 @@ class Trajectory:
 
     @property
     def steps(self) -> list[AgentExperience]:
-        """The steps one by one, made now."""
+        """The steps as objects, made on access."""
         last = len(self) - 1
         numbers, choices = self._actions(f.ACTION)
         mask = self.fields.get(f.ACTION_MASK)
@@ -136,18 +136,18 @@ class Trajectory:
         return buffer
 
     def _group_status(self, step: int) -> list[AgentStatus]:
-        if f.MATES not in self.fields:
+        if f.TEAMMATES not in self.fields:
             return []
-        numbers, choices = (rows[step] for rows in self._actions(f.MATE_ACTION))
-        seen = [self.fields[name][step] for name in leaves(self.spec.obs, f.MATE_OBS)]
+        numbers, choices = (rows[step] for rows in self._actions(f.TEAMMATE_ACTION))
+        seen = [self.fields[name][step] for name in leaves(self.spec.obs, f.TEAMMATE_OBS)]
         return [
             AgentStatus([rows[mate] for rows in seen], ActionTuple(numbers[mate][None], choices[mate][None]))
-            for mate in np.flatnonzero(self.fields[f.MATES][step])
+            for mate in np.flatnonzero(self.fields[f.TEAMMATES][step])
         ]
 
     def _actions(self, whose: str) -> tuple[Array, Array]:
-        """Returns numbers and choices, of the agent itself or of its mates, with no columns where there are none."""
-        shape = self.fields[f.MATES].shape if whose == f.MATE_ACTION else (len(self),)
+        """Returns continuous and discrete actions of the agent or its teammates; a missing kind has no columns."""
+        shape = self.fields[f.TEAMMATES].shape if whose == f.TEAMMATE_ACTION else (len(self),)
         numbers, choices = np.zeros((*shape, 0), np.float32), np.zeros((*shape, 0), np.int32)
         for name, leaf in leaves(self.spec.action, whose).items():
             if isinstance(leaf, BoxSpec):
@@ -163,12 +163,14 @@ class Trajectory:
             "agent_id": self.agent_id,
             "ends": [self.done_reached, self.interrupted, self.begins_episode],
             "group_id": self.group_id,
-            "next_mates": None if self.next_mates is None else {k: x.copy() for k, x in self.next_mates.items()},
+            "next_mates": None
+            if self.next_teammates is None
+            else {k: x.copy() for k, x in self.next_teammates.items()},
         }
 
     @staticmethod
     def from_state(behavior_id: str, spec: BehaviorSpec, state: State) -> Trajectory:
-        """Makes the trajectory that `state_dict` described."""
+        """Restores a trajectory from `state_dict`."""
         done, interrupted, begins = state["ends"]
         return Trajectory(
             behavior_id,
@@ -180,14 +182,15 @@ class Trajectory:
             interrupted=interrupted,
             begins_episode=begins,
             group_id=state["group_id"],
-            next_mates=state["next_mates"] and {name: np.asarray(rows) for name, rows in state["next_mates"].items()},
+            next_teammates=state["next_mates"]
+            and {name: np.asarray(rows) for name, rows in state["next_mates"].items()},
         )
 
 
 def trajectories_of(
     behavior_id: str, spec: BehaviorSpec, closed: Closed, steps: Mapping[str, Array]
 ) -> Iterator[Trajectory]:
-    """Yields trajectories that ended together, each with steps of its own."""
+    """Yields trajectories that ended together, each with its own copy of the steps."""
     for i, (slot, length) in enumerate(zip(closed.slots.tolist(), closed.lengths.tolist(), strict=True)):
         yield Trajectory(
             behavior_id,
@@ -199,5 +202,6 @@ def trajectories_of(
             interrupted=bool(closed.truncated[i]),
             begins_episode=bool(closed.begins[i]),
             group_id=int(closed.group_id[i]),
-            next_mates=closed.next_mates and {name: rows[i].copy() for name, rows in closed.next_mates.items()},
+            next_teammates=closed.next_teammates
+            and {name: rows[i].copy() for name, rows in closed.next_teammates.items()},
         )

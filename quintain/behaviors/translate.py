@@ -1,6 +1,6 @@
-"""What a trainer configuration of ML-Agents means here: the same run as settings of ours.
+"""Translates a trainer configuration of ML-Agents to quintain's settings.
 
-Keys of what is not built yet are refused by name. Keys that have no effect without a Unity build are named once.
+Keys of unsupported features are refused by name. Keys that have no effect without a Unity build are listed once.
 docs/migrating/mlagents.md says where the meaning differs.
 """
 
@@ -20,7 +20,7 @@ from quintain.behaviors.trainer_settings import (
     SACSettings,
     TrainerSettings,
 )
-from quintain.behaviors.unbuilt import notes_of, unbuilt
+from quintain.behaviors.unsupported import notes_of, unsupported
 from quintain.behaviors.yaml_import import Configuration, is_code
 from quintain.core import registry
 from quintain.errors import SettingsError
@@ -29,16 +29,16 @@ from quintain.typing import JsonObject
 
 CODE = "E0228"
 FALLBACK = "default"
-"""The behaviour whose settings those have that are not named."""
+"""The behaviour whose settings apply to behaviours that are not named."""
 MAX_DRAWN_SEED = 10_000
 KEEP_ALL = 1_000_000
 SMALLEST = {"learning_rate": 1e-10, "beta": 1e-5, "epsilon": 0.1}
-"""Where ML-Agents' linear schedules end."""
+"""The end value of ML-Agents' linear schedules."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was typed beside the file; None and False where it was not."""
+    """Command-line options beside the file; None and False where not given."""
 
     env: str | None = None
     num_envs: int | None = None
@@ -54,7 +54,7 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class Request:
-    """A run as it was asked for."""
+    """A requested run."""
 
     settings: JsonObject
     """The run file's settings."""
@@ -73,9 +73,9 @@ class Request:
 
 
 def translate(configuration: Configuration, typed: CommandLine) -> Request:
-    """Turns a configuration and what was typed into a run; what was typed wins."""
+    """Translates a configuration and command-line options, which take precedence, to a run."""
     options = configuration.options
-    refusals = list(unbuilt(options))
+    refusals = list(unsupported(options))
     if refusals:
         path, why = refusals[0]
         more = [f"{where}: {reason}" for where, reason in refusals[1:20]]
@@ -162,7 +162,7 @@ def _env(configuration: Configuration, typed: CommandLine) -> dict[str, Any]:
 
 
 def _lessons(settings: CurriculumSettings) -> list[dict[str, Any]]:
-    """Returns the lessons of one parameter; nothing comes after the last, so that its end does not count."""
+    """Returns the lessons of one parameter; the criterion of the last is ignored."""
     lessons = []
     for lesson in settings.curriculum:
         value, until = lesson.value, lesson.completion_criteria
@@ -198,7 +198,7 @@ def _sampler(settings: SamplerSettings) -> dict[str, Any]:
 
 
 def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str, Any]:
-    """Returns where and how a run of these behaviours happens."""
+    """Returns the settings under `run` of a run with these behaviours."""
     keep = min(each.keep_checkpoints for each in blocks)
     intervals = [
         each.max_steps // each.keep_checkpoints
@@ -220,7 +220,7 @@ def run_settings(options: RunOptions, blocks: list[TrainerSettings]) -> dict[str
 
 
 def behavior_settings(settings: TrainerSettings, run_budget: int) -> dict[str, Any]:
-    """Returns the blocks of one behaviour; its own budget is named where it is not the run's."""
+    """Returns the blocks of one behaviour; with its own budget if it differs from the run's."""
     makers = {SACSettings: _sac_blocks, POCASettings: _poca_blocks}
     blocks = makers.get(type(settings.hyperparameters), _ppo_blocks)(settings)
     budget = None if settings.max_steps == run_budget else settings.max_steps

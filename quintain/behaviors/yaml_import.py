@@ -1,4 +1,4 @@
-"""Reads a trainer configuration of ML-Agents, strictly: every problem with its line, its key and the nearest name."""
+"""Reads a trainer configuration of ML-Agents strictly: every problem with its line, its key and the nearest name."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from quintain.settings.yaml_text import Document, KeyPath, read_file
 
 _TRAINED = ("default_settings", "behaviors")
 _OLD_NAMES = {"conditioning_type": "goal_conditioning_type"}
-"""Names that documents use and the reader of files never knew."""
+"""Names from ML-Agents' documents that its own parser never accepted."""
 
 
 def is_mlagents_file(document: Document) -> bool:
-    """Says whether a file is written for ML-Agents and not for quintain."""
+    """Whether a file is written for ML-Agents and not for quintain."""
     keys = document.value if isinstance(document.value, Mapping) else {}
     return "experiment" not in keys and any(key in RunOptions.model_fields for key in keys)
 
 
 def is_code(env: str) -> bool:
-    """Says whether an environment is named as module:Name, and not by the path of a Unity build."""
+    """Whether an environment is named as module:Name, not by the path of a Unity build."""
     return ":" in env and "/" not in env and "\\" not in env
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a file says, with the paths of everything that somebody wrote down."""
+    """The contents of a file, with the paths of all keys that are set."""
 
     source: str
     options: RunOptions
@@ -46,20 +46,20 @@ class Configuration:
 
 
 def read_configuration(path: str | Path) -> Configuration:
-    """Reads and checks a file."""
+    """Reads and validates a file."""
     return check_configuration(read_file(path))
 
 
 def check_configuration(document: Document, env: str | None = None) -> Configuration:
-    """Checks a file that was read; raises one error with every problem in it.
+    """Validates a file; raises one error with every problem in it.
 
-    Where it names reward signals that nobody knows, the module of `env` (module:Name) is imported, which may have them.
+    If it names unknown reward signals, the module of `env` (module:Name) is imported, which may register them.
     """
     return _Reader(document).read(env)
 
 
 def env_path_of(document: Document) -> str | None:
-    """Returns the environment that a file names, as it is written there."""
+    """Returns the environment in a file, unparsed."""
     settings = document.value.get("env_settings") if isinstance(document.value, Mapping) else None
     path = settings.get("env_path") if isinstance(settings, Mapping) else None
     return path if isinstance(path, str) else None
@@ -91,7 +91,7 @@ class _Reader:
         return {str(name): self._block(name, given, "behaviors") for name in given}
 
     def _block(self, key: str, values: Mapping[str, Any], *above: str) -> dict[str, Any]:
-        """Returns a mapping of the file; one with nothing in it is written without braces too."""
+        """Returns a mapping of the file; an empty one may be written without braces."""
         found = values.get(key)
         if found is None:
             return {}
@@ -117,7 +117,7 @@ class _Reader:
             return None
 
     def _place(self, path: KeyPath) -> str:
-        """Returns where to look: where a behaviour says it, or where the default settings do, or the nearest above."""
+        """Returns the place of a setting: in the behaviour's block, in the default settings, or the nearest above."""
         options = [path, ("default_settings", *path[2:])] if path[:1] == ("behaviors",) and len(path) > 2 else [path]
         for each in options:
             if each in self.document.positions:
@@ -127,7 +127,7 @@ class _Reader:
 
 
 def _learn_signals(blocks: Sequence[Mapping[str, Any]], env: str | None) -> None:
-    """Imports the environment's module if a reward signal is named that is not known."""
+    """Imports the environment's module if an unknown reward signal is named."""
     named = [block.get("reward_signals") for block in blocks]
     foreign = {name for signals in named if isinstance(signals, Mapping) for name in foreign_names(signals)}
     # Names of plugins are looked up only where somebody names a signal that is not ML-Agents' own.
@@ -148,7 +148,7 @@ def _problem(details: ErrorDetails, root: type[Settings], above: KeyPath) -> Pro
 
 
 def _without_empty_blocks(settings_class: type[Settings], values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out keys whose value is missing (`network_settings:` and nothing below) where null means nothing."""
+    """Removes keys without a value (`network_settings:` and nothing below) where null has no meaning."""
     fields = settings_class.model_fields
     return {
         key: value
@@ -158,7 +158,7 @@ def _without_empty_blocks(settings_class: type[Settings], values: dict[str, Any]
 
 
 def _followed(root: type[Settings], location: KeyPath) -> tuple[KeyPath, type[Settings] | None]:
-    """Returns the keys of a problem's path as they stand in the file, and the class of the block it is in."""
+    """Returns the keys of a problem's path as they are in the file, and the class of its block."""
     annotation: Any = root
     path: list[str | int] = []
     governing: type[Settings] | None = None
@@ -174,7 +174,7 @@ def _followed(root: type[Settings], location: KeyPath) -> tuple[KeyPath, type[Se
 
 
 def _below(annotation: Any, step: str | int) -> tuple[Any, bool]:
-    """Returns what is below a step of a problem's path, and whether the step is a key of the file."""
+    """Returns the value below a step of a problem's path, and whether the step is a key of the file."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         field = annotation.model_fields.get(str(step))
         if field is None and annotation is RewardSignals and str(step) in registry.names("reward_signal"):
@@ -192,7 +192,7 @@ def _below(annotation: Any, step: str | int) -> tuple[Any, bool]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Returns a type without its marks, and without null beside it."""
+    """Returns a type without annotations, and without None."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     members = [each for each in get_args(annotation) if each is not type(None)]

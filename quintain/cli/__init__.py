@@ -1,1 +1,1 @@
-"""The command line. Commands import what they need when they are called."""
+"""The command line. Commands import their modules when they are called."""

@@ -1,6 +1,6 @@
-"""The `quintain` command: which commands there are, and what becomes of what they raise.
+"""The `quintain` command: the list of commands, and the handling of their errors.
 
-A command's module is imported when the command is called, so that `quintain --help` answers at once.
+A command's module is imported when the command is called, so that `quintain --help` is fast.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMPLETION_VARIABLE = "_QUINTAIN_COMPLETE"
 
 
 class LazyCommand(TyperCommand):
-    """Stands in the help for a command whose module is imported only when it is called."""
+    """A command in the help whose module is imported only when it is called."""
 
     def __init__(self, name: str, target: str, help: str) -> None:
         super().__init__(name=name, help=help)
@@ -77,7 +77,7 @@ def _root(
 
 
 def build() -> TyperGroup:
-    """Puts the command line together without importing any command's module."""
+    """Builds the command line without importing any command's module."""
     app = typer.Typer(rich_markup_mode=None, context_settings=_CONTEXT_SETTINGS, epilog=_exit_code_table())
     app.callback()(_root)
     group = get_command(app)
@@ -129,7 +129,7 @@ def _accept_any_character() -> None:
 
 
 def _has_lost_its_reader() -> bool:
-    """Tells `quintain list | head` from a pipe that broke elsewhere, and silences the flush at exit."""
+    """Whether the reader has gone, as in `quintain list | head`; silences the flush at exit."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:

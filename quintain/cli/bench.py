@@ -1,4 +1,4 @@
-"""The `quintain bench` command: what limits training in an environment, and what to change."""
+"""The `quintain bench` command: the bottleneck of training in an environment, and the remedy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench(
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Length of the real run.")] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="Print one object with every number.")] = False,
 ) -> None:
-    """Measures an environment's limits: its steps/s alone, the cost of acting and learning, and what to change.
+    """Measures an environment's limits: its steps/s alone, the cost of acting and learning, and the bottleneck.
 
     For example: quintain bench CartPole-v1 num_lanes=64
     """

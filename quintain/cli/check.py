@@ -1,4 +1,4 @@
-"""The `quintain check` command: what is wrong with an environment, and what to do about it."""
+"""The `quintain check` command: problems of an environment, with fixes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episodes.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one object with every finding.")] = False,
 ) -> None:
-    """Checks an environment: spaces, ends, seeds, scale, manners, workers, speed. Exits with 5 if something is wrong.
+    """Checks an environment: spaces, ends, seeds, scale, side effects, workers, speed. Exits with 5 if a check fails.
 
     For example: quintain check my_package:MyEnv max_episode_steps=500
     """
@@ -73,7 +73,7 @@ def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
 
 
 def _lines(finding: Finding, width: int | None) -> Iterator[str]:
-    """Lays a finding out: level, check and sentence, and below them the fix; folded only where somebody looks at it."""
+    """Formats a finding: level, check and sentence, and below them the fix; wrapped only on a terminal."""
     room = None if width is None else max(width, _MIN_WIDTH) - _INDENT
     level = typer.style(f"{finding.level:8}", fg=_COLORS[finding.level], bold=finding.level == "problem")
     for number, part in enumerate(_folded(finding.what, room)):

@@ -1,4 +1,4 @@
-"""The `quintain checkpoints` commands: what a run has saved, whether it is whole, and its digest."""
+"""The `quintain checkpoints` commands: a run's checkpoints, their validity, and their digests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_checkpoints(run: Run, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
-    """Lists a run's checkpoints, oldest first, and says which are valid."""
+    """Lists a run's checkpoints, oldest first, and whether each is valid."""
     entries = CheckpointCatalog(resolve_run(runs_dir, run) / checkpoint_catalog.FOLDER).entries()
     _print_entries(entries, as_json=as_json)
 
 
 @app.command("verify")
 def verify_checkpoints(target: Target, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
-    """Checks every byte of one checkpoint, or of all of a run; exits with 4 if one is damaged."""
+    """Verifies every byte of one checkpoint, or of all of a run; exits with 4 if one is damaged."""
     path = _locate(runs_dir, target)
     entries = _entries_at(path)
     _print_entries(entries, as_json=as_json)

@@ -23,7 +23,7 @@ def show(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print settings, origins and notes as one object.")] = False,
 ) -> None:
-    """Shows every setting of a run, and who set it."""
+    """Shows every setting of a run with its origin."""
     run_file = run_file_of(words)
     if json:
         parts = {"settings": run_file.to_dict(), "origins": run_file.origins, "notes": run_file.notes}
@@ -38,12 +38,12 @@ def show(
 def schema(
     json: Annotated[bool, typer.Option("--json", help="Print an error as JSON too; the schema always is.")] = False,
 ) -> None:
-    """Prints the JSON schema of a run file, for editors that complete and check as you type."""
+    """Prints the JSON schema of a run file, for completion and validation in editors."""
     typer.echo(json_text.dumps(RunTree.model_json_schema(), indent=None if json else 2))
 
 
 def run_file_of(words: list[str]) -> RunFile:
-    """Makes the run file that the words of a command line mean."""
+    """Makes the run file from the words of a command line."""
     names, overrides = split_words(words)
     source = source_of(names)
     if isinstance(source, FileSource):

@@ -21,7 +21,7 @@ EXIT_CODES = {
     3: "run directory: in use, exists, not found, not writable",
     4: "checkpoint unusable: damaged, foreign, unsafe, wrong shapes",
     5: "environment: cannot be created, or broke too often",
-    6: "numbers: too many that are not finite",
+    6: "not finite: too many updates or rollouts with NaN or infinity",
     7: "external service: refused, failed, or out of retries",
     8: "resources: disk, memory, file descriptors",
     130: "stopped by Ctrl-C after a checkpoint (143: by SIGTERM)",
@@ -32,7 +32,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 ClickError: TypeAlias = Any
-"""An error of that class; which attributes it has depends on what was wrong."""
+"""A Click error; its attributes depend on its class."""
 
 
 def report(error: Exception, *, is_json: bool, is_debug: bool) -> int:

@@ -1,4 +1,4 @@
-"""The command that plays episodes with a trained policy."""
+"""The command that evaluates a trained policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """Holds what `quintain eval` was asked for."""
+    """The arguments of `quintain eval`."""
 
     run: str
     num_episodes: int
@@ -55,7 +55,7 @@ def eval_run(
     allow: Allow = None,
     json: Json = False,
 ) -> None:
-    """Plays episodes with a trained policy and reports the returns."""
+    """Evaluates a trained policy over whole episodes and reports the returns."""
     run_evaluation(
         EvalRequest(
             run=run,
@@ -72,7 +72,7 @@ def eval_run(
 
 
 def run_evaluation(request: EvalRequest) -> None:
-    """Plays the episodes and prints what came of them."""
+    """Evaluates the policy and prints the results."""
     from quintain.runs import results as stored
 
     if not request.is_json:

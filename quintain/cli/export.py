@@ -1,4 +1,4 @@
-"""The command that turns a trained policy into a file that runs without us."""
+"""The command that exports a trained policy to a file that runs without quintain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export_run(
     allow: Allow = None,
     json: Json = False,
 ) -> None:
-    """Writes a trained policy as ONNX, with its normaliser and action transform, and compares both."""
+    """Exports a trained policy to ONNX, with its normaliser and action transform, and compares both."""
     from quintain.runs import results as stored
 
     written, checkpoint = stored.export(runs_dir, run, out=out, allow=tuple(allow or ()))

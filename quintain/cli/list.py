@@ -1,4 +1,4 @@
-"""The `quintain list` command: everything a run file can name. Imports no torch."""
+"""The `quintain list` command: all registered names for run files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def list_registered(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="One of: " + ", ".join(registry.KINDS))] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of {kind, name, description}.")] = False,
 ) -> None:
-    """Lists everything that a run file can name."""
+    """Lists all registered names that a run file can use."""
     kinds = list(registry.KINDS) if kind is None else [kind]
     found = {each: registry.descriptions(each) for each in kinds}
     if json:

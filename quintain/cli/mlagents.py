@@ -1,4 +1,4 @@
-"""`quintain train config.yaml --env module:Env`: trainer configurations of ML-Agents, with that program's options."""
+"""`quintain train config.yaml --env module:Env`: ML-Agents' trainer configurations, with its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quintain.settings.yaml_text import read_file
 
 DEFAULT_RUNS_DIR = Path("runs")
 SEED = "experiment.seed="
-"""What --seed is written out as."""
+"""The override that --seed becomes."""
 
 
 def is_mlagents_source(path: Path) -> bool:
@@ -25,7 +25,7 @@ def is_mlagents_source(path: Path) -> bool:
 
 
 def run_configuration(request: TrainRequest, path: Path) -> None:
-    """Starts, continues or only plays what a configuration describes."""
+    """Starts or resumes the run of a configuration, or only runs inference."""
     document = read_file(path)
     configuration = check_configuration(document, request.agents.env or env_path_of(document))
     _refuse_overrides(request)
@@ -101,7 +101,7 @@ def _infer(asked: Request, runs_dir: Path, request: TrainRequest) -> None:
 
 
 def _budgets(asked: Request) -> list[str]:
-    """Returns how long to train as overrides, which a resumed run may change, as ML-Agents' max_steps may."""
+    """Returns the budgets as overrides, which a resumed run may change, like ML-Agents' max_steps."""
     experiment = asked.run_file.experiment
     budgets = {name: getattr(each.rollout, "budget_env_steps", None) for name, each in experiment.behaviors.items()}
     own = [

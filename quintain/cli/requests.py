@@ -1,4 +1,4 @@
-"""What the commands that start and continue a run were asked for, and the options that several commands share."""
+"""Requests of the commands that start and resume a run, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Holds what only a configuration of ML-Agents takes."""
+    """Options that apply only to ML-Agents' configurations."""
 
     env: str | None = None
     num_envs: int | None = None
@@ -31,7 +31,7 @@ class AgentOptions:
     is_deterministic: bool = False
 
     def names(self) -> list[str]:
-        """Returns the options that were typed and need such a configuration."""
+        """Returns the given options that require such a configuration."""
         given = {
             "--env": self.env,
             "--num-envs": self.num_envs,
@@ -43,7 +43,7 @@ class AgentOptions:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """Holds what `quintain train` was asked for."""
+    """The arguments of `quintain train`."""
 
     source: FileSource | NamesSource | None
     """None only where an earlier run supplies the settings (`--resume`, `--initialize-from`)."""
@@ -61,7 +61,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """Holds what `quintain resume` was asked for."""
+    """The arguments of `quintain resume`."""
 
     run: str
     overrides: tuple[str, ...]
@@ -72,5 +72,5 @@ class ResumeRequest:
 
 
 def usage_error(message: str) -> SettingsError:
-    """Makes the error for words that cannot be understood."""
+    """Returns the error for words that cannot be parsed."""
     return SettingsError(message, code=USAGE_CODE)

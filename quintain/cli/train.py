@@ -1,4 +1,4 @@
-"""The commands that start and continue a run: what the user typed becomes one request."""
+"""The commands that start and resume a run: arguments become one request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Trains a policy, from a file or from two names.
+    """Trains a policy, from a run file or from the names of an algorithm and an environment.
 
     For example: quintain train ppo CartPole-v1 num_envs=16 total_timesteps=200k
     """
@@ -88,7 +88,7 @@ def resume(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continues a run where its last checkpoint stands."""
+    """Resumes a run from its last checkpoint."""
     names, overrides = split_words(words or [])
     if names:
         raise usage_error(f"expected key=value after RUN and found {names[0]!r}. Name one run at a time")
@@ -112,7 +112,7 @@ def _with_seed(overrides: list[str], seed: int) -> list[str]:
 
 
 def run_training(request: TrainRequest) -> None:
-    """Starts a run, or continues the one that --run-id names, and trains."""
+    """Starts a run, or resumes the one that --run-id names, and trains."""
     if is_follower():
         from quintain.runs.ranks.follow import follow_in_torchrun
 
@@ -153,7 +153,7 @@ def run_training(request: TrainRequest) -> None:
 
 
 def run_resume(request: ResumeRequest) -> None:
-    """Continues a run and trains."""
+    """Resumes a run and trains."""
     if is_follower():
         from quintain.runs.ranks.follow import follow_in_torchrun
 
@@ -176,7 +176,7 @@ def _load(source: FileSource | NamesSource, overrides: tuple[str, ...]) -> RunFi
 
 
 def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
-    """Returns what was asked for, or the settings of the run whose weights are taken."""
+    """Returns the requested settings, or those of the run whose weights are loaded."""
     if request.source is not None:
         return _load(request.source, request.overrides)
     assert weights is not None

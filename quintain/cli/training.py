@@ -1,4 +1,4 @@
-"""Trains a run that was started or continued, and reports how it ended."""
+"""Trains a run that was started or resumed, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def output(is_json: bool, is_quiet: bool) -> Keywords:
-    """Returns where progress goes."""
+    """Returns the destinations of progress."""
     # With --json, standard output belongs to the result; progress goes beside it.
     return {"stream": sys.stderr if is_json else None, "quiet": is_quiet}
 
 
 def train_launched(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
-    """Trains what was prepared, and reports how it ended."""
+    """Trains the prepared run, and reports how it ended."""
     directory, trainer = launched.directory, launched.trainer
     with crash_reports(directory.write_crash):
         if trainer.is_finished:

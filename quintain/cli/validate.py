@@ -28,7 +28,7 @@ def validate(
         typer.Option("--allow", metavar="MODULE:NAME", help="Code that files in a folder may load. Repeatable."),
     ] = None,
 ) -> None:
-    """Checks run files without running them; ends with 2 if any is bad."""
+    """Validates run files without running them; exits with 2 if any is invalid."""
     rows = _rows(paths, allow or ())
     num_files = num_bad = 0
     listed = []

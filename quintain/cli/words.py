@@ -1,4 +1,4 @@
-"""Reads the words of `quintain train FILE | ALGO ENV key=value ...`."""
+"""Parses the words of `quintain train FILE | ALGO ENV key=value ...`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FileSource:
 
 @dataclass(frozen=True)
 class NamesSource:
-    """Names an algorithm and an environment, which need no file."""
+    """Names an algorithm and an environment, without a file."""
 
     algorithm: str
     env: str
@@ -46,7 +46,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def source_of(names: Sequence[str]) -> FileSource | NamesSource:
-    """Tells a run file from an algorithm and an environment."""
+    """Distinguishes a run file from the names of an algorithm and an environment."""
     if len(names) == 1 and _is_file_name(names[0]):
         return FileSource(Path(names[0]))
     if len(names) == 2 and not _is_file_name(names[0]):

@@ -1,1 +1,1 @@
-"""The names of other frameworks at their own paths: change the root of an import, and nothing else."""
+"""The names of other frameworks at their own paths: only the root of an import changes."""

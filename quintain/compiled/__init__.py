@@ -1,7 +1,7 @@
-"""Compiled acting and learning for small networks, behind one door: `quintain.compiled.accelerate`.
+"""Compiled acting and learning for small networks, with one entry point: `quintain.compiled.accelerate`.
 
 The composition root plugs kernels into the policies and algorithms that it makes. `runtime` compiles and calls kernels,
-`kernels` are the functions that it compiles, and the modules here connect kernels with policies and algorithms.
+`kernels` are the compiled functions, and the modules here connect kernels with policies and algorithms.
 """
 
 from __future__ import annotations

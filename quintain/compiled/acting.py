@@ -1,4 +1,4 @@
-"""A policy's acting by compiled kernels: the same numbers to rounding, without a tensor operation per layer."""
+"""Compiled acting of a policy: equal up to rounding, without a tensor operation per layer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 
 
 class CompiledActing:
-    """Acts for a policy and values for it; it only reads the policy."""
+    """Computes actions and values of a policy, which it only reads."""
 
     def __init__(self, policy: KernelPolicy) -> None:
         self.names, self.parameters = map(list, zip(*policy.named_parameters(), strict=True))
@@ -80,9 +80,9 @@ class CompiledActing:
         self.flat = _NOTHING
 
     def act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> None:
-        """Reads obs and noise of one step and writes action, log-probability and value into the same slot.
+        """Reads obs and noise of one time step and writes action, log-probability and value to it.
 
-        A policy's memory `state` moves on in place.
+        The hidden state `state` is updated in place.
         """
         prepared: PreparedStep | None = slot.prepared
         if prepared is None or not prepared.is_for(self, deterministic):
@@ -90,7 +90,7 @@ class CompiledActing:
         for encoding in prepared.encodings:
             encoding.fill(slot)
         if prepared.remember is not None:
-            assert state is not None, "a policy with memory needs its state"
+            assert state is not None, "a recurrent policy needs its hidden state"
             prepared.remember(state.numpy())
         prepared.call()
         self.actions.write_back(prepared.choices, prepared.numbers, slot.arrays)
@@ -124,7 +124,7 @@ class CompiledActing:
         return PreparedStep(self, self.addresses[0], is_likeliest, move, call, encodings, choices, numbers)
 
     def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
-        """Returns the leaves of a step's action with numbers squashed into their bounds, as the heads do it."""
+        """Returns the leaves of a step's action with continuous ones squashed into their bounds, as the heads do."""
         actions = {name: slot.leaves[name] for name in self.actions.choices}
         for name, (low, high) in self.bounds.items():
             numbers = np.tanh(slot.arrays[name])
@@ -132,14 +132,14 @@ class CompiledActing:
         return actions
 
     def values(self, obs: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
-        """Returns the critic's value of observations, by field name; no memory moves."""
+        """Returns the critic's value of observations, by field name; the hidden state is not changed."""
         with torch.no_grad():
             rows = np.ascontiguousarray(self.encoders[1](obs).numpy())
         value = np.empty(len(rows), np.float32)
         nobody = Observed(np.zeros((0, self.tables.actor[0, NUM_INPUTS]), np.float32), _NOTHING, _NOTHING, 0.0)
         for_critic = Observed(rows, _NOTHING, _NOTHING, 0.0)
         if self.memory is not None:
-            assert state is not None, "a policy with memory needs its state"
+            assert state is not None, "a recurrent policy needs its hidden state"
             memory = MemoryTables(self.memory.cell, self.memory.trunks[-1:])
             recalled = Recalled(memory, state.numpy().copy())
             recalled.bind(memory, self._parameters(), (for_critic, for_critic), obs[f.FIRST].numpy())()
@@ -149,7 +149,7 @@ class CompiledActing:
         return torch.from_numpy(value)
 
     def _parameters(self) -> Array:
-        """Returns the weights in one piece, which is where they have been unless all of them were moved together."""
+        """Returns the flat weights, which move only if all of them are moved together."""
         now: list[nn.Parameter] = [module._parameters[name] for module, name in self.held]  # type: ignore[misc]
         if [parameter.data_ptr() for parameter in now] != self.addresses:
             for name, parameter, before in zip(self.names, now, self.parameters, strict=True):
@@ -188,7 +188,7 @@ class CompiledActing:
 
 
 class Recalled:
-    """Where memories take their steps for so many lanes: their state, which moves on in place, and their outputs."""
+    """Buffers of recurrent steps for so many lanes: the hidden state, updated in place, and the outputs."""
 
     def __init__(self, memory: MemoryTables, state: Array) -> None:
         trunks = memory.trunks
@@ -198,29 +198,29 @@ class Recalled:
         self.scratch = aligned_zeros(4, BLOCK * widest)
 
     def bind(self, memory: MemoryTables, flat: Array, seen: tuple[Observed, Observed], first: Array) -> Call[None]:
-        """Returns the call that takes a step here."""
+        """Returns the bound call of one recurrent step."""
         return remember.bind(memory, flat, seen, first, self.state, self.outputs, self.scratch)
 
     def move(self, step: Call[None], state: Array) -> None:
-        """Takes a step from `state`, in place: whose memory it is changes from call to call, the kernel's does not."""
+        """Takes a step from `state`, in place; the kernel's own buffer stays the same from call to call."""
         np.copyto(self.state, state)
         step()
         np.copyto(state, self.state)
 
     def observed(self) -> list[Observed]:
-        """Returns what the networks see after a step, for each memory."""
+        """Returns the inputs of the networks after a recurrent step."""
         return [Observed(rows, _NOTHING, _NOTHING, 0.0) for rows in self.outputs]
 
 
 class Encoding:
-    """The features of one slot's observations, in memory of their own: small images by kernels, the rest by torch."""
+    """The features of one step's observations: small images by kernels, the rest by torch."""
 
     def __init__(self, encoder: Encoder, image_tables: list[Array], flat: Array, slot: Slot) -> None:
         num_rows = len(slot.arrays[f.LOG_PROB])
         self.encoder = encoder
         self.rows = aligned_zeros(num_rows, encoder.output_size)
         self.sights: list[tuple[Array, Array, Call[None]]] = []
-        """Features of an image, where they belong, and what writes them."""
+        """Image features, their destination, and the call that writes them."""
         images = encoder.named_images
         if not all(image.is_small for image in images.values()):
             return
@@ -237,7 +237,7 @@ class Encoding:
 
     @torch.no_grad()
     def fill(self, slot: Slot) -> None:
-        """Encodes what the slot holds now."""
+        """Encodes the current observations."""
         if not self.sights:
             np.copyto(self.rows, self.encoder(slot.leaves).numpy())
             return
@@ -253,31 +253,31 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """Acting on one slot, laid out once: memory does not move between rollouts."""
+    """Buffers and calls for acting at one time step, made once: memory does not move between rollouts."""
 
     acting: CompiledActing
     address: int
     is_likeliest: bool
     remember: Callable[[Array], None] | None
-    """Takes the step of a memory from its state, which moves on in place; the networks then see its outputs."""
+    """Takes the recurrent step, in place; the networks then read its outputs."""
     call: Call[None]
     encodings: list[Encoding]
-    """What must be encoded before the kernel sees it."""
+    """Encodings to compute before the kernel."""
     choices: Array
     numbers: Array
 
     def is_for(self, acting: CompiledActing, is_likeliest: bool) -> bool:
-        """Says whether this is still what would be prepared."""
+        """Whether these buffers are still valid."""
         # Whoever moved the parameters to other memory moved the first one too.
         is_in_place = acting.parameters[0].data_ptr() == self.address
         return self.acting is acting and self.is_likeliest is is_likeliest and is_in_place
 
 
 def _rows_in_place(encoder: Encoder, slot: Slot) -> Array | None:
-    """Returns what was observed where the kernel itself can scale it: a single array of floats."""
+    """Returns the observation if the kernel itself can normalize it: a single float array."""
     if not encoder.is_plain:
         return None
-    (name,) = encoder.numbers
+    (name,) = encoder.continuous
     rows = slot.arrays[name]
     if rows.dtype != np.float32:
         return None
@@ -285,7 +285,7 @@ def _rows_in_place(encoder: Encoder, slot: Slot) -> Array | None:
 
 
 def _scaled(rows: Array, encoder: Encoder) -> Observed:
-    """Returns what a network sees of numbers that the kernel itself scales."""
+    """Returns the input of a network whose observations the kernel normalizes."""
     scaling = encoder.normalizer
     if scaling is None:
         return Observed(rows, _NOTHING, _NOTHING, 0.0)
@@ -293,13 +293,13 @@ def _scaled(rows: Array, encoder: Encoder) -> Observed:
 
 
 def _no_action(value: Array) -> Step:
-    """Returns a step of no lanes that values are written to."""
+    """Returns a step without lanes, for values only."""
     columns = np.zeros((0, 0), np.float32)
     return Step(columns, columns.astype(np.bool_), columns.astype(np.int64), columns, columns, _NOTHING, value)
 
 
 class ActionColumns:
-    """Shows an action of any leaves as choices [N, C] and numbers [N, M], in the order of the leaves."""
+    """An action of any leaves as discrete [N, C] and continuous [N, M] columns, in the order of the leaves."""
 
     def __init__(self, specs: Mapping[str, LeafSpec]) -> None:
         self.choices = [name for name, leaf in specs.items() if not isinstance(leaf, BoxSpec)]
@@ -307,11 +307,11 @@ class ActionColumns:
         self.needs_copies = max(len(self.choices), len(self.numbers)) > 1
 
     def views(self, arrays: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Returns the columns: views, or copies where several leaves of a kind stand side by side."""
+        """Returns the columns: views, or copies where several leaves of a kind are concatenated."""
         return _columns(self.choices, arrays, np.int64), _columns(self.numbers, arrays, np.float32)
 
     def write_back(self, choices: Array, numbers: Array, arrays: Mapping[str, Array]) -> None:
-        """Copies to the leaves what was written into columns that are not views."""
+        """Copies columns that are not views back to the leaves."""
         if not self.needs_copies:
             return
         for names, columns in ((self.choices, choices), (self.numbers, numbers)):

@@ -1,4 +1,4 @@
-"""Lets an optimizer clip and step by a kernel."""
+"""Plugs the clipping and Adam kernel into an optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def use_adam_kernel(optimizer: Optimizer) -> None:
-    """Clips and descends by one call of a kernel from now on; the formulas are the same."""
+    """Makes the optimizer clip and step by one kernel call; the formulas are the same."""
     flat, grad = optimizer.flat.detach().numpy(), optimizer.grad.numpy()
     first, second = (moment.numpy() for moment in optimizer.moments.values())
     num_steps = optimizer.num_steps.view(1).numpy()

@@ -1,17 +1,20 @@
-"""A multi-layer perceptron in memory that is made once: forwards, and backwards by hand instead of by autograd.
+"""A multi-layer perceptron with preallocated memory: forward, and a hand-written backward pass instead of autograd.
 
-The weights are another module's, and so is the memory that gradients go to; what is between the layers is its own.
-Every call is put together once too: between large products, which leave nothing else in the caches, whatever else is
-done costs many times what it does elsewhere.
+Weights and gradients are another module's memory; activations are its own. Every call is bound once: between large
+products, which evict everything else from the caches, any other work costs many times as much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from quintain.algorithms.twin_critics import TwinCritics
+    from quintain.policies.networks import Mlp
 
 _aten = torch.ops.aten
 
@@ -19,7 +22,7 @@ Call = Callable[[], Any]
 
 
 class Layer(NamedTuple):
-    """One layer's parameters and where their gradients belong; views, so that every owner sees the same numbers."""
+    """One layer's parameters and their gradients, as views."""
 
     weight: torch.Tensor
     """[inputs, outputs]"""
@@ -29,13 +32,36 @@ class Layer(NamedTuple):
     bias_grad: torch.Tensor | None = None
 
 
+def layers_of(network: Mlp, *, learns: bool) -> list[Layer]:
+    """Returns the layers of a network; one that learns has places for its gradients."""
+    return [
+        Layer(weight.detach().T, bias.detach(), *((grad_of(weight).T, grad_of(bias)) if learns else (None, None)))
+        for weight, bias in network.weights_and_biases
+    ]
+
+
+def layers_of_twin(critics: TwinCritics, which: int, *, learns: bool) -> list[Layer]:
+    """Returns the layers of one of two critics."""
+    layers = []
+    for weight, bias in critics.layers:
+        places = (grad_of(weight)[which], grad_of(bias)[which, 0]) if learns else (None, None)
+        layers.append(Layer(weight.detach()[which], bias.detach()[which, 0], *places))
+    return layers
+
+
+def grad_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns where a parameter's gradient belongs."""
+    assert parameter.grad is not None, "the optimizer gives every parameter a place for its gradient"
+    return parameter.grad
+
+
 class _Activation(NamedTuple):
     apply: Callable[..., Call]
-    """Returns what writes the activation of a layer's sums to the second tensor, which may be the same."""
+    """Returns a call that writes the activation of a layer's sums to the second tensor, which may be the same."""
     descend: Callable[..., Call]
-    """Returns what multiplies derivatives by the slope, given the sums and what followed from them."""
+    """Returns a call that multiplies derivatives by the slope, given the sums and the activations."""
     needs_sums: bool = False
-    """Whether the slope follows from the sums only, so that they must be kept."""
+    """Whether the slope needs the sums, which must then be kept."""
 
 
 _ACTIVATIONS = {
@@ -62,9 +88,9 @@ _ACTIVATIONS = {
 
 
 class DenseLayers:
-    """Evaluates the rows that stand in `seen`, and turns derivatives by the outputs into derivatives by all before.
+    """Evaluates the rows in `seen`, and backpropagates derivatives by the outputs.
 
-    Derivatives by the outputs are put into `by_output [num_back_rows, outputs]`, for the first rows or for all; those
+    Derivatives by the outputs are written to `by_output [num_back_rows, outputs]`, for the first rows or for all; those
     by the sums of the first layer are then in `by_first_sums`.
     """
 
@@ -97,11 +123,11 @@ class DenseLayers:
                 self.back_calls.append(active.descend(deltas[i - 1], sums[i - 1][back], before))
 
     def evaluate(self) -> None:
-        """Fills `outputs [rows, outputs]` for what stands in `seen`."""
+        """Computes `outputs [rows, outputs]` of the rows in `seen`."""
         for call in self.forward_calls:
             call()
 
     def differentiate(self) -> None:
-        """Writes the gradients of layers that have a place for them, and `by_first_sums`."""
+        """Writes the gradients of layers that have a buffer for them, and `by_first_sums`."""
         for call in self.back_calls:
             call()

@@ -1,4 +1,4 @@
-"""PPO's minibatch steps by compiled kernels: the same losses and steps to rounding, on one thread."""
+"""PPO's minibatch steps by compiled kernels: losses and steps are equal up to rounding, on one thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REPORTED = {
 
 
 def accelerate_ppo(algorithm: Algorithm, acting_reason: str) -> str:
-    """Lets kernels take PPO's steps; returns why not where autograd stays."""
+    """Plugs kernels into PPO; returns the reason where autograd stays."""
     if not isinstance(algorithm, PPO):
         return NO_LEARNING_KERNELS
     algorithm.accelerator = algorithm.optimizer.kernel = None
@@ -95,7 +95,7 @@ class CompiledLearning:
         use_adam_kernel(optimizer)
 
     def prepare(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
-        """Returns what takes the steps of an epoch, one down the loss of each minibatch, and yields their reports."""
+        """Returns a function that takes the steps of an epoch, one per minibatch, and yields their metrics."""
         experience = self._read(batch)
         weights = _weights(self.settings, progress.fraction)
         # With memory a minibatch is lanes, not rows.
@@ -118,7 +118,7 @@ class CompiledLearning:
         return take_steps
 
     def _bind(self, batch: Batch, experience: Experience, numbers: Array, weights: PPOWeights) -> Call[int | None]:
-        """Returns what writes the gradient of the rows, or with memory of the lanes, of these numbers."""
+        """Returns the bound gradient call of a minibatch of rows, or of lanes for a recurrent policy."""
         if self.memory is None:
             scratch = self._scratch(len(numbers), experience.outcomes)
             return minibatch_gradient.bind(
@@ -133,7 +133,7 @@ class CompiledLearning:
         return sequence_gradient.bind(tables, self.parameters, sequences, numbers, weights, both, self.sums)
 
     def _read(self, batch: Batch) -> Experience:
-        """Lays out what an update reads again and again: features scaled once, actions as columns."""
+        """Prepares the data of an update: features normalized once, actions as columns."""
         rollout = batch.rollout
         flat = {name: rollout.flat(name) for name in rollout.storage}
         arrays = {name: field.numpy() for name, field in flat.items()}
@@ -186,7 +186,7 @@ class CompiledLearning:
 
 
 def _weights(settings: PPOSettings, fraction: float) -> PPOWeights:
-    """Returns the coefficients of the loss when `fraction` of the budget is spent."""
+    """Returns the coefficients of the loss after `fraction` of the budget."""
     return PPOWeights(
         settings.clip_coef.at(fraction),
         math.inf if settings.clip_value is None else settings.clip_value.at(fraction),

@@ -1,7 +1,7 @@
 """Plugs kernels into a policy and its algorithm. The composition root calls this once for each pair that it makes.
 
 A policy or an algorithm that is made by hand works by torch's own operations until it is accelerated. Neither knows
-kernels: each has a hook (`Policy.accelerator`, `PPO.accelerator`, `SAC.accelerator`, `Optimizer.kernel`,
+kernels: each has a hook (`Policy.accelerator`, `PPO.accelerator`, `OffPolicy.accelerator`, `Optimizer.kernel`,
 `Algorithm.generalized_advantages`) that is filled here.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quintain.algorithms.settings import PPOSettings, SACSettings
+from quintain.algorithms.settings import OffPolicySettings, PPOSettings
 from quintain.compiled.acting import CompiledActing
 from quintain.compiled.kernels.act import act
 from quintain.compiled.kernels.adam import descend
 from quintain.compiled.kernels.memory import remember
 from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain
 from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.deterministic_actor import DeterministicActor
+from quintain.policies.q_network import QNetwork
 from quintain.policies.soft_actor import SoftActor
 
 if TYPE_CHECKING:
@@ -30,19 +32,19 @@ class Half:
     """Acting or learning: compiled, or the reason why it is left to torch."""
 
     fallback_reason: str = ""
-    """Empty where kernels took it over."""
+    """Empty if it is compiled."""
     kernel: Kernel[..., float | None] | None = None
-    """A kernel that every such half calls: where an earlier start has compiled it, this one need not."""
+    """A kernel that is always needed: if it is in the cache, nothing has to be compiled."""
 
     @property
     def path(self) -> str:
-        """The half in a word, as manifests have it."""
+        """One word for manifests."""
         return f"plain: {self.fallback_reason}" if self.fallback_reason else "compiled"
 
 
 @dataclass(frozen=True)
 class Accelerated:
-    """What kernels do of a policy's acting and an algorithm's learning."""
+    """Which of a policy's acting and an algorithm's learning are compiled."""
 
     acting: Half = Half("it was not accelerated")
     learning: Half = Half("it was not accelerated")
@@ -53,10 +55,10 @@ class Accelerated:
 
 
 def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerated:
-    """Lets kernels act for a policy, and learn for its algorithm if one is given, where settings and spaces allow it.
+    """Makes kernels act for a policy, and learn for its algorithm if one is given, where settings and spaces allow it.
 
-    Called when weights, device and number of values are final. Kernels that the settings ask for and that cannot be are
-    refused (E0251).
+    Called when weights, device and number of values are final. Kernels that the settings require and that are not
+    possible are refused (E0251).
     """
     acting = _accelerate_acting(policy)
     if algorithm is None:
@@ -67,7 +69,7 @@ def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerate
 
 def _accelerate_acting(policy: Policy) -> Half:
     policy.accelerator = None
-    if not isinstance(policy, ActorCritic | SoftActor):
+    if not isinstance(policy, ActorCritic | SoftActor | QNetwork | DeterministicActor):
         return Half("this policy has no kernels")
     if reason := why_acting_is_plain(policy):
         return Half(reason)
@@ -76,14 +78,14 @@ def _accelerate_acting(policy: Policy) -> Half:
 
 
 def _accelerate_learning(algorithm: Algorithm, acting_reason: str) -> str:
-    """Returns why learning is left to torch; nothing if kernels took it over."""
-    # Each is loaded only where it may be used: SAC's modules are no part of a run of PPO.
+    """Returns why learning is left to torch; empty if it is compiled."""
+    # Each is loaded only where it may be used: replay's modules are no part of a run of PPO.
     if isinstance(algorithm.settings, PPOSettings):
         from quintain.compiled.learning import accelerate_ppo
 
         return accelerate_ppo(algorithm, acting_reason)
-    if isinstance(algorithm.settings, SACSettings):
-        from quintain.compiled.soft_learning import accelerate_sac
+    if isinstance(algorithm.settings, OffPolicySettings):
+        from quintain.compiled.replay_learning import accelerate_replay
 
-        return accelerate_sac(algorithm)
+        return accelerate_replay(algorithm)
     return NO_LEARNING_KERNELS

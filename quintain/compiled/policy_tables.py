@@ -1,4 +1,4 @@
-"""From a policy to the tables that kernels read: where its parameters and outputs are."""
+"""Builds the tables of a policy for kernels: offsets of its parameters and outputs."""
 
 from __future__ import annotations
 
@@ -31,24 +31,30 @@ from quintain.policies.joint_head import JointHead
 from quintain.policies.networks import Mlp
 
 if TYPE_CHECKING:
+    from quintain.policies.deterministic_actor import DeterministicActor
+    from quintain.policies.q_network import QNetwork
     from quintain.policies.soft_actor import SoftActor
     from quintain.typing import Array
 
-    KernelPolicy: TypeAlias = ActorCritic | SoftActor
+    KernelPolicy: TypeAlias = ActorCritic | SoftActor | QNetwork | DeterministicActor
     """A policy that kernels can act for."""
 
 MAX_TILE = 256
-"""Rows that go through a network at once: enough for whole vectors, few enough for the cache."""
+"""Rows per tile: enough for whole vectors, few enough for the cache."""
 _VECTOR = 16
 
 
 def tables_of(policy: KernelPolicy) -> PolicyTables:
-    """Returns the tables of a policy whose parameters lie one after the other in flat memory."""
+    """Returns the tables of a policy whose parameters are in flat memory."""
     places = _places(policy)
     critic = policy.critic if isinstance(policy, ActorCritic) and policy.has_values else None
+    actor = _layer_table(policy.actor, places)
     choices, numbers = _head_table(policy.head, places)
+    if policy.head is None:
+        # Outputs are actions. No density is asked for, so that any weight may stand for a log-deviation.
+        numbers = np.stack((np.arange(actor[-1, NUM_OUTPUTS]), np.zeros(actor[-1, NUM_OUTPUTS], np.int64)), axis=1)
     return PolicyTables(
-        actor=_layer_table(policy.actor, places),
+        actor=actor,
         critic=np.zeros((0, 6), np.int64) if critic is None else _layer_table(critic, places),
         activation=ACTIVATIONS.index(policy.settings.activation),
         choices=choices,
@@ -60,7 +66,7 @@ def tables_of(policy: KernelPolicy) -> PolicyTables:
 
 
 def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
-    """Returns the tables of the memories of a policy, in the order of its state; nothing if it has none."""
+    """Returns the tables of a policy's recurrent layers, in the order of its state; None without any."""
     places, memories = _places(policy), policy.memories
     if not memories:
         return None
@@ -74,7 +80,7 @@ def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
 
 
 def image_table_of(policy: KernelPolicy, image: ImageEncoder) -> Array:
-    """Returns the table of the layers that an image goes through."""
+    """Returns the table of an image encoder's layers."""
     places = _places(policy)
     rows, (channels, height, width) = [], image.shape
     for layer in image.weighted:
@@ -90,7 +96,7 @@ def image_table_of(policy: KernelPolicy, image: ImageEncoder) -> Array:
 
 
 def widest_image(layers: Array) -> int:
-    """Returns how many numbers the largest input, set of patches or output of an image's layers has."""
+    """Returns the size of the largest input, patch matrix or output of an image encoder's layers."""
     channels, height, width = layers[:, CHANNELS], layers[:, HEIGHT], layers[:, WIDTH]
     tall, wide, stride = layers[:, FILTER_HEIGHT], layers[:, FILTER_WIDTH], layers[:, STRIDE]
     num_patches = ((height - tall) // stride + 1) * ((width - wide) // stride + 1)
@@ -99,14 +105,14 @@ def widest_image(layers: Array) -> int:
 
 
 def _places(policy: KernelPolicy) -> dict[int, int]:
-    """Returns where each parameter begins in flat memory."""
+    """Returns the offset of each parameter in flat memory."""
     sizes = [parameter.numel() for parameter in policy.parameters()]
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     return {id(parameter): start for parameter, start in zip(policy.parameters(), starts, strict=True)}
 
 
 def num_units(tables: PolicyTables) -> int:
-    """Returns how many features and outputs the larger network has in all its layers."""
+    """Returns the number of features and outputs of the larger network in all its layers."""
     return max(int(layers[-1, FIRST_OUTPUT] + layers[-1, NUM_OUTPUTS]) for layers in _networks(tables))
 
 
@@ -119,14 +125,14 @@ def num_outputs(tables: PolicyTables) -> int:
 
 
 def tile_size(num_rows: int) -> int:
-    """Returns how many rows go through a network at once: tiles of equal size, so that few columns stay empty."""
+    """Returns the rows per tile: tiles of equal size, so that few columns stay empty."""
     num_tiles = max(1, -(-num_rows // MAX_TILE))
     size = -(-num_rows // num_tiles)
     return size + -size % _VECTOR
 
 
 def aligned_zeros(*shape: int) -> Array:
-    """Makes memory for kernels to work in: it begins with a cache line, or every vector would lie across two."""
+    """Allocates memory for kernels, aligned to a cache line: otherwise every vector would cross two."""
     zeros: Array = torch.zeros(shape).numpy()
     return zeros
 
@@ -144,14 +150,14 @@ def _layer_table(network: Mlp, places: dict[int, int]) -> Array:
     return np.array(rows, np.int64)
 
 
-def _head_table(head: JointHead, places: dict[int, int]) -> tuple[Array, Array]:
-    """Returns one row for each choice and one for each number, in the order of the action's leaves."""
+def _head_table(head: JointHead | None, places: dict[int, int]) -> tuple[Array, Array]:
+    """Returns one row per discrete and one per continuous action, in the order of the leaves."""
     choices: list[tuple[int, int, int]] = []
     numbers: list[tuple[int, int]] = []
     output = allowed = 0
-    for part in head.parts:
+    for part in [] if head is None else head.parts:
         if isinstance(part, CategoricalHead | MultiCategoricalHead):
-            for size in [part.num_choices] if isinstance(part, CategoricalHead) else part.nvec:
+            for size in [part.num_options] if isinstance(part, CategoricalHead) else part.nvec:
                 choices.append((output, size, allowed))
                 output, allowed = output + size, allowed + size
         else:

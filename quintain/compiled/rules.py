@@ -1,32 +1,37 @@
-"""Says what kernels take over, and why not the rest: decided by settings and spaces alone, never by measured time."""
+"""Decides between kernels and torch, with the fallback reason: by settings and spaces alone, never by measured time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from quintain.compiled.runtime.kernel import why_unavailable
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
+from quintain.policies.encoders import ImageEncoder
 from quintain.policies.heads import GaussianHead
 from quintain.policies.networks import Mlp
-from quintain.policies.settings import SoftActorSettings
+from quintain.policies.settings import QNetworkSettings, SoftActorSettings
 
 if TYPE_CHECKING:
+    from quintain.algorithms.dqn import DQN
     from quintain.algorithms.ppo import PPO
     from quintain.algorithms.sac import SAC
+    from quintain.algorithms.td3 import TD3
     from quintain.compiled.policy_tables import KernelPolicy
 
 NO_LEARNING_KERNELS = "this algorithm has no kernels"
 
 MAX_WEIGHTS = 250_000
-"""Weights beside images up to which kernels are chosen by themselves; beyond, torch's products are as fast."""
+"""Number of weights, without images, up to which kernels are the default; beyond it torch is as fast."""
 
 
 def why_acting_is_plain(policy: KernelPolicy) -> str:
-    """Returns why a policy acts by torch's own operations; nothing if kernels can act for it.
+    """Returns why a policy acts by torch's operations; empty if kernels can act for it.
 
-    Kernels that were asked for and cannot be are refused.
+    Kernels that the settings require and that are not possible are refused.
     """
     if policy.settings.compiled is False:
         return "policy.compiled is off"
@@ -42,6 +47,8 @@ def why_acting_is_plain(policy: KernelPolicy) -> str:
 
 
 def _obstacle(policy: KernelPolicy) -> str:
+    if isinstance(policy.settings, QNetworkSettings) and policy.settings.dueling:
+        return "there is no kernel for policy.dueling"
     if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
         return f"kernels do not know what {type(policy).__name__} changes"
     if policy.num_values > 1:
@@ -54,7 +61,7 @@ def _obstacle(policy: KernelPolicy) -> str:
 
 
 def why_ppo_is_plain(algorithm: PPO, *, is_changed: bool, acting_reason: str) -> str:
-    """Returns why PPO learns by torch's own operations; nothing if kernels can take its steps."""
+    """Returns why PPO learns by torch's operations; empty if kernels can take its steps."""
     settings, policy = algorithm.settings, algorithm.policy
     if is_changed:
         return f"kernels do not know what {type(algorithm).__name__} changes"
@@ -64,6 +71,10 @@ def why_ppo_is_plain(algorithm: PPO, *, is_changed: bool, acting_reason: str) ->
         return "there is no kernel for a policy without a critic"
     if isinstance(policy, ActorCritic) and any(encoder.image_names for encoder in policy.encoders):
         return "there is no kernel for convolutions; policy.image_encoder=flatten would do without them"
+    if algorithm.optimizer.groups:
+        return "there is no kernel for algorithm.parameter_groups"
+    if algorithm.auxiliary_losses:
+        return "there is no kernel for auxiliary_losses"
     if settings.use_symmetry:
         return "there is no kernel for algorithm.use_symmetry"
     if settings.micro_batch_size is not None:
@@ -71,18 +82,27 @@ def why_ppo_is_plain(algorithm: PPO, *, is_changed: bool, acting_reason: str) ->
     return ""
 
 
-def why_sac_is_plain(algorithm: SAC, *, is_changed: bool) -> str:
-    """Returns why SAC leaves its gradients to autograd; nothing if they can be written out."""
+def why_replay_is_plain(algorithm: SAC | TD3 | DQN, *, is_changed: bool) -> str:
+    """Returns why gradients of an algorithm that learns from replay are left to autograd; nothing if they are not."""
     policy = algorithm.policy
     if policy.state_size:
         return "gradients are not written out for policy.memory"
+    if isinstance(policy.settings, QNetworkSettings) and policy.settings.dueling:
+        return "gradients are not written out for policy.dueling"
     if is_changed or not policy.fits_kernels:
         return f"gradients are not written out for what {type(algorithm if is_changed else policy).__name__} changes"
+    if algorithm.auxiliary_losses:
+        return "gradients are not written out for auxiliary_losses"
     if policy.settings.compiled is False:
         return "policy.compiled is off"
-    if len(policy.head.parts) > 1 or not isinstance(policy.head.parts[0], GaussianHead):
-        return "gradients are not written out for actions other than one array of numbers"
-    if len(policy.encoder.images) or len(algorithm.critics.encoder.images):
+    if any(optimizer.groups for optimizer in algorithm.optimizers.values()):
+        return "gradients are not written out for algorithm.parameter_groups"
+    if isinstance(policy.settings, SoftActorSettings):
+        parts = policy.head.parts if policy.head is not None else []
+        if len(parts) > 1 or not isinstance(parts[0], GaussianHead):
+            return "gradients are not written out for actions other than one continuous array"
+    networks = [each for each in (policy, *vars(algorithm).values()) if isinstance(each, nn.Module)]
+    if any(isinstance(module, ImageEncoder) for network in networks for module in network.modules()):
         return "gradients are not written out for convolutions; policy.image_encoder=flatten would do without them"
     if policy.device.type != "cpu":
         return f"gradients are written out for the CPU, and the policy is on {policy.device}"

@@ -1,4 +1,4 @@
-"""Work in two threads. Torch lets other threads run during each of its operations, so that both get a core."""
+"""Parallel work in two threads. Torch releases the interpreter's lock in each operation, so that both get a core."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 
 _DEADLINE_SECONDS = 600.0
-"""What is handed over takes milliseconds; without an end, a thread that died would be waited for in silence."""
+"""Timeout of work, which takes milliseconds; without it, a thread that died would be waited for forever."""
 
 
 class SecondThread:
-    """Does what it is handed in order: in a thread of its own while it helps, else at once."""
+    """Executes functions in order: in a second thread while it helps, else at once."""
 
     def __init__(self) -> None:
         self.pool: ThreadPoolExecutor | None = None
@@ -22,7 +22,7 @@ class SecondThread:
 
     @contextmanager
     def helping(self) -> Iterator[None]:
-        """Shares torch's threads between both for a while; with one thread only, there is no help."""
+        """Splits torch's threads between both for a while; does nothing with one thread."""
         num_threads = torch.get_num_threads()
         if num_threads < 2:
             yield
@@ -39,7 +39,7 @@ class SecondThread:
                 torch.set_num_threads(num_threads)
 
     def hand(self, work: Callable[[], None]) -> None:
-        """Has some work done after all that was handed over before."""
+        """Queues a function after all earlier ones."""
         if not self.is_helping:
             work()
             return
@@ -48,7 +48,7 @@ class SecondThread:
         self.pending.append(self.pool.submit(_with_own_share, torch.get_num_threads(), work))
 
     def wait(self) -> None:
-        """Waits until all that was handed over is done, and raises what went wrong there."""
+        """Waits until all queued functions are done, and raises their errors."""
         pending, self.pending = self.pending, []
         for work in pending:
             work.result(_DEADLINE_SECONDS)

@@ -1,8 +1,8 @@
-"""The gradient of SAC's loss for continuous actions, written out; `algorithms/sac.py` says what the loss is.
+"""The gradient of SAC's loss for continuous actions, hand-written; `algorithms/sac.py` defines the loss.
 
-Autograd would make new memory for every product and every step between. Here sixteen products of the size of a hidden
-layer remain, and the half of them that the critics learn by needs the other half for the next actions only: where there
-are two threads, each takes one half. The numbers are the same.
+Autograd would allocate memory for every product and every intermediate step. Here sixteen products of a hidden layer's
+size remain; the critics' half depends on the other half for the next actions only, so with two threads each takes one
+half. Results are the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from quintain.algorithms.sac import NEXT_NOISE
-from quintain.compiled.dense_layers import DenseLayers, Layer
+from quintain.algorithms.off_policy import NEXT_NOISE
+from quintain.compiled.dense_layers import DenseLayers, grad_of, layers_of, layers_of_twin
 from quintain.compiled.kernels import soft
 from quintain.compiled.second_thread import SecondThread
 from quintain.data import fields as f
@@ -37,7 +37,7 @@ _REPORTED = {
 
 
 class SoftGradients:
-    """Writes the gradient of one minibatch to the parameters' `grad`, and says what to report."""
+    """Writes the gradient of one minibatch to the parameters' `grad`, and returns metrics."""
 
     def __init__(
         self,
@@ -56,28 +56,28 @@ class SoftGradients:
         self.price = _Price(temperature)
         self.helper = helper or SecondThread()
 
-        num_numbers, num_features = head.spec.size, critics.encoder.output_size
+        num_continuous, num_features = head.spec.size, critics.encoder.output_size
         seen = torch.zeros(2 * num_rows, policy.encoder.output_size)
-        taken, proposed, next_proposed = (torch.zeros(num_rows, num_features + num_numbers) for _ in range(3))
+        taken, proposed, next_proposed = (torch.zeros(num_rows, num_features + num_continuous) for _ in range(3))
         self.rows = soft.Rows(
             seen.numpy(),
             taken.numpy(),
             proposed.numpy(),
             next_proposed.numpy(),
-            drawn=np.zeros((2 * num_rows, num_numbers), np.float32),
+            drawn=np.zeros((2 * num_rows, num_continuous), np.float32),
             log_prob=np.zeros(2 * num_rows, np.float32),
         )
         activation = policy.settings.activation
-        self.actor = DenseLayers(_layers_of_actor(policy), seen, activation, num_rows)
+        self.actor = DenseLayers(layers_of(policy.actor, learns=True), seen, activation, num_rows)
         self.valuing, self.judging, self.foreseeing = (
-            [DenseLayers(_layers_of_critic(owner, i, learns=learns), rows, activation) for i in range(2)]
+            [DenseLayers(layers_of_twin(owner, i, learns=learns), rows, activation) for i in range(2)]
             for owner, rows, learns in (
                 (critics, taken, True),
                 (critics, proposed, False),
                 (targets, next_proposed, False),
             )
         )
-        self.by_numbers = torch.zeros(num_rows, num_numbers)
+        self.by_numbers = torch.zeros(num_rows, num_continuous)
         self.add_to_numbers = [
             partial(self.by_numbers.addmm_, critic.by_first_sums, critic.first_weight[num_features:].T)
             for critic in self.judging
@@ -86,7 +86,7 @@ class SoftGradients:
 
     @torch.no_grad()
     def write(self, minibatch: Minibatch) -> dict[str, float]:
-        """Writes every trained parameter's gradient, and returns what to report."""
+        """Writes every trained parameter's gradient, and returns metrics."""
         coef = self.price.coef()
         self._read(minibatch)
         self.helper.hand(self._value_taken)
@@ -129,7 +129,7 @@ class SoftGradients:
             critic.differentiate()
 
     def _improve_policy(self, coef: float) -> None:
-        """Writes the gradient of what the policy proposes: through the critics to the actions, and on to the actor."""
+        """Writes the gradient of the policy loss: through the critics to the sampled actions, and to the actor."""
         for critic in self.judging:
             critic.evaluate()
         soft.choose_critic(_outputs(self.judging), _by_outputs(self.judging), self.report)
@@ -150,21 +150,21 @@ class SoftGradients:
 
 
 class _Price:
-    """The temperature as one number, and the place of its gradient."""
+    """The entropy coefficient as a scalar, and the buffer of its gradient."""
 
     def __init__(self, temperature: Temperature) -> None:
         self.temperature = temperature
         self.log_coef = self.grad = np.zeros(1, np.float32)
         if temperature.fixed_coef is None:
             log_coef = temperature.log_coefs["numbers"]
-            self.log_coef, self.grad = log_coef.detach().view(1).numpy(), _grad(log_coef).view(1).numpy()
+            self.log_coef, self.grad = log_coef.detach().view(1).numpy(), grad_of(log_coef).view(1).numpy()
 
     def coef(self) -> float:
         fixed = self.temperature.fixed_coef
         return math.exp(self.log_coef[0]) if fixed is None else fixed
 
     def write_gradient(self, entropy: float) -> None:
-        self.grad[0] = entropy - self.temperature.target_of_numbers
+        self.grad[0] = entropy - self.temperature.target_continuous
 
 
 def _outputs(twins: list[DenseLayers]) -> tuple[Array, Array]:
@@ -173,23 +173,3 @@ def _outputs(twins: list[DenseLayers]) -> tuple[Array, Array]:
 
 def _by_outputs(twins: list[DenseLayers]) -> tuple[Array, Array]:
     return twins[0].by_output.numpy(), twins[1].by_output.numpy()
-
-
-def _layers_of_actor(policy: SoftActor) -> list[Layer]:
-    return [
-        Layer(weight.detach().T, bias.detach(), _grad(weight).T, _grad(bias))
-        for weight, bias in policy.actor.weights_and_biases
-    ]
-
-
-def _layers_of_critic(critics: TwinCritics, which: int, *, learns: bool) -> list[Layer]:
-    layers = []
-    for weight, bias in critics.layers:
-        places = (_grad(weight)[which], _grad(bias)[which, 0]) if learns else (None, None)
-        layers.append(Layer(weight.detach()[which], bias.detach()[which, 0], *places))
-    return layers
-
-
-def _grad(parameter: torch.Tensor) -> torch.Tensor:
-    assert parameter.grad is not None, "the optimizer gives every parameter a place for its gradient"
-    return parameter.grad

@@ -1,1 +1,1 @@
-"""Vocabulary that every room shares: random streams, state, progress, process groups, registries. Imports no torch."""
+"""Shared by all packages: random streams, state, progress, process groups, registries. Imports no torch."""

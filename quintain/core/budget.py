@@ -1,4 +1,4 @@
-"""How long a run trains. Imports nothing heavy: settings know it."""
+"""The training budget. Imports nothing heavy: settings use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to train: environment steps, updates, or whichever of both is spent first."""
+    """The training budget: environment steps, updates, or the first of both."""
 
     env_steps: int | None = None
     updates: int | None = None

@@ -1,12 +1,12 @@
-"""The other learners of this run, if any: what ranks have to agree on, free of cost when there is one.
+"""Communication between the ranks of a run; without overhead for a single process.
 
-Every method is a meeting: all ranks call the same ones in the same order, or they wait for each other in vain. What
-comes back is the same on all ranks to the last bit, so that decisions taken from it are the same too.
+Every method is collective: all ranks call the same ones in the same order, or they deadlock. Results are bitwise equal
+on all ranks, so that decisions based on them are equal too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 TIMEOUT_SECONDS = 120.0
-"""How long ranks wait for each other while they learn."""
+"""Timeout of collective calls during learning."""
 PATIENCE_SECONDS = 86_400.0
-"""How long they wait for rank 0, which evaluates and writes checkpoints alone; its death is noticed at once."""
+"""Timeout of waiting for rank 0, which evaluates and writes checkpoints alone; its death is noticed at once."""
 
 
-class World(Protocol):
-    """Knows its rank among `size` learners and agrees with the others."""
+class ProcessGroup(Protocol):
+    """A rank among `size` learners, with collective operations."""
 
     rank: int
     size: int
@@ -37,41 +37,41 @@ class World(Protocol):
         """Replaces `values` by their mean over all ranks, in place."""
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Returns the sums of a few numbers over all ranks, in double precision."""
+        """Returns the sums of a few values over all ranks, in double precision."""
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns what each rank gave, in the order of ranks; all give equally many numbers."""
+        """Returns the values of all ranks, in the order of ranks; all have equal lengths."""
 
     def collect(self, data: bytes) -> list[bytes]:
-        """Returns what each rank gave to rank 0, and nothing to the others."""
+        """Returns the data of each rank on rank 0, and an empty list on the others."""
 
     def broadcast(self, data: bytes) -> bytes:
-        """Returns what rank 0 gave to all ranks; waits for it patiently."""
+        """Returns rank 0's data on all ranks; with the long timeout."""
 
     def share(self, values: torch.Tensor) -> None:
         """Replaces `values` by those of rank 0, in place."""
 
     def any(self, flag: bool) -> bool:
-        """Says whether it is so on any rank."""
+        """Whether the condition holds on any rank."""
 
     def all(self, flag: bool) -> bool:
-        """Says whether it is so on every rank."""
+        """Whether the condition holds on every rank."""
 
     def barrier(self) -> None:
-        """Returns when every rank has come here; waits patiently."""
+        """Returns when every rank has called it; with the long timeout."""
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Leaves the group."""
 
 
-class Alone:
-    """The world of a single learner: its word is the last."""
+class SingleProcess:
+    """The process group of a single learner: all operations are local."""
 
     rank = 0
     size = 1
 
     def average(self, values: torch.Tensor) -> None:
-        """Leaves `values` as they are: the mean over one rank."""
+        """Does nothing: the mean over one rank."""
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return list(values)
@@ -86,7 +86,7 @@ class Alone:
         return data
 
     def share(self, values: torch.Tensor) -> None:
-        """Leaves `values` as they are: they are those of rank 0."""
+        """Does nothing: the values are rank 0's."""
 
     def any(self, flag: bool) -> bool:
         return flag
@@ -95,14 +95,14 @@ class Alone:
         return flag
 
     def barrier(self) -> None:
-        """Returns at once: everyone is here."""
+        """Returns at once."""
 
     def close(self) -> None:
-        """Leaves nobody."""
+        """Does nothing: there is no connection."""
 
 
-class Gloo:
-    """Several learners over gloo, on the CPU."""
+class GlooGroup:
+    """Several learners, connected by gloo, on the CPU."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Gloo:
         store: Store | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Meets the others at `store`, or where MASTER_ADDR and MASTER_PORT say."""
+        """Joins the group at `store`, or at MASTER_ADDR and MASTER_PORT."""
         import torch.distributed as dist
 
         self.rank = rank
@@ -126,8 +126,8 @@ class Gloo:
             self._group = dist.new_group(backend="gloo", timeout=timeout)
             self._patient = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_SECONDS))
 
-    def __deepcopy__(self, memo: Any) -> Gloo:
-        """Returns itself: a copy of a policy that knows its world is still in the same one."""
+    def __deepcopy__(self, memo: Any) -> GlooGroup:
+        """Returns itself: a copy of a policy is in the same group."""
         return self
 
     def average(self, values: torch.Tensor) -> None:
@@ -192,9 +192,9 @@ class Gloo:
 
 
 def joint_moments(
-    world: World, count: float, mean: Array | float, squares: Array | float
+    world: ProcessGroup, count: float, mean: Array | float, squares: Array | float
 ) -> tuple[float, Array, Array]:
-    """Merges each rank's count, means and sums of squared deviations into those of all rows (Chan et al. 1979)."""
+    """Merges the counts, means and sums of squared deviations of all ranks (Chan et al. 1979)."""
     mean, squares = np.atleast_1d(mean), np.atleast_1d(squares)
     # A rank without rows has no mean to speak of.
     total, *sums = world.sum([float(count), *(mean * count if count else np.zeros_like(mean))])
@@ -203,9 +203,25 @@ def joint_moments(
     return total, joint, np.asarray(world.sum(list(own)))
 
 
+def join_parts(owner: object, world: ProcessGroup) -> None:
+    """Gives a process group to everything in an object's attributes that has one: optimizers and normalizers.
+
+    Lists, mappings and modules are searched, so that no optimizer of a part goes on averaging with itself.
+    """
+    waiting = list(vars(owner).values())
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping | list | tuple):
+            waiting.extend(part.values() if isinstance(part, Mapping) else part)
+            continue
+        for each in part.modules() if isinstance(part, torch.nn.Module) else (part,):
+            if hasattr(each, "world"):
+                each.world = world
+
+
 @contextmanager
 def _explained(rank: int) -> Iterator[None]:
-    """Turns what gloo says of a lost or silent rank into a sentence."""
+    """Converts gloo's errors about lost or silent ranks to a message for users."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""How far a trainer has come. Everything that depends on time is a function of these integers, never of the clock."""
+"""Progress of a trainer. All schedules are functions of these integers, never of the clock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from quintain.typing import State
 class Progress(KeepsState):
     """Counts cycles, stages, environment steps and published versions.
 
-    The counters move once per cycle, in its last stage. Until then `env_steps` is what the cycle started from, so the
-    first update sees fraction 0 and the last one does not see 1.
+    The counters are updated once per cycle, in its last stage. Until then `env_steps` is the count before the cycle, so
+    the first update has fraction 0 and the last one a fraction below 1.
     """
 
     saved_counts: ClassVar[frozenset[str]] = frozenset(
@@ -54,7 +54,7 @@ class Progress(KeepsState):
 
     @property
     def fraction(self) -> float:
-        """The part of the budget that was spent before this cycle, 0 to 1; of two budgets, the larger part."""
+        """The completed fraction of the budget before this cycle, 0 to 1; the larger one of two budgets."""
         of_steps = self.env_steps / self.budget_env_steps if self.budget_env_steps else 0.0
         of_updates = self.updates / self.budget_updates if self.budget_updates else 0.0
         return min(1.0, max(of_steps, of_updates))
@@ -68,7 +68,7 @@ class Progress(KeepsState):
         return self.fraction >= 1.0
 
     def close_cycle(self, *, env_steps: int, episodes: int, publishes: bool = True) -> None:
-        """Moves all counters at once by what the cycle consumed; one that publishes nothing keeps the version."""
+        """Updates all counters by one cycle; a cycle that publishes nothing keeps the version."""
         self.previous_env_steps = self.env_steps
         self.env_steps += env_steps
         self.episodes += episodes
@@ -76,17 +76,17 @@ class Progress(KeepsState):
         self.version += publishes
 
     def begin_cycle_anew(self) -> None:
-        """Goes back to the start of a cycle whose experience was dropped; the end of a closed one is left out."""
+        """Returns to the start of a cycle whose experience was dropped; skips the end of a closed one."""
         self.stage = 0
         self.is_closing = False
 
     def next_stage(self, num_stages: int) -> bool:
-        """Steps to the next stage and says whether that closed the cycle."""
+        """Advances to the next stage and returns whether that closed the cycle."""
         self.stage = (self.stage + 1) % num_stages
         if self.stage == 0:
             self.iteration += 1
         return self.stage == 0
 
     def crossed(self, every_env_steps: int) -> bool:
-        """Says whether the cycle that just closed passed a multiple of `every_env_steps`."""
+        """Whether the cycle that just closed passed a multiple of `every_env_steps`."""
         return self.env_steps // every_env_steps != self.previous_env_steps // every_env_steps

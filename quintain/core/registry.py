@@ -1,6 +1,6 @@
 """Maps the names a user may write to the classes behind them and to their settings.
 
-The parts that ship are declared in the torch-free `settings` module of their package. This module loads those
+The parts that ship are declared in torch-free `settings` modules, any number for each kind. This module loads those
 by name, the only import from a lower layer to a higher one; implementations wait for `Registration.load`.
 """
 
@@ -31,22 +31,26 @@ Maker: TypeAlias = Callable[..., Any]
 """The class of a part, or a function that makes or is one; its kind says with which arguments it is called."""
 Part = TypeVar("Part", bound=Maker)
 
-KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "env": ("quintain.envs.settings", "EnvSettings"),
-        "env_event": ("quintain.envs.settings", "EnvEventSettings"),
-        "policy": ("quintain.policies.settings", "PolicySettings"),
-        "algorithm": ("quintain.algorithms.settings", "AlgorithmSettings"),
-        "reward_signal": ("quintain.rewards.settings", "RewardSignalSettings"),
-        "rollout": ("quintain.rollouts.settings", "RolloutSettings"),
-        "trainer": ("quintain.trainers.settings", "TrainerSettings"),
-        "loop": ("quintain.trainers.settings", "LoopSettings"),
-        "event": ("quintain.trainers.settings", "ScheduledEventSettings"),
-        "writer": ("quintain.services.reporting.settings", "WriterSettings"),
-        "placement": ("quintain.placements.settings", "PlacementSettings"),
+        "env": ("EnvSettings", "quintain.envs.settings"),
+        "env_event": ("EnvEventSettings", "quintain.envs.settings"),
+        "policy": ("PolicySettings", "quintain.policies.settings"),
+        "algorithm": ("AlgorithmSettings", "quintain.algorithms.settings"),
+        "auxiliary_loss": ("AuxiliaryLossSettings", "quintain.algorithms.settings"),
+        "reward_signal": ("RewardSignalSettings", "quintain.rewards.settings"),
+        "rollout": ("RolloutSettings", "quintain.rollouts.settings"),
+        "trainer": ("TrainerSettings", "quintain.trainers.settings"),
+        "loop": ("LoopSettings", "quintain.trainers.settings"),
+        "event": ("ScheduledEventSettings", "quintain.trainers.settings"),
+        "writer": ("WriterSettings", "quintain.services.reporting.settings"),
+        "placement": ("PlacementSettings", "quintain.placements.settings"),
     }
 )
-"""Each kind, the module that declares its parts that ship, and the settings of a part that brings none."""
+"""Each kind: the settings of a part that brings none, then the modules that declare the parts that ship.
+
+The first module has these settings. All of them are torch-free, and are imported when the kind is first asked for.
+"""
 
 DEFAULTED_BLOCKS = frozenset({"policy", "rollout", "trainer"})
 """The blocks of a behaviour for which an algorithm may bring defaults."""
@@ -162,7 +166,7 @@ def name_of(kind: str, settings_class: type[PartSettings]) -> str:
 
 
 def importable_name(kind: str, name: str) -> str:
-    """Returns a name by which any process finds a part: module:Name where only somebody's decorator knows it."""
+    """Returns a name by which any process can import a part: module:Name if it is registered by a decorator only."""
     target = get(kind, name).target
     if ":" in name or isinstance(target, str) or name in _plugins(kind):
         return name
@@ -180,6 +184,8 @@ def import_part(kind: str, path: str) -> Maker:
 
 def _imported(kind: str, path: str) -> Maker:
     module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise SettingsError(f'cannot import {kind} "{path}": expected module:name', code="E0208")
     try:
         part: object = trust.import_module(module_name)
     except CheckpointError:
@@ -218,9 +224,10 @@ def _known(kind: str) -> dict[str, Registration]:
         raise SettingsError(f'unknown kind "{kind}"; expected one of: {", ".join(KINDS)}', code="E0204")
     if kind not in _registered:
         _registered[kind] = {}
-        for registration in import_module(KINDS[kind][0]).REGISTERED:
-            if registration.kind == kind:
-                _add(registration)
+        for module in KINDS[kind][1:]:
+            for registration in import_module(module).REGISTERED:
+                if registration.kind == kind:
+                    _add(registration)
     return _registered[kind]
 
 
@@ -265,7 +272,7 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
 
 
 def _settings_of(kind: str, part: Maker) -> type[PartSettings]:
-    module, base = KINDS[kind]
+    base, module, *_ = KINDS[kind]
     default: type[PartSettings] = getattr(import_module(module), base)
     if kind == "env_event" and isinstance(part, type) and not hasattr(part, "settings_class"):
         # The parameters of a class of functors are those of its calls; itself is the first.

@@ -1,8 +1,8 @@
-"""Randomness as a pure function of (seed, stream, counters): nothing here has a position to save.
+"""Randomness as a pure function of (seed, stream, counters): there is no generator state to save.
 
-`Rng.generator` gives a numpy generator for one named purpose and counter (the permutation of update 7, epoch 2).
-`Rng.fill_uniform` and `fill_normal` give each lane its own numbers for each of its steps, independent of how many other
-lanes there are or where they run, by the counter-based generator Philox4x32-10 (Salmon et al., SC 2011).
+`Rng.generator` returns a numpy generator for one named purpose and counter (the permutation of update 7, epoch 2).
+`Rng.fill_uniform` and `fill_normal` draw independently for each lane and step, regardless of the other lanes and of the
+process, by the counter-based generator Philox4x32-10 (Salmon et al., SC 2011).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _NUMBERS_AT_ONCE = 2**14
-"""What is between the numbers and their words stays in the processor's cache, and needs little memory."""
+"""Batch size of draws: intermediate results stay in the processor's cache, and need little memory."""
 
 
 def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Array, Array, Array, Array]:
-    """Turns four 32-bit counter words (held in uint64 arrays) into four random 32-bit words, ten rounds."""
+    """Converts four 32-bit counter words (held in uint64 arrays) to four random 32-bit words, ten rounds."""
     c0, c1, c2, c3 = counter
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
@@ -45,7 +45,7 @@ def philox4x32(counter: tuple[Array, Array, Array, Array], key: int) -> tuple[Ar
 
 @dataclass(frozen=True)
 class Rng:
-    """Hands out random streams by name; children are streams of streams.
+    """Random streams by name; children are streams of streams.
 
     Example:
         >>> Rng(7).seed_for("env", 0, 3) == Rng(7).seed_for("env", 0, 3) != Rng(8).seed_for("env", 0, 3)
@@ -56,7 +56,7 @@ class Rng:
     path: str = ""
 
     def child(self, name: str) -> Rng:
-        """Returns the streams below `name`, which share nothing with any other child's."""
+        """Returns the streams below `name`, independent of any other child's."""
         return Rng(self.seed, f"{self.path}{name}/")
 
     def key(self, stream: str, *counters: int) -> int:
@@ -65,11 +65,11 @@ class Rng:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
     def seed_for(self, stream: str, *counters: int) -> int:
-        """Returns a seed that every library takes (31 bits)."""
+        """Returns a seed that all libraries accept (31 bits)."""
         return self.key(stream, *counters) & 0x7FFFFFFF
 
     def seeds_for(self, stream: str, counters: Sequence[tuple[int, ...]]) -> list[int]:
-        """Returns `seed_for` of each of these rows of equally many counters, in a third of the time.
+        """Returns `seed_for` of each of these rows of counters, in a third of the time.
 
         Example:
             >>> Rng(7).seeds_for("env", [(0, 3)]) == [Rng(7).seed_for("env", 0, 3)]
@@ -89,14 +89,14 @@ class Rng:
         return torch.Generator().manual_seed(self.key(stream, *counters) & 0x7FFFFFFFFFFFFFFF)
 
     def fill_uniform(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
-        """Fills `out [steps, lanes, numbers]` with uniforms in [0, 1), each a function of its lane and step."""
+        """Fills `out [steps, lanes, size]` with uniforms in [0, 1), each a function of its lane and step."""
         for part, step in _parts(out, first_step):
             words = self._words(part.shape, stream, step, first_lane)
             # 24 bits: the largest set of equally spaced numbers below one that float32 holds exactly.
             part[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
     def fill_normal(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
-        """Fills `out [steps, lanes, numbers]` with standard normals (Box-Muller, computed in float64)."""
+        """Fills `out [steps, lanes, size]` with standard normals (Box-Muller, computed in float64)."""
         numbers = out.shape[2]
         pairs = (numbers + 1) // 2
         for part, step in _parts(out, first_step):
@@ -121,7 +121,7 @@ class Rng:
 
 
 def _parts(out: Array, first_step: int) -> Iterator[tuple[Array, int]]:
-    """Yields some steps of a block at a time, and which step is the first of them."""
+    """Yields batches of steps of a block, each with the index of its first step."""
     steps, lanes, numbers = out.shape
     size = max(1, _NUMBERS_AT_ONCE // max(1, lanes * numbers))
     for start in range(0, steps, size):

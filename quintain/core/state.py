@@ -1,8 +1,8 @@
-"""State is opt-out: a `KeepsState` object saves every attribute that could change a number.
+"""State is opt-out: a `KeepsState` object saves every attribute that could change results.
 
-An attribute is saved if it is a tensor, an array, a scalar, a random generator, something with `state_dict`, or a
-list or dict of these. Constants (settings, specs, functions, classes) are recognised and left out. Anything else is an
-error at the first save, so that state cannot be forgotten: name it in `not_state`, or give it a `state_dict`.
+An attribute is saved if it is a tensor, an array, a scalar, a random generator, an object with `state_dict`, or a list
+or dict of these. Constants (settings, specs, functions, classes) are recognised and left out. Any other object is an
+error at the first save, so that state cannot be forgotten: list it in `not_state`, or give it a `state_dict`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import ArrayLike, DTypeLike
 
-    from quintain.typing import Array
+    from quintain.typing import Array, Keyword
 
 _SCALARS = (bool, int, float, str, type(None))
 _CONSTANTS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType,
@@ -31,20 +31,25 @@ _CONSTANTS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionT
 
 
 Kept: TypeAlias = Any
-"""An attribute of an object: something that is saved, or a constant."""
+"""An attribute of an object: state, or a constant."""
 
 MOST_COUNTED = 1 << 48
-"""More steps than any run takes, and few enough to be added up and multiplied without an overflow."""
+"""More steps than any run has, and small enough for sums and products without overflow."""
 
 
 class KeepsState:
-    """Collects and restores its own attributes."""
+    """Saves and restores its own attributes."""
 
     not_state: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that are left out; a subclass names its own, and those of its bases stay left out."""
     saved_counts: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that are whole numbers from zero; a state in which they are not is refused."""
+    """Attributes that are non-negative integers; a state with other values is refused."""
     saved_shapes: ClassVar[frozenset[str]] = frozenset()
-    """Arrays, tensors and mappings of them whose shape never changes; a state of other shapes is refused."""
+    """Arrays, tensors and mappings of them with constant shapes; a state with other shapes is refused."""
+
+    def __init_subclass__(cls, **options: Keyword) -> None:
+        super().__init_subclass__(**options)
+        cls.not_state = frozenset().union(*(getattr(base, "not_state", ()) for base in cls.__mro__))
 
     def state_dict(self) -> State:
         saved: State = {}
@@ -67,14 +72,14 @@ class KeepsState:
 
 
 def require_count(where: str, value: Saved, most: int = MOST_COUNTED) -> int:
-    """Returns a value of a saved state if it is a whole number from zero to `most`, and raises ValueError if not."""
+    """Returns a value of a saved state if it is an integer from zero to `most`; raises ValueError otherwise."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{where} is {value!r}, expected a whole number from 0 to {most}")
     return value
 
 
 def require_within(where: str, values: ArrayLike, low: int, high: int) -> None:
-    """Refuses numbers of a saved state outside of low to high, both included: they are looked up with."""
+    """Refuses values of a saved state outside [low, high]: they are used as indices."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{where} has numbers of {array.dtype}, expected integers")
@@ -84,7 +89,7 @@ def require_within(where: str, values: ArrayLike, low: int, high: int) -> None:
 
 
 def require_shapes(where: str, saved: Saved, now: Kept) -> None:
-    """Refuses arrays of a saved state that are not of the shapes that they are here."""
+    """Refuses arrays of a saved state with other shapes than the current ones."""
     if isinstance(now, Mapping):
         if not isinstance(saved, Mapping) or set(saved) != set(now):
             raise ValueError(f"{where} has other names than here")
@@ -159,19 +164,19 @@ def _restore(now: Kept, saved: Saved) -> Kept:
 
 
 def as_tensor(value: torch.Tensor | ArrayLike) -> torch.Tensor:
-    """Makes a tensor of its own memory from what a checkpoint gave back."""
+    """Makes a tensor with its own memory from a value of a checkpoint."""
     import torch
 
     return value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
 
 
 def as_tensors(saved: State) -> State:
-    """Makes what a module's `load_state_dict` takes from what a checkpoint gave back."""
+    """Converts a checkpoint's values for a module's `load_state_dict`."""
     return {name: as_tensor(value) for name, value in saved.items()}
 
 
 def save_generator(generator: np.random.Generator) -> State:
-    """Writes a generator's position as plain data; arrays stay arrays, big integers become text."""
+    """Serializes a generator's state; arrays stay arrays, big integers become text."""
     return {"bit_generator": _plain(generator.bit_generator.state)}
 
 
@@ -203,10 +208,10 @@ def _unplain(value: Any) -> Any:
 
 
 class BulkArray:
-    """A large array in a state tree, which a checkpoint keeps in a file of its own under the hash of its contents.
+    """A large array in a state tree, which a checkpoint stores in its own file under the hash of its contents.
 
-    It shares the memory it was made from. Equal contents have equal hashes, so that what did not change since the
-    last checkpoint is not written again; whoever knows that nothing changed may give the hash.
+    It shares the memory of its source. Equal contents have equal hashes, so an unchanged array is not written again; a
+    caller that knows the hash of unchanged contents may pass it.
     """
 
     def __init__(self, array: Array, sha256: str | None = None) -> None:
@@ -215,7 +220,7 @@ class BulkArray:
 
     @property
     def bytes(self) -> Array:
-        """Returns the contents as bytes in a row, without a copy."""
+        """Returns the contents as flat bytes, without a copy."""
         return self.array.reshape(-1).view(np.uint8)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:

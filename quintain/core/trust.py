@@ -1,8 +1,8 @@
-"""Code that settings name: which texts name code, which of it may be imported, and from where.
+"""Code named in settings: which texts name code, which of it may be imported, and from where.
 
-Every import of a user's `module:Name` goes through `registry.import_part`, which asks here. While settings of an
-unknown origin are in use, only names that the user permitted are imported, whichever setting led there. Code inside a
-run directory is never imported.
+Every import of a user's `module:Name` goes through `registry.import_part`, which checks here. While settings of an
+unknown origin are in use, only names that the user permitted are imported, for any setting. Code inside a run directory
+is never imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from quintain.errors import CheckpointError
 
 CODE_KEYS = ("type", "id")
-"""Keys whose value names code if it has a colon at all; other texts must look like module:Name."""
+"""Keys whose value names code if it contains a colon; other texts must look like module:Name."""
 
 # No spaces, no slash or backslash after the colon (addresses, drives), no digit (devices, ports, times).
 _NAMES_CODE = re.compile(r"[^\s:/\\]+:[^\s:/\\\d][^\s:\\]*")
@@ -39,7 +39,7 @@ _limits: list[Collection[str]] = []
 
 
 def code_names(tree: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yields where a tree of settings names code, and the name; parts that ship with quintain are not listed.
+    """Yields the paths at which settings name code, and the names; built-in parts are not listed.
 
     >>> [name for _, name in code_names({"id": "gusts:Gusts", "signals": {"mine:Bonus": {}}, "device": "cuda:0"})]
     ['gusts:Gusts', 'mine:Bonus']
@@ -59,7 +59,7 @@ def code_names(tree: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 @contextmanager
 def importing_only(permitted: Collection[str] | None) -> Iterator[None]:
-    """Lets only these names be imported until the end of the block, in all threads; None sets no limit."""
+    """Limits imports to these names until the end of the block, in all threads; None sets no limit."""
     limit_imports(permitted)
     try:
         yield
@@ -71,14 +71,14 @@ def importing_only(permitted: Collection[str] | None) -> Iterator[None]:
 
 
 def limit_imports(permitted: Collection[str] | None) -> None:
-    """Lets only these names be imported, until the end of the block of `ending_limits` around this."""
+    """Limits imports to these names until the end of the enclosing `ending_limits`."""
     if permitted is not None:
         _limits.append(permitted)
 
 
 @contextmanager
 def ending_limits() -> Iterator[None]:
-    """Ends the limits that were set within the block, or within the function that this decorates."""
+    """Ends the limits that were set within the block, or within the decorated function."""
     before = list(_limits)
     try:
         yield
@@ -87,7 +87,7 @@ def ending_limits() -> Iterator[None]:
 
 
 def require_permitted(name: str) -> None:
-    """Refuses a name that settings of an unknown origin led to and that the user did not permit."""
+    """Refuses a name that comes from settings of an unknown origin and that the user did not permit."""
     if not _is_shipped(name) and any(name not in limit for limit in _limits):
         raise CheckpointError(
             f'"{name}" would be imported for a run that is not one of yours. If you trust it: --allow {name}',
@@ -96,7 +96,7 @@ def require_permitted(name: str) -> None:
 
 
 def import_module(module: str) -> ModuleType:
-    """Imports a module from outside of runs; the current directory counts as a place to import from."""
+    """Imports a module from outside of runs; the current directory is on the import path."""
     if (here := os.getcwd()) not in sys.path:
         # Last, so that a file in the current directory cannot take the place of an installed module.
         sys.path.append(here)
@@ -108,7 +108,7 @@ def import_module(module: str) -> ModuleType:
 
 
 def require_defined_there(name: str, part: object) -> None:
-    """Refuses what a module of quintain only borrows, such as a function of the standard library."""
+    """Refuses names that a module of quintain only imports, such as a function of the standard library."""
     if _limits and _is_shipped(name) and getattr(part, "__module__", None) != name.partition(":")[0]:
         raise CheckpointError(
             f'"{name}" is not a part of quintain, and would be used for a run that is not one of yours. Expected the '
@@ -136,7 +136,7 @@ def _import_from_outside_runs(module: str) -> ModuleType:
 
 
 def _run_around(place: Path) -> Path | None:
-    """Returns the run directory that a file or folder lies in."""
+    """Returns the run directory that contains a file or folder, if any."""
     resolved = place.resolve()
     for folder in (resolved, *resolved.parents):
         has_files = all((folder / name).exists() for name in _FILES_OF_RUN)

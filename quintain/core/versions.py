@@ -1,4 +1,4 @@
-"""What this process runs on: the facts that decide whether two runs can be equal to the last bit."""
+"""Facts about this process and machine that decide whether two runs can be bitwise equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quintain.typing import JsonObject
 
 _CHANGES_NO_CODE = re.compile(r"NUMBA_(CACHE_.*|.*NUM_THREADS|THREADING_LAYER.*|CUDA_.*|DUMP_.*|.*WARN.*|COLOR_SCHEME)")
-"""Numba's settings that leave compiled code as it is; every other one, also one of a later version, may change it."""
+"""Numba's settings that do not change compiled code; every other one, also one of a later version, may change it."""
 
 
 def quintain_version() -> str:
@@ -48,7 +48,7 @@ def facts(threads: int) -> JsonObject:
 
 
 def numba_settings() -> list[str]:
-    """Returns the settings of numba that may change compiled code, from the environment and from the file it reads."""
+    """Returns numba's settings that may change compiled code, from the environment and its configuration file."""
     told = [f"{name}={value}" for name, value in os.environ.items() if is_code_setting(name)]
     with suppress(OSError):
         contents = Path(".numba_config.yaml").read_bytes()

@@ -1,1 +1,15 @@
-"""What travels from the acting half to the learning half: specs, rollouts and views of them."""
+"""Data that actors send to learners: specs, rollouts and views of them."""
+
+from __future__ import annotations
+
+from quintain.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "BehaviorSpec": "quintain.data.spec",
+        "Field": "quintain.data.fields",
+        "Rollout": "quintain.data.rollout",
+        "like": "quintain.data.fields",
+    },
+)

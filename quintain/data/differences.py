@@ -1,4 +1,4 @@
-"""Where two objects hold different numbers, down to the last bit."""
+"""Finds bitwise differences between the data of two objects."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Values
 
 Seen = dict[tuple[int, int], tuple[Kept, Kept]]
-"""Pairs that were compared, by their ids; kept alive, because a freed object's id is given to the next."""
+"""Compared pairs, by their ids; kept alive, because the id of a freed object is used again."""
 
 
 def differences(left: Kept, right: Kept, path: str = "") -> Iterator[str]:
-    """Yields the path of everything that differs, with both values.
+    """Yields the path of every difference, with both values.
 
-    An object that collects its own state is compared by all its attributes, except those it calls `not_state`; one
-    with a `state_dict` of its own by that; anything else by value, or by its attributes.
+    An object that collects its own state is compared by all its attributes, except those in its `not_state`; one with
+    its own `state_dict` by that; any other by value, or by its attributes.
 
     >>> list(differences({"a": [1, 2.0]}, {"a": [1, 2.5]}))
     ['a[1]: 2.0 and 2.5']

@@ -1,4 +1,4 @@
-"""Between how an environment numbers and arranges its choices and how a rollout stores them: in a row, from zero."""
+"""Converts values between an environment and a rollout, which stores discrete values flat and from zero."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def env_shape(leaf: LeafSpec) -> tuple[int, ...]:
-    """Returns the shape that one value of this leaf has in the environment; a text counts as one thing."""
+    """Returns the shape of one value of this leaf in the environment; a text is a scalar."""
     if not isinstance(leaf, MultiDiscreteSpec):
         return leaf.shape
     return () if leaf.characters else leaf.env_shape or leaf.shape
 
 
 def from_env(leaf: LeafSpec, value: ArrayLike) -> ArrayLike:
-    """Turns one value of the environment, or a batch of them, into what the leaf stores."""
+    """Converts one value of the environment, or a batch of them, to the stored format of the leaf."""
     if isinstance(leaf, BoxSpec):
         return value
     if isinstance(leaf, DiscreteSpec):
@@ -36,7 +36,7 @@ def from_env(leaf: LeafSpec, value: ArrayLike) -> ArrayLike:
 
 
 def to_env(leaf: LeafSpec, rows: Array) -> Array:
-    """Turns a batch of stored actions [B, ...] into those that the environment takes; always a copy."""
+    """Converts a batch of stored actions [B, ...] to the environment's format; always a copy."""
     if isinstance(leaf, DiscreteSpec):
         return rows + leaf.start
     if isinstance(leaf, BoxSpec):
@@ -46,7 +46,7 @@ def to_env(leaf: LeafSpec, rows: Array) -> Array:
 
 
 def is_in_range(leaf: LeafSpec, stored: ArrayLike) -> bool:
-    """Whether stored choices are among those that the leaf has; numbers may be anything."""
+    """Whether stored discrete values are in the leaf's range; continuous ones always are."""
     if isinstance(leaf, BoxSpec):
         return True
     chosen = np.asarray(stored)

@@ -1,10 +1,10 @@
-"""The field table: the names of a rollout's fields, who writes each, and how parts declare fields of their own.
+"""The field table: the names of a rollout's fields, who writes each, and how parts declare their own.
 
 A policy, an algorithm, a reward signal or a trainer declares fields by `declare_fields()`; blocks are made from a spec
-and what was declared. No torch.
+and the declared fields. No torch.
 
-Legend: N lanes, T steps, B minibatch. Public shapes are [N, T+1, ...]; memory is time-major [T+1, N, ...].
-Slot T holds the observation after the last step and its value (the bootstrap); its other fields are padding.
+Legend: N lanes, T steps, B minibatch. Public shapes are [N, T+1, ...]; memory is time-major [T+1, N, ...]. Time step T
+holds the observation after the last step and its value (the bootstrap); its other fields are padding.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from quintain.errors import SettingsError
 if TYPE_CHECKING:
     from quintain.typing import JsonObject
 
-Per: TypeAlias = Literal["step", "mate", "lane"]
+Per: TypeAlias = Literal["step", "teammate", "lane"]
 
 OBS: Final = "obs"
-"""[N, T+1, ...] what the policy sees; one field per leaf, `obs.<name>`, where it is structured. Collector."""
+"""[N, T+1, ...] observation; one field per leaf, `obs.<name>`, where it is structured. Collector."""
 ACTION: Final = "action"
-"""[N, T+1, ...] what the policy chose, before clipping or squashing for the environment; also by leaf. Policy, before
-the env steps."""
+"""[N, T+1, ...] sampled action, before clipping or squashing for the environment; also by leaf. Policy, before the env
+steps."""
 ACTION_MASK: Final = "action_mask"
-"""[N, T+1, choices] bool, which choices are allowed at obs; only where the environment has masks. Collector."""
+"""[N, T+1, options] bool, the allowed discrete actions at obs; only where the environment has masks. Collector."""
 LOG_PROB: Final = "sample_log_prob"
-"""[N, T+1] log-probability of the action when it was chosen. Policy."""
+"""[N, T+1] log-probability of the action when it was sampled. Policy."""
 COMPONENTS: Final = "component_log_prob"
-"""[N, T+1, K] the same of each choice and each number of the action by itself; only where each is clipped by itself.
-Policy."""
+"""[N, T+1, K] log-probability of each discrete and continuous component; only where components are clipped
+independently. Policy."""
 VALUE: Final = "value"
-"""[N, T+1] the critic's value of obs; [N, T+1, S] where each of S reward streams has its own. Policy."""
+"""[N, T+1] the critic's value of obs; [N, T+1, S] with one value head per reward signal. Policy."""
 REWARD: Final = "reward"
 """[N, T+1] reward of the step. Environment."""
 TERMINATED: Final = "terminated"
-"""[N, T+1] bool, the episode really ended: nothing follows, so nothing is bootstrapped. Environment."""
+"""[N, T+1] bool, the episode terminated: the next value is 0, without a bootstrap. Environment."""
 TRUNCATED: Final = "truncated"
-"""[N, T+1] bool, the episode was cut (time limit): bootstrapped from final_obs. Environment."""
+"""[N, T+1] bool, the episode was truncated (time limit): bootstrapped from final_obs. Environment."""
 DONE: Final = "done"
 """[N, T+1] bool, terminated or truncated. Collector."""
 FIRST: Final = "first"
@@ -50,33 +50,36 @@ VALID: Final = "valid"
 FINAL_INDEX: Final = "final_index"
 """[N, T+1] int, row of the episode's true last observation in Rollout.final, or -1. Collector."""
 FINAL_VALUE: Final = "final_value"
-"""[N, T+1] value of final_obs where truncated and not terminated, else 0; [N, T+1, S] with several reward streams, and
-then after every end, because some streams do not end there. Collector."""
+"""[N, T+1] value of final_obs where truncated and not terminated, else 0; [N, T+1, S] with one value head per reward
+signal, and then after every end, because some signals continue across episodes. Collector."""
+ENDS: Final = "ends"
+"""[N, T+1, 0] holds nothing; declared where the true last observation of every trajectory of an agent is kept in
+Rollout.final, also after it terminated. Nothing writes it."""
 NOISE: Final = "noise"
-"""[N, T+1, K] random numbers for the policy's heads; acting is a pure function of them. Collector."""
+"""[N, T+1, K] random noise for sampling actions; acting is a pure function of it. Collector."""
 POLICY_STATE: Final = "policy_state"
-"""[N, S] the policy's memory before slot 0; only for policies that have one. Collector."""
+"""[N, S] the hidden state of a recurrent policy before time step 0. Collector."""
 POLICY_VERSION: Final = "policy_version"
 """[N, T+1] int, the published version that acted. Collector."""
 ADVANTAGE: Final = "advantage"
-"""[N, T+1] the mean of all reward streams' where there are several. Algorithm."""
+"""[N, T+1] advantage; with several reward signals the mean over them. Algorithm."""
 RETURN: Final = "return"
-"""[N, T+1] what the critic should have said; [N, T+1, S] with several reward streams. Algorithm."""
+"""[N, T+1] target of the value function; [N, T+1, S] with one value head per reward signal. Algorithm."""
 BASELINE: Final = "baseline"
-"""[N, T+1] the critic's value of what the agent's mates saw and did and of obs, whatever the agent did; [N, T+1, S]
-with several reward streams. Algorithm."""
-MATES: Final = "mates"
-"""[N, T+1, M] bool, which of M places other members of the agent's group take; only where groups learn. Collector."""
-MATE_OBS: Final = "mate_obs"
-"""[N, T+1, M, ...] what each of them saw; also by leaf. Collector."""
-MATE_ACTION: Final = "mate_action"
-"""[N, T+1, M, ...] what each of them chose; also by leaf. Collector."""
+"""[N, T+1] counterfactual baseline: the critic's value of obs and of the teammates' observations and actions; [N, T+1,
+S] with one value head per reward signal. Algorithm."""
+TEAMMATES: Final = "mates"
+"""[N, T+1, M] bool, which of M places hold a teammate; only for algorithms that learn from groups. Collector."""
+TEAMMATE_OBS: Final = "mate_obs"
+"""[N, T+1, M, ...] observation of each teammate; also by leaf. Collector."""
+TEAMMATE_ACTION: Final = "mate_action"
+"""[N, T+1, M, ...] action of each teammate; also by leaf. Collector."""
 ENTROPY: Final = "entropy"
-"""[B] entropy of the policy's distribution, in what evaluate_actions returns."""
+"""[B] entropy of the policy's distribution, as returned by evaluate_actions."""
 NEXT: Final = "next_"
-"""Begins the name of what a transition led to: `next_obs`, `next_action_mask`, [B, ...]. Replay."""
+"""Prefix of a transition's successor: `next_obs`, `next_action_mask`, [B, ...]. Replay."""
 DISCOUNT: Final = "discount"
-"""[B] how much the value of next_obs counts: gamma to the number of rewards, 0 after a true end. Replay."""
+"""[B] factor on the bootstrap value of next_obs: gamma to the number of rewards, 0 after termination. Replay."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Field:
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
     per: Per = "step"
-    """`step` [N, T+1, ...]; `mate` [N, T+1, M, ...], as wide as groups of agents get; `lane` [N, ...], only the
+    """`step` [N, T+1, ...]; `teammate` [N, T+1, M, ...], as wide as the largest group; `lane` [N, ...], only the
     policy's hidden state."""
 
 
@@ -104,11 +107,11 @@ class Like:
 
 
 Declared: TypeAlias = Mapping[str, Field | Like]
-"""What a part declares, by field name."""
+"""Fields that a part declares, by name."""
 
 
 def like(name: str, per: Per = "step") -> Like:
-    """Declares a field as another one: `{"expert_action": like("action")}`."""
+    """Declares a field like another one: `{"expert_action": like("action")}`."""
     return Like(name, per)
 
 
@@ -118,12 +121,14 @@ class DeclaresFields(Protocol):
     def declare_fields(self) -> Declared: ...
 
 
-MATE_FIELDS: Final[Declared] = {
-    MATES: Field((), "bool", "mate"),
-    MATE_OBS: like(OBS, "mate"),
-    MATE_ACTION: like(ACTION, "mate"),
+TEAMMATE_FIELDS: Final[Declared] = {
+    TEAMMATES: Field((), "bool", "teammate"),
+    TEAMMATE_OBS: like(OBS, "teammate"),
+    TEAMMATE_ACTION: like(ACTION, "teammate"),
 }
-"""What is known of the other members of an agent's group."""
+"""The fields of an agent's teammates."""
+ALL_ENDS: Final[Mapping[str, Field]] = {ENDS: Field((0,))}
+"""Lets agents' blocks keep the true last observation of every trajectory; those of lanes always do."""
 STANDARD: Final[Declared] = {
     LOG_PROB: Field(),
     VALUE: Field(),
@@ -141,15 +146,15 @@ STANDARD: Final[Declared] = {
     RETURN: like(VALUE),
     POLICY_STATE: Field((0,), "float32", "lane"),
 }
-"""The fields of every block beside those of its spec; a policy declares the shapes of value, noise and policy_state."""
+"""Fields of every block in addition to its spec's; a policy declares the shapes of value, noise and policy_state."""
 DTYPES: Final = frozenset({"float32", "uint8", "int32", "int64", "bool"})
-"""What a field's values may be."""
+"""Allowed dtypes of fields."""
 
 
 def gather_fields(spec: BehaviorSpec, policy: DeclaresFields, *parts: DeclaresFields) -> dict[str, Field]:
-    """Returns all fields of a behaviour's blocks by name: of its spec, of every block, and declared by its parts.
+    """Returns all fields of a behaviour's blocks by name: of its spec, the standard ones, and those its parts declare.
 
-    Two parts may declare the same field if both mean the same by it; only the policy shapes standard ones.
+    Two parts may declare the same field if the declarations are equal; only the policy shapes standard ones.
     """
     fields = resolve_fields(spec, policy.declare_fields())
     for part in parts:
@@ -167,7 +172,7 @@ def gather_fields(spec: BehaviorSpec, policy: DeclaresFields, *parts: DeclaresFi
 
 
 def resolve_fields(spec: BehaviorSpec, declared: Declared | None = None) -> dict[str, Field]:
-    """Returns the fields of a block by name, one for each leaf: of its spec, the standard ones, and declared ones."""
+    """Returns the fields of a block by name, one per leaf: of its spec, the standard ones, and declared ones."""
     structured = {**leaves(spec.obs, OBS), **leaves(spec.action, ACTION)}
     fields = {name: Field(leaf.shape, leaf.dtype) for name, leaf in structured.items()}
     if spec.mask_size:
@@ -207,12 +212,12 @@ def names_of(name: str, known: Iterable[str]) -> list[str]:
 
 
 def fields_to_json(fields: Mapping[str, Field]) -> JsonObject:
-    """Describes fields as JSON, for a process that makes the same blocks."""
+    """Serializes fields, for a process that makes the same blocks."""
     return {name: [list(field.shape), field.dtype, field.per] for name, field in fields.items()}
 
 
 def fields_from_json(words: JsonObject) -> dict[str, Field]:
-    """Reads back what `fields_to_json` wrote.
+    """Deserializes fields.
 
     Example:
         >>> fields_from_json(fields_to_json({"weight": Field((2,))}))

@@ -1,4 +1,4 @@
-"""The true last observations of the episodes that ended in a block: few rows, kept apart from the block's own slots."""
+"""The true last observations of the episodes that ended in a block: few rows, stored separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FinalRows:
-    """Rows that are added as episodes end, with the policy's memory at that moment if it has one."""
+    """Rows that are added as episodes end, with the policy's hidden state if it has one."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class FinalRows:
         capacity: int,
         new: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
     ) -> None:
-        """Makes room for rows of the fields `like` [T+1, N, ...]; the room doubles when it is too small."""
+        """Allocates rows of the fields `like` [T+1, N, ...]; the capacity doubles when it is exceeded."""
         self.count = 0
         self.rows = {name: new((capacity, *field.shape[2:]), field.dtype) for name, field in like.items()}
         self.rows["policy_state"] = new((capacity, state_size), torch.float32)
@@ -32,7 +32,7 @@ class FinalRows:
         self.count = 0
 
     def add(self, rows: Mapping[str, Values], state: torch.Tensor) -> torch.Tensor:
-        """Copies rows in and returns their places."""
+        """Copies rows in and returns their indices."""
         values = {name: torch.as_tensor(value) for name, value in rows.items()}
         start, end = self.count, self.count + len(next(iter(values.values())))
         self._make_room(end)
@@ -43,11 +43,11 @@ class FinalRows:
         return torch.arange(start, end, dtype=torch.int32, device=self.rows["policy_state"].device)
 
     def take(self, places: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Returns the rows at the given places, by field name; the memory is under `policy_state`."""
+        """Returns the rows at the given indices, by field name; the hidden state is under `policy_state`."""
         return {name: rows[places] for name, rows in self.rows.items()}
 
     def array(self, name: str) -> Array:
-        """Returns the rows of one field that were added, on the CPU, in the order of their places."""
+        """Returns the added rows of one field, on the CPU, in order."""
         return self.rows[name][: self.count].cpu().numpy()
 
     def _make_room(self, needed: int) -> None:

@@ -1,4 +1,4 @@
-"""Action masks as rows: from one array over all choices, or from masks in the action's own shape."""
+"""Action masks as rows: from one array over all options, or from masks in the action's structure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quintain.data.spec import DictSpec, Spec, TupleSpec, choice_sizes
+from quintain.data.spec import DictSpec, Spec, TupleSpec, discrete_sizes
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Tree
 
 
 def mask_rows(action: Spec, value: Tree, wanted: Array) -> Array:
-    """Turns the masks of some lanes into bool rows with one column for each choice, in the order of the leaves.
+    """Converts the masks of some lanes to bool rows with one column per option, in the order of the leaves.
 
-    `wanted [N]` says which rows are returned; only those have to allow something. ValueError says what is wrong.
+    `wanted [N]` says which rows are returned; only those must allow an option. Raises ValueError for an invalid mask.
     """
     rows = np.concatenate(_columns(action, value, len(wanted)), axis=1).astype(np.bool_)[wanted]
-    sizes = choice_sizes(action)
+    sizes = discrete_sizes(action)
     if rows.shape[1] != sum(sizes):
         raise ValueError(
-            f"an action mask of {rows.shape[1]} choices, expected {sum(sizes)}: one for each choice of each discrete "
+            f"an action mask of {rows.shape[1]} options, expected {sum(sizes)}: one for each option of each discrete "
             f"action, in order"
         )
     allowed = np.logical_or.reduceat(rows, np.cumsum((0, *sizes[:-1])), axis=1)
@@ -34,12 +34,12 @@ def mask_rows(action: Spec, value: Tree, wanted: Array) -> Array:
 
 def _columns(action: Spec, value: Tree, num_rows: int) -> list[Array]:
     if isinstance(action, DictSpec) and isinstance(value, Mapping):
-        entries: list[tuple[str | int, Spec]] = [(key, below) for key, below in action.entries if choice_sizes(below)]
+        entries: list[tuple[str | int, Spec]] = [(key, below) for key, below in action.entries if discrete_sizes(below)]
         for key, _ in entries:
             if key not in value:
                 raise ValueError(f"an action mask without {key!r}")
     elif isinstance(action, TupleSpec) and isinstance(value, tuple) and len(value) == len(action.entries):
-        entries = [(i, below) for i, below in enumerate(action.entries) if choice_sizes(below)]
+        entries = [(i, below) for i, below in enumerate(action.entries) if discrete_sizes(below)]
     else:
         # Gymnasium writes the mask of a MultiDiscrete as a tuple of arrays.
         parts = value if isinstance(value, tuple) else (value,)

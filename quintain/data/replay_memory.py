@@ -1,7 +1,6 @@
-"""A ring of transitions: one packed array per dtype, so that writing and drawing rows are one copy each.
+"""The ring of a replay buffer: one packed array per dtype, so that writing and sampling rows are one copy each.
 
-Nothing is allocated after the start. The arrays may lie in memory or in a file that is mapped into it; the numbers are
-the same.
+Nothing is allocated after the start. The arrays are in memory or in a memory-mapped file; results do not depend on it.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
     from quintain.typing import Array, State
 
 SEGMENT_BYTES = 8 << 20
-"""What a checkpoint writes at once: a segment in which nothing changed is not written again."""
+"""Unit of checkpoints: an unchanged segment is not written again."""
 
 
 class Allocator(Protocol):
-    """Makes an array of zeros somewhere."""
+    """Allocates an array of zeros."""
 
     def __call__(self, shape: tuple[int, int], dtype: str) -> Array: ...
 
 
 class ReplayMemory:
-    """Keeps the newest `buffer_size` transitions; the oldest make room."""
+    """Stores the newest `buffer_size` transitions; the oldest are overwritten."""
 
     def __init__(self, layout: RowLayout, buffer_size: int, allocate: Allocator = np.zeros) -> None:
         self.layout = layout
@@ -59,7 +58,7 @@ class ReplayMemory:
             self.add({dtype: packed[fitting:] for dtype, packed in rows.items()})
 
     def draw(self, places: Array) -> dict[str, torch.Tensor]:
-        """Returns the transitions at these places by field name, in memory that the next draw reuses."""
+        """Returns the transitions at these indices by field name, in memory that the next call reuses."""
         size = len(places)
         room = len(next(iter(self.drawn.values()))) if self.drawn else 0
         if room < size:
@@ -75,7 +74,7 @@ class ReplayMemory:
         return self.drawn_fields
 
     def state_dict(self) -> State:
-        """Returns the ring in segments that share its memory: whoever keeps them must copy them."""
+        """Returns the ring in segments that share its memory: a caller that keeps them must copy them."""
         filled = len(self)
         return {
             "num_added": self.num_added,
@@ -111,7 +110,7 @@ class ReplayMemory:
         return bulk
 
     def _changed_at(self, segment: range) -> int:
-        """Returns how many rows had been added when a row of this segment last was."""
+        """Returns the count of added rows when this segment was last changed."""
         round_number, place = divmod(self.num_added, self.buffer_size)
         if place > segment.start:
             return round_number * self.buffer_size + min(place, segment.stop)

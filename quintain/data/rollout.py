@@ -1,7 +1,7 @@
 """A block of experience: named fields of batch shape [N, T+1] over time-major memory, allocated once and reused.
 
-On the CPU every field is one piece of memory with two faces: a tensor for the learner and a numpy array for the loop
-that steps environments. A step's slot is contiguous, and the first T steps flatten without a copy.
+On the CPU every field is one memory with two views: a tensor for the learner and a numpy array for the loop that steps
+environments. A time step is contiguous, and the first T steps flatten without a copy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from quintain.typing import Action, Array, Observation, State, Values
 
 Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-"""Makes memory of this shape and type, filled with zeros."""
+"""Allocates zeroed memory of this shape and dtype."""
 
 Prepared: TypeAlias = Any
-"""What a policy laid out to act at one step again and again; only that policy looks at it."""
+"""A policy's cached views for acting at one time step; only that policy uses it."""
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -45,32 +45,32 @@ TORCH_DTYPES = {
 
 @dataclass(slots=True)
 class Slot:
-    """One step of all lanes: views that were made with the block, so that acting builds no objects."""
+    """One time step of all lanes: views that were made with the block, so that acting allocates no objects."""
 
     obs: Observation
-    """In the spec's own shape: a tensor, or dicts and tuples of tensors."""
+    """In the spec's structure: a tensor, or dicts and tuples of tensors."""
     action: Action
     log_prob: torch.Tensor
     value: torch.Tensor
     noise: torch.Tensor
     leaves: dict[str, torch.Tensor]
-    """The leaves of obs and action, `first`, the mask if there is one, and all declared fields, by field name."""
+    """The leaves of obs and action, `first`, the mask if there is one, and all declared fields, by name."""
     arrays: dict[str, Array] = field(default_factory=dict)
-    """The same memory and that of all other fields as numpy arrays; none off the CPU."""
+    """The same memory and that of all other fields as numpy arrays; empty off the CPU."""
     prepared: Prepared = None
-    """What a policy laid out to act here again and again."""
+    """A policy's cached views for acting here."""
 
     def mask(self) -> torch.Tensor | None:
-        """Returns which choices are allowed; None where all are known to be, so that none has to be left out."""
+        """Returns the action mask; None if all actions are known to be allowed."""
         mask = self.leaves.get(f.ACTION_MASK)
         return None if mask is None or (self.arrays and self.arrays[f.ACTION_MASK].all()) else mask
 
 
 class Rollout:
-    """Holds N lanes of T steps and where they came from."""
+    """A rollout: N lanes of T steps, with their origin."""
 
     is_whole: ClassVar[bool] = False
-    """Whether every trajectory in it ends in it, as those of agents do; episodes of lanes go on in the next block."""
+    """Whether every trajectory ends inside it, as those of agents do; episodes of lanes continue in the next block."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Rollout:
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
-        """Makes the block with the fields of its spec, the standard ones and the declared ones.
+        """Allocates the block with the fields of its spec, the standard ones and the declared ones.
 
-        Memory of the caller's own (`allocate`) has a fixed size, and room for every last row.
+        Memory of the caller (`allocate`) has a fixed size, with capacity for every final row.
         """
         self.spec = spec
         self.fields = resolve_fields(spec, fields)
@@ -97,18 +97,18 @@ class Rollout:
         self.storage: dict[str, torch.Tensor] = {}
         for name, each in self.fields.items():
             if each.per != "lane":
-                # Fields of mates begin without room for any.
-                leading = (num_steps + 1, num_lanes, *([0] if each.per == "mate" else []))
+                # Fields of teammates begin without room for any.
+                leading = (num_steps + 1, num_lanes, *([0] if each.per == "teammate" else []))
                 self.storage[name] = new((*leading, *each.shape), TORCH_DTYPES[each.dtype])
         standard = {*self.obs_names, *leaves(spec.action, f.ACTION), f.ACTION_MASK, *f.STANDARD}
         self.declared_names = tuple(name for name in self.storage if name not in standard)
-        """Fields beyond those that every block has."""
+        """Fields in addition to the standard ones."""
         (state_size,) = self.fields[f.POLICY_STATE].shape
         self.policy_state = new((num_lanes, state_size), torch.float32)
-        of_mates = [f.MATES, *f.names_of(f.MATE_OBS, self.storage)] if f.MATES in self.storage else []
+        of_teammates = [f.TEAMMATES, *f.names_of(f.TEAMMATE_OBS, self.storage)] if f.TEAMMATES in self.storage else []
         most = num_lanes * num_steps
         self.final = FinalRows(
-            {name: self.storage[name] for name in (*self.obs_names, *of_mates)},
+            {name: self.storage[name] for name in (*self.obs_names, *of_teammates)},
             state_size,
             most if allocate else max(num_lanes, most // 8),
             new,
@@ -120,12 +120,17 @@ class Rollout:
 
     @property
     def has_many_values(self) -> bool:
-        """Whether there is a value for each of several reward signals."""
+        """Whether there is one value per reward signal."""
         return bool(self.fields[f.VALUE].shape)
+
+    @property
+    def keeps_all_ends(self) -> bool:
+        """Whether agents' last observations are kept after true ends too, for values or signals that read them."""
+        return self.has_many_values or f.ENDS in self.fields
 
     @cached_property
     def slots(self) -> list[Slot]:
-        """The steps as views, made once, when somebody acts here for the first time."""
+        """The time steps as views, made once, on first access."""
         return [self._slot(t) for t in range(self.num_steps + 1)]
 
     def _slot(self, t: int) -> Slot:
@@ -143,7 +148,7 @@ class Rollout:
         )
 
     def part(self, lanes: slice) -> Rollout:
-        """Returns some neighbouring lanes as a block in the same memory; both add to the same last observations."""
+        """Returns some neighbouring lanes as a block in the same memory; both add to the same final rows."""
         part = copy.copy(self)
         part.storage = {name: tensor[:, lanes] for name, tensor in self.storage.items()}
         part.arrays = {name: array[:, lanes] for name, array in self.arrays.items()}
@@ -166,14 +171,14 @@ class Rollout:
         return self.arrays[name] if self.arrays else self.storage[name].cpu().numpy()
 
     def write(self, name: str, t: int, value: Values) -> None:
-        """Copies one step of a field from what an environment returned, tensor or array."""
+        """Copies one time step of a field from an environment's tensor or array."""
         if isinstance(value, np.ndarray) and self.arrays:
             np.copyto(self.arrays[name][t], value, casting="same_kind")
         else:
             self.storage[name][t].copy_(torch.as_tensor(value))
 
     def write_obs(self, t: int, obs: Observation) -> None:
-        """Copies the observation of one step, given in the spec's own shape."""
+        """Copies the observation of one time step, given in the spec's structure."""
         if len(self.obs_names) == 1 and not isinstance(obs, Mapping | tuple):
             self.write(self.obs_names[0], t, obs)
             return
@@ -181,17 +186,17 @@ class Rollout:
             self.write(name, t, value)
 
     def add_final_obs(self, t: int, lanes: Array, rows: Mapping[str, Values], state: torch.Tensor) -> None:
-        """Keeps the true last observations of the episodes that ended at step t: rows of `lanes`, by field name."""
+        """Stores the true last observations of the episodes that ended at step t: rows of `lanes`, by field name."""
         where = torch.as_tensor(lanes, device=self.device)
         self.storage[f.FINAL_INDEX][t, where] = self.final.add(rows, state[where])
 
     @property
     def has_steps(self) -> bool:
-        """Whether it holds any step that counts."""
+        """Whether it holds any valid step."""
         return bool(self.array(f.VALID)[:-1].any())
 
     def begin(self, sequence: int, version: int) -> None:
-        """Clears what the last use of this memory left behind."""
+        """Clears the contents of the last use."""
         self.sequence = sequence
         self.final.clear()
         written = (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN)
@@ -202,7 +207,7 @@ class Rollout:
             fields[name][...] = value
 
     def count_episodes(self) -> int:
-        """Returns how many episodes ended in it."""
+        """Returns the number of episodes that ended in it."""
         return int(np.count_nonzero(self.array(f.DONE)[:-1]))
 
     def td(self) -> TensorDict:
@@ -232,7 +237,7 @@ class Rollout:
 
 
 def require_found(spec: BehaviorSpec, state: State) -> None:
-    """Refuses a saved block with choices that there are not, and with places of last observations that are not kept."""
+    """Refuses a saved block with discrete values out of range, or with indices of final rows that do not exist."""
     fields, final = state["fields"], state["final"]
     for name, leaf in {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}.items():
         require_choices(leaf, name, fields[name])
@@ -243,7 +248,7 @@ def require_found(spec: BehaviorSpec, state: State) -> None:
 
 
 class WritesTransitions(Protocol):
-    """Makes transitions from the steps of a block, and keeps them in a replay memory."""
+    """Makes transitions from the steps of a block, and writes them to a replay buffer."""
 
     @property
     def memory(self) -> ReplayMemory: ...
@@ -252,14 +257,14 @@ class WritesTransitions(Protocol):
 
 
 class Batch:
-    """What one update consumes: a block, which of its steps count, and the replay of off-policy algorithms."""
+    """The data of one update: a block, which of its steps are valid, and the replay buffer of off-policy algorithms."""
 
     def __init__(self, rollout: Rollout, writer: WritesTransitions | None = None) -> None:
         self.rollout = rollout
         self.writer = writer
         valid = rollout.array(f.VALID)[:-1]
         self.valid_rows = torch.from_numpy(np.flatnonzero(valid)).to(rollout.device)
-        """Which of the first T steps count, flat and in time-major order."""
+        """Which of the first T steps are valid, flat and in time-major order."""
         self.num_valid = len(self.valid_rows)
         self.num_episodes = rollout.count_episodes()
 
@@ -268,11 +273,11 @@ class Batch:
 
     @property
     def memory(self) -> ReplayMemory:
-        """Everything that replay keeps."""
+        """The contents of the replay buffer."""
         return self._writer.memory
 
     def remember(self, reward: Array, gamma: float) -> None:
-        """Puts the steps of the block into the replay memory, with their rewards [T, N]."""
+        """Writes the steps of the block to the replay buffer, with their rewards [T, N]."""
         self._writer.write(self.rollout, reward, gamma)
 
     @property
@@ -286,7 +291,7 @@ class Batch:
         return self.writer
 
     def valid_obs(self) -> dict[str, Array]:
-        """Returns the observations that count, by field name, in time-major order."""
+        """Returns the observations of valid steps, by field name, in time-major order."""
         flat = {}
         for name in self.rollout.obs_names:
             field = self.rollout.array(name)[:-1]
@@ -298,7 +303,7 @@ class Batch:
 
 
 def values_shape(num_values: int) -> tuple[int, ...]:
-    """Returns the shape of what is said of one step: a number, or one for each of several reward streams."""
+    """Returns the shape of one step's value: a scalar, or one value per reward signal."""
     return () if num_values == 1 else (num_values,)
 
 

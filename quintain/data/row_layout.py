@@ -1,4 +1,4 @@
-"""Where the fields of a transition or a sequence stand in a row of each dtype, so that a row is copied in one piece."""
+"""Packs the fields of a transition or a sequence into one row per dtype, so that it is copied at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = dict[str, "Array"]
 
 @dataclass(frozen=True)
 class Column:
-    """One field: its dtype, its places in a row of that dtype, and its shape."""
+    """One field: its dtype, its columns in a row of that dtype, and its shape."""
 
     dtype: str
     places: slice
@@ -30,11 +30,10 @@ class Column:
 
 
 class RowLayout:
-    """Lays out what replay keeps: a transition [...], or a sequence of steps [horizon, ...] for a recurrent policy.
+    """Layout of rows in a replay buffer: a transition [...], or a sequence [horizon, ...] for recurrent policies.
 
-    A transition has what was seen and done, what it led to (`next_obs`), its reward and its discount. A sequence has
-    the observation after its last step behind the others [horizon + 1, ...], which steps there are (`valid`), and the
-    hidden state before the first.
+    A transition has obs, action, its successor (`next_obs`), reward and discount. A sequence also has the observation
+    after its last step [horizon + 1, ...], which steps exist (`valid`), and the hidden state before the first.
     """
 
     def __init__(
@@ -52,11 +51,11 @@ class RowLayout:
         self.seen = tuple(seen)
         """Fields of an observation."""
         self.done = (*done, *(extra or {}))
-        """Fields of what was done at it, and declared ones."""
+        """Fields of the action, and declared ones."""
         self.after = tuple(led_to)
-        """Fields of what a transition led to."""
+        """Fields of a transition's successor."""
         self.kinds = {**obs, **action}
-        """The leaves that fields with discrete values are of."""
+        """The leaves of fields with discrete values."""
         self.widths: dict[str, int] = {}
         if horizon:
             steps = {**done, **worth, f.VALID: Field((), "bool")}
@@ -79,7 +78,7 @@ class RowLayout:
         return Column(dtype, slice(start, self.widths[dtype]), shape)
 
     def allocate(self, *leading: int) -> Rows:
-        """Makes memory for rows [*leading, width] of each dtype."""
+        """Allocates rows [*leading, width] of each dtype."""
         return {dtype: np.zeros((*leading, width), dtype) for dtype, width in self.widths.items()}
 
     def views(self, rows: Rows) -> dict[str, Array]:
@@ -92,13 +91,13 @@ class RowLayout:
         return named
 
     def lengths(self, rows: Rows, places: Array) -> Array:
-        """Returns how many steps the sequences at these places have."""
+        """Returns the number of steps of the sequences at these indices."""
         valid = self.columns[f.VALID]
         lengths: Array = rows[valid.dtype][places, valid.places].sum(axis=1)
         return lengths
 
     def require_choices(self, where: str, rows: Rows) -> None:
-        """Refuses packed rows of a saved state with choices that there are not."""
+        """Refuses packed rows of a saved state with discrete values out of range."""
         for name, values in self.views(rows).items():
             if name in self.kinds:
                 require_choices(self.kinds[name], f"{where}.{name}", values)

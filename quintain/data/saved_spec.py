@@ -1,4 +1,4 @@
-"""Spaces as a checkpoint's manifest names them, which may say anything: compared with those at hand, and described."""
+"""Compares the spaces in a checkpoint's manifest, which is untrusted, with the current ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from quintain.data.spec import BehaviorSpec
 
 Told: TypeAlias = Any
-"""What a manifest says at one place; a file of another origin may say anything there."""
+"""An untrusted value of a manifest."""
 
 
 LANES = "default"
-"""The behaviour of a manifest that names one spec without a behaviour, as those of lanes did until 0.2."""
+"""The behaviour of a manifest with one unnamed spec, as lanes had until 0.2."""
 
 
 def specs_in(about: Mapping[str, Told]) -> dict[str, Told]:
-    """Returns the spaces that a manifest names, by behaviour, as they are written there."""
+    """Returns the spaces in a manifest, by behaviour, unparsed."""
     behaviors, spec = about.get("behaviors"), about.get("spec")
     if behaviors is None and isinstance(spec, Mapping):
         behaviors = spec.get("behaviors", {LANES: spec})
@@ -27,9 +27,9 @@ def specs_in(about: Mapping[str, Told]) -> dict[str, Told]:
 
 
 def require_same_specs(specs: Mapping[str, BehaviorSpec], about: Mapping[str, Told]) -> None:
-    """Refuses a checkpoint whose manifest names other spaces than these.
+    """Refuses a checkpoint whose manifest has other spaces than these.
 
-    Where there is one behaviour, its name does not matter: lanes do not know it.
+    With one behaviour, its name is ignored: lanes have none.
     """
     saved, own = specs_in(about), {name: spec.to_dict() for name, spec in specs.items()}
     is_same = list(saved.values()) == list(own.values()) if len(own) == 1 else saved == own

@@ -1,4 +1,4 @@
-"""Trajectories of agents side by side, one column each: minibatches of a policy with memory are whole sequences."""
+"""Trajectories of agents side by side, one column each: minibatches of recurrent policies are whole sequences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from quintain.core.state import as_tensor, require_count, require_shapes
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field
-from quintain.data.mates import copy_mates, set_width
 from quintain.data.rollout import Rollout, require_found
 from quintain.data.spec import BehaviorSpec
+from quintain.data.teammates import copy_teammates, set_width
 from quintain.data.trajectory import ADDED_REWARDS, Closed
 
 if TYPE_CHECKING:
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 
 class SequenceBlock(Rollout):
-    """As many lanes as there are trajectories, each as long as the horizon; beyond a trajectory's end nothing is valid.
+    """One lane per trajectory, each as long as the horizon; steps beyond a trajectory's end are not valid.
 
-    Trajectories are gathered in memory that grows. What learners read is made by `seal`, with one lane for each.
+    Trajectories are collected in memory that grows. `seal` makes the fields that learners read, with one lane per
+    trajectory.
     """
 
     is_whole: ClassVar[bool] = True
 
     def __init__(self, spec: BehaviorSpec, horizon: int, num_columns: int, fields: Declared | None = None) -> None:
-        """Makes room for so many trajectories."""
+        """Allocates memory for so many trajectories."""
         # The noise that agents acted with is not kept.
         super().__init__(spec, {**(fields or {}), f.NOISE: Field((0,))}, num_lanes=num_columns, num_steps=horizon)
         self.memory = dict(self.storage)
@@ -41,11 +42,11 @@ class SequenceBlock(Rollout):
         self.seal()
 
     num_wanted = 1
-    """Steps that make it full."""
+    """Number of steps that fill it."""
 
     @property
     def capacity(self) -> int:
-        """Trajectories that there is room for."""
+        """Number of trajectories that fit."""
         return len(self.states)
 
     def count_episodes(self) -> int:
@@ -55,19 +56,19 @@ class SequenceBlock(Rollout):
         self.sequence = sequence
         self.num_columns = self.num_held = self.num_episodes = 0
         self.final.clear()
-        if f.MATES in self.memory:
-            # For how many mates there is room depends on what it holds now, and not on what it held before.
+        if f.TEAMMATES in self.memory:
+            # For how many teammates there is room depends on what it holds now, and not on what it held before.
             self._set_width(0)
         self.seal()
 
     def append(self, closed: Closed, steps: Mapping[str, Array]) -> None:
         """Copies trajectories in; `steps` are the fields of agents' slots, [slots, horizon, ...]."""
-        assert closed.begin_state is not None, "a policy with memory says what it remembered"
+        assert closed.begin_state is not None, "a recurrent policy gives its hidden state"
         columns = slice(self.num_columns, self.num_columns + len(closed.lengths))
         self.is_sealed = False
         self._make_room(columns.stop)
         width = closed.num_places(steps)
-        if width and width > self.memory[f.MATES].shape[2]:
+        if width and width > self.memory[f.TEAMMATES].shape[2]:
             self._set_width(width)
         present = np.arange(self.num_steps)[:, None] < closed.lengths[None, :]
         for name, field in steps.items():
@@ -78,7 +79,7 @@ class SequenceBlock(Rollout):
             if into.shape == rows.shape:
                 into[...] = rows
             else:
-                copy_mates(into, rows)
+                copy_teammates(into, rows)
         for name in ADDED_REWARDS:
             if name in steps:
                 self.faces[f.REWARD][:-1, columns] += steps[name][closed.slots].T * present
@@ -91,7 +92,7 @@ class SequenceBlock(Rollout):
         self._mark(closed, columns, present)
 
     def _mark(self, closed: Closed, columns: slice, present: Array) -> None:
-        """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
+        """Writes where trajectories begin and end, and keeps the next observation of those to bootstrap."""
         faces, last = self.faces, closed.lengths - 1
         numbers = np.arange(columns.start, columns.stop)
         faces[f.FINAL_INDEX][:-1, columns] = -1
@@ -100,7 +101,7 @@ class SequenceBlock(Rollout):
         faces[f.DONE][last, numbers] = True
         faces[f.TERMINATED][last, numbers] = closed.terminated
         faces[f.TRUNCATED][last, numbers] = closed.truncated
-        ends = closed.kept_ends(of_all=self.has_many_values)
+        ends = closed.kept_ends(of_all=self.keeps_all_ends)
         if len(ends):
             assert closed.last_state is not None
             seen = closed.followed_by(ends, self.final.rows)
@@ -108,7 +109,7 @@ class SequenceBlock(Rollout):
             faces[f.FINAL_INDEX][last[ends], numbers[ends]] = kept.numpy()
 
     def seal(self) -> None:
-        """Makes fields with one lane for each trajectory, in one piece, so that flat views share their memory."""
+        """Makes contiguous fields with one lane per trajectory, so that flat views share their memory."""
         self.is_sealed = True
         with torch.inference_mode(False):
             self.num_lanes = self.num_columns
@@ -151,8 +152,8 @@ class SequenceBlock(Rollout):
         num_columns = len(state["policy_state"])
         require_found(self.spec, state)
         self._make_room(num_columns)
-        if f.MATES in self.memory:
-            self._set_width(state["fields"][f.MATES].shape[2])
+        if f.TEAMMATES in self.memory:
+            self._set_width(state["fields"][f.TEAMMATES].shape[2])
         require_shapes("fields", state["fields"], {name: x[:, :num_columns] for name, x in self.memory.items()})
         for name, field in self.memory.items():
             field[:, :num_columns] = as_tensor(state["fields"][name])

@@ -1,7 +1,7 @@
 """The names, shapes and dtypes of one step of one behaviour. No torch, so that settings can be checked against it.
 
 A spec is a leaf (Box, Discrete, MultiDiscrete) or a Dict or Tuple of specs. A rollout stores each leaf as one field,
-named by its path: `obs`, or `obs.camera.left`. What users see keeps the spec's own shape: an array, a dict, a tuple.
+named by its path: `obs`, or `obs.camera.left`. Users see the spec's own structure: an array, a dict, a tuple.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxSpec:
-    """Numbers of one shape; bounds are arrays of that shape, infinite where there is none."""
+    """A continuous space; bounds are arrays of its shape, infinite where there is none."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -39,7 +39,7 @@ class BoxSpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether the numbers have height, width and channels."""
+        """Whether it has height, width and channels."""
         return len(self.shape) == 3 and sorted(self.shape)[1] >= 7
 
     def bounds(self) -> tuple[Array, Array]:
@@ -55,7 +55,7 @@ class BoxSpec:
 
 @dataclass(frozen=True)
 class DiscreteSpec:
-    """One of `n` choices, numbered from `start` in the environment and from zero everywhere else."""
+    """A discrete space with `n` options, numbered from `start` in the environment and from zero everywhere else."""
 
     n: int
     start: int = 0
@@ -69,15 +69,15 @@ class DiscreteSpec:
 
 @dataclass(frozen=True)
 class MultiDiscreteSpec:
-    """Several choices at once, in a row and each numbered from zero, however the environment arranges them."""
+    """Several discrete values, stored flat and from zero, whatever the environment's format."""
 
     nvec: tuple[int, ...]
     starts: tuple[int, ...] = ()
-    """What the environment calls the first of each choice; all zero if empty."""
+    """The environment's number of each value's first option; all zero if empty."""
     env_shape: tuple[int, ...] = ()
-    """How the environment arranges the choices; in a row if empty."""
+    """The shape in the environment; flat if empty."""
     characters: str = ""
-    """Where the choices are those of a text: its characters, numbered from 1. 0 is any other, and what fills up."""
+    """For a text: its characters, numbered from 1. 0 is any other character, and padding."""
     dtype: str = "int64"
 
     @property
@@ -114,18 +114,18 @@ Spec: TypeAlias = LeafSpec | DictSpec | TupleSpec
 
 @dataclass(frozen=True)
 class BehaviorSpec:
-    """What a policy of this behaviour sees and chooses at each step."""
+    """The observation and action specs of a behaviour."""
 
     obs: Spec
     action: Spec
     mask_size: int = 0
-    """Choices that a mask covers: all of the action's, in the order of its leaves; 0 when there is no mask."""
+    """Number of options in a mask: all of the action's, in the order of its leaves; 0 without a mask."""
 
     def __str__(self) -> str:
         return f"obs {self.obs}, action {self.action}" + (" with masks" if self.mask_size else "")
 
     def to_dict(self) -> JsonObject:
-        """Describes the spec as JSON, for manifests and for comparing a checkpoint with an environment."""
+        """Serializes the spec, for manifests and for comparing a checkpoint with an environment."""
         return {"obs": _to_dict(self.obs), "action": _to_dict(self.action), "mask_size": self.mask_size}
 
 
@@ -142,7 +142,7 @@ def leaves(spec: Spec, name: str) -> dict[str, LeafSpec]:
 
 
 def flatten(spec: Spec, value: Tree, name: str) -> dict[str, Tree]:
-    """Returns the values at the spec's leaves by field name; `value` has the spec's own shape."""
+    """Returns the values at the spec's leaves by field name; `value` has the spec's structure."""
     if isinstance(spec, DictSpec):
         parts = [flatten(below, value[key], f"{name}.{key}") for key, below in spec.entries]
     elif isinstance(spec, TupleSpec):
@@ -153,7 +153,7 @@ def flatten(spec: Spec, value: Tree, name: str) -> dict[str, Tree]:
 
 
 def build(spec: Spec, values: Mapping[str, Tree], name: str) -> Tree:
-    """Returns values given by field name in the spec's own shape."""
+    """Returns values given by field name in the spec's structure."""
     if isinstance(spec, DictSpec):
         return {key: build(below, values, f"{name}.{key}") for key, below in spec.entries}
     if isinstance(spec, TupleSpec):
@@ -161,11 +161,11 @@ def build(spec: Spec, values: Mapping[str, Tree], name: str) -> Tree:
     return values[name]
 
 
-def choice_sizes(spec: Spec) -> tuple[int, ...]:
-    """Returns between how many options each discrete choice of an action is made, in the order of its leaves.
+def discrete_sizes(spec: Spec) -> tuple[int, ...]:
+    """Returns the number of options of each discrete action, in the order of the leaves.
 
     Example:
-        >>> choice_sizes(TupleSpec((discrete(4), box(2), multi_discrete(2, 3))))
+        >>> discrete_sizes(TupleSpec((discrete(4), box(2), multi_discrete(2, 3))))
         (4, 2, 3)
     """
     sizes: tuple[int, ...] = ()
@@ -178,7 +178,7 @@ def choice_sizes(spec: Spec) -> tuple[int, ...]:
 
 
 def require_choices(leaf: LeafSpec, where: str, values: ArrayLike) -> None:
-    """Refuses numbers of a saved state that are none of a leaf's choices: kernels and tables are entered with them."""
+    """Refuses discrete values of a saved state that are out of range: kernels and tables are indexed with them."""
     if isinstance(leaf, DiscreteSpec):
         require_within(where, values, 0, leaf.n - 1)
     elif isinstance(leaf, MultiDiscreteSpec):
@@ -230,7 +230,7 @@ def multi_discrete(*nvec: int) -> MultiDiscreteSpec:
 
 
 def spec_from_dict(words: JsonObject) -> BehaviorSpec:
-    """Reads back what `BehaviorSpec.to_dict` wrote.
+    """Deserializes the result of `BehaviorSpec.to_dict`.
 
     Example:
         >>> spec = BehaviorSpec(obs=box(2, high=1.0), action=discrete(3))
@@ -238,8 +238,8 @@ def spec_from_dict(words: JsonObject) -> BehaviorSpec:
         True
     """
     action, mask_size = _from_dict(words["action"]), int(words["mask_size"])
-    if mask_size not in (0, sum(choice_sizes(action))):
-        raise ValueError(f"a mask of {mask_size} does not fit the choices of {action}")
+    if mask_size not in (0, sum(discrete_sizes(action))):
+        raise ValueError(f"a mask of {mask_size} does not fit the discrete values of {action}")
     return BehaviorSpec(_from_dict(words["obs"]), action, mask_size)
 
 

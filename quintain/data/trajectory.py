@@ -1,8 +1,8 @@
-"""Trajectories of agents that come and go: which ended, and a block that keeps them one after another.
+"""Trajectories of agents that come and go: those that ended, and a block that stores them one after another.
 
-A trajectory has at most `time_horizon` steps of one agent. It ends because the episode really ended (terminated), was
-interrupted (truncated), or only because the horizon was reached; in the last two cases something would have followed,
-and what was seen next is kept for the critic.
+A trajectory has at most `time_horizon` steps of one agent. It ends because the episode terminated, was interrupted
+(truncated), or reached the horizon; in the last two cases it is bootstrapped, and the next observation is kept for the
+critic.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 from quintain.core.state import require_count
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field
-from quintain.data.mates import copy_mates, padded, set_width
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
+from quintain.data.teammates import copy_teammates, padded, set_width
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State, Values
 
 GROUP_REWARD = "group_reward"
-"""[slots, horizon] what a step brought to the agent's whole group."""
-MATES_REWARD = "mates_reward"
-"""[slots, horizon] the sum of what a step brought to each of the agent's mates; only where groups learn."""
-ADDED_REWARDS = (GROUP_REWARD, MATES_REWARD)
-"""What is added to an agent's own reward."""
+"""[slots, horizon] reward of the agent's whole group."""
+TEAMMATES_REWARD = "mates_reward"
+"""[slots, horizon] sum of the teammates' rewards; only for algorithms that learn from groups."""
+ADDED_REWARDS = (GROUP_REWARD, TEAMMATES_REWARD)
+"""Rewards that are added to an agent's own."""
 
 
 class Closed(NamedTuple):
-    """Trajectories that ended together: k of them, in the order they ended. Their steps still lie in agents' slots."""
+    """k trajectories that ended together, in order. Their steps are still in agents' slots."""
 
     slots: Array
     """[k] int64"""
@@ -49,62 +49,62 @@ class Closed(NamedTuple):
     group_id: Array
     """[k] int64; 0 is no group"""
     next_obs: dict[str, Array]
-    """What was seen after the last step, by field name, [k, ...]"""
+    """The next observation after the last step, by field name, [k, ...]"""
     begin_state: Array | None = None
-    """[k, S] the policy's memory before the first step, if it has one"""
+    """[k, S] the hidden state before the first step, if the policy has one"""
     last_state: Array | None = None
-    """[k, S] the same after the last step"""
-    next_mates: dict[str, Array] | None = None
-    """Who of the agent's group was there after the last step and what they saw, by field name, [k, M, ...], if groups
-    learn; who ended is not, unless interrupted"""
+    """[k, S] the hidden state after the last step"""
+    next_teammates: dict[str, Array] | None = None
+    """Teammates that were present after the last step and their observations, by field name, [k, M, ...], if groups
+    learn; without those that ended, unless interrupted"""
 
     @property
     def goes_on(self) -> Array:
-        """[k] bool, something follows: for the agent, or for its group without it."""
+        """[k] bool, whether to bootstrap: the agent, or its group without it, continues."""
         ends = self.terminated
-        return ~ends if self.next_mates is None else ~ends | self.next_mates[f.MATES].any(axis=1)
+        return ~ends if self.next_teammates is None else ~ends | self.next_teammates[f.TEAMMATES].any(axis=1)
 
     def kept_ends(self, *, of_all: bool) -> Array:
-        """Returns of which trajectories to keep what was seen next: those that go on, or all with several streams.
+        """Returns of which trajectories to keep the next observation: those that go on, or all.
 
-        Some reward streams do not end where an episode does.
+        Some value heads do not end where an episode does, and some reward signals read every next observation.
         """
         return np.arange(len(self.lengths)) if of_all else np.flatnonzero(self.goes_on)
 
     def num_places(self, steps: Mapping[str, Array]) -> int:
-        """Returns for how many mates there must be room to keep these trajectories."""
-        if self.next_mates is None:
+        """Returns the width of teammate fields that these trajectories need."""
+        if self.next_teammates is None:
             return 0
-        return int(max(steps[f.MATES].shape[2], self.next_mates[f.MATES].shape[1]))
+        return int(max(steps[f.TEAMMATES].shape[2], self.next_teammates[f.TEAMMATES].shape[1]))
 
     def followed_by(self, rows: Array, like: Mapping[str, torch.Tensor]) -> dict[str, Values]:
-        """Returns what was seen after the last step of some, by field name, [len(rows), ...]."""
+        """Returns the next observations of some trajectories, by field name, [len(rows), ...]."""
         seen: dict[str, Values] = {name: obs[rows] for name, obs in self.next_obs.items()}
-        mates = {name: each[rows] for name, each in (self.next_mates or {}).items()}
-        return {**seen, **padded(mates, like)}
+        teammates = {name: each[rows] for name, each in (self.next_teammates or {}).items()}
+        return {**seen, **padded(teammates, like)}
 
     def places(self, horizon: int) -> Array:
-        """Returns where the steps lie in fields that were flattened from [slots, horizon, ...], in order."""
+        """Returns the indices of the steps in fields flattened from [slots, horizon, ...], in order."""
         before = np.cumsum(self.lengths) - self.lengths
         return np.repeat(self.slots * horizon - before, self.lengths) + np.arange(int(self.lengths.sum()))
 
 
 def flat_steps(field: Array) -> Array:
-    """Returns steps of slots [slots, horizon, ...] as a view [slots * horizon, ...]: one index is found faster."""
+    """Returns steps of slots [slots, horizon, ...] as a view [slots * horizon, ...]: one index is faster than two."""
     return field.reshape(field.shape[0] * field.shape[1], *field.shape[2:])
 
 
 class TrajectoryBlock(Rollout):
-    """One lane that holds whole trajectories one after another; it grows when it is too small.
+    """One lane that holds whole trajectories one after another, and grows.
 
-    `num_steps` is how many steps it holds. Every field ends with one row of padding, as in any rollout, and what
-    learners read (`storage`, `arrays`) is up to date after `seal`.
+    `num_steps` is the number of its steps. Every field ends with one row of padding, as in any rollout. `seal` updates
+    the fields that learners read (`storage`, `arrays`).
     """
 
     is_whole: ClassVar[bool] = True
 
     def __init__(self, spec: BehaviorSpec, num_rows: int, fields: Declared | None = None) -> None:
-        """Makes room for so many steps."""
+        """Allocates memory for so many steps."""
         # The noise that agents acted with is not kept.
         super().__init__(spec, {**(fields or {}), f.NOISE: Field((0,))}, num_lanes=1, num_steps=num_rows)
         self.memory, self.faces = self.storage, self.arrays
@@ -117,11 +117,11 @@ class TrajectoryBlock(Rollout):
         return len(self.memory[f.VALUE]) - 1
 
     num_wanted = 1
-    """Steps that make it full."""
+    """Number of steps that fill it."""
 
     @property
     def num_held(self) -> int:
-        """Steps that it holds."""
+        """Number of steps in it."""
         return self.num_steps
 
     def count_episodes(self) -> int:
@@ -132,8 +132,8 @@ class TrajectoryBlock(Rollout):
         self.sequence = sequence
         self.num_episodes = self.num_steps = 0
         self.final.clear()
-        if f.MATES in self.memory:
-            # For how many mates there is room depends on what it holds now, and not on what it held before.
+        if f.TEAMMATES in self.memory:
+            # For how many teammates there is room depends on what it holds now, and not on what it held before.
             self._set_width(0)
         self.seal()
 
@@ -143,7 +143,7 @@ class TrajectoryBlock(Rollout):
         self._make_room(end)
         self.num_steps = end
         width = closed.num_places(steps)
-        if width and width > self.memory[f.MATES].shape[2]:
+        if width and width > self.memory[f.TEAMMATES].shape[2]:
             self._set_width(width)
         places = closed.places(steps[f.REWARD].shape[1])
         for name, field in steps.items():
@@ -153,7 +153,7 @@ class TrajectoryBlock(Rollout):
             if rows.shape[2:] == known.shape[1:]:
                 known.take(places, axis=0, out=rows[:, 0], mode="clip")
             else:
-                copy_mates(rows, known[places][:, None])
+                copy_teammates(rows, known[places][:, None])
         for name in ADDED_REWARDS:
             if name in steps:
                 self.faces[f.REWARD][start:end, 0] += steps[name].reshape(-1)[places]
@@ -164,7 +164,7 @@ class TrajectoryBlock(Rollout):
         self.num_episodes += int(np.count_nonzero(closed.terminated | closed.truncated))
 
     def _mark(self, closed: Closed, rows: slice, last: Array) -> None:
-        """Writes where trajectories begin and end, and keeps what was seen after those that would have gone on."""
+        """Writes where trajectories begin and end, and keeps the next observation of those to bootstrap."""
         faces = self.faces
         faces[f.VALID][rows] = True
         faces[f.FINAL_INDEX][rows] = -1
@@ -174,14 +174,14 @@ class TrajectoryBlock(Rollout):
         faces[f.DONE][last] = True
         faces[f.TERMINATED][last, 0] = closed.terminated
         faces[f.TRUNCATED][last, 0] = closed.truncated
-        ends = closed.kept_ends(of_all=self.has_many_values)
+        ends = closed.kept_ends(of_all=self.keeps_all_ends)
         if len(ends):
             seen = closed.followed_by(ends, self.final.rows)
             kept = self.final.add(seen, self.policy_state.expand(len(ends), -1))
             faces[f.FINAL_INDEX][last[ends], 0] = kept.numpy()
 
     def seal(self) -> None:
-        """Lets all fields end after the steps that are there."""
+        """Trims all fields to the steps in it."""
         self.storage = {name: field[: self.num_steps + 1] for name, field in self.memory.items()}
         self.arrays = {name: field.numpy() for name, field in self.storage.items()}
 
@@ -212,8 +212,8 @@ class TrajectoryBlock(Rollout):
         num_rows = len(state["fields"][f.VALUE]) - 1
         self._make_room(num_rows)
         self.num_steps = num_rows
-        if f.MATES in self.memory:
-            self._set_width(state["fields"][f.MATES].shape[2])
+        if f.TEAMMATES in self.memory:
+            self._set_width(state["fields"][f.TEAMMATES].shape[2])
         self.seal()
         super().load_state_dict(state)
         self.num_episodes = require_count("num_episodes", state["num_episodes"])

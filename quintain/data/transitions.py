@@ -1,8 +1,8 @@
-"""From blocks of steps to what replay keeps: transitions over one or several rewards, or whole sequences.
+"""Converts blocks of steps to rows of a replay buffer: n-step transitions, or whole sequences.
 
-A transition over n steps begins at obs, earns r_0 + gamma r_1 + ... and leads to the observation after its last reward.
-It is cut short where its episode ends: after a true end nothing follows, after a time-out the episode's own last
-observation does. Neither a transition nor a sequence reaches into another episode.
+An n-step transition starts at obs, has the return r_0 + gamma r_1 + ... and leads to the observation after its last
+reward. It is shortened where its episode ends: after a termination there is no successor, after a truncation the
+successor is the episode's own last observation. Neither a transition nor a sequence crosses episodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class TransitionWriter(KeepsState):
-    """Writes the steps of any block into the replay memory, as rows of its layout.
+    """Writes the steps of any block to the replay buffer, as rows of its layout.
 
-    Transitions of lanes may be complete only in a later block, so it keeps those that each lane has begun: step s of a
-    lane stands in slot s mod n of the window, and `num_open` of a lane's newest steps are not complete yet.
+    Transitions of lanes may be completed in a later block, so incomplete ones are kept: step s of a lane is in slot s
+    mod n of the window, and the newest `num_open` steps of a lane are incomplete.
     """
 
     not_state: ClassVar[frozenset[str]] = frozenset({"memory", "layout", "fields", "num_return_steps"})
@@ -57,7 +57,7 @@ class TransitionWriter(KeepsState):
                 self._step(rollout, t, reward[t], np.float32(gamma))
 
     def _write_rows(self, rollout: Rollout, reward: Array, gamma: np.float32) -> None:
-        """Writes one transition for each step of trajectories that lie one after another in one lane."""
+        """Writes one transition per step of trajectories that lie one after another in one lane."""
         assert self.num_return_steps == 1, "trajectories of agents have transitions over one reward"
         rows = self.layout.allocate(rollout.num_steps)
         columns = self.layout.views(rows)
@@ -80,7 +80,7 @@ class TransitionWriter(KeepsState):
         self.memory.add(rows)
 
     def _write_sequences(self, rollout: Rollout, reward: Array, gamma: np.float32) -> None:
-        """Writes one row for each run of steps of one episode in one lane, lane by lane."""
+        """Writes one row per run of steps of one episode in one lane, lane by lane."""
         horizon = self.layout.horizon
         assert rollout.num_steps <= horizon, "a sequence is at most as long as its row has room for"
         valid, done, first = (rollout.array(name)[:-1] for name in (f.VALID, f.DONE, f.FIRST))
@@ -111,7 +111,7 @@ class TransitionWriter(KeepsState):
     def _write_last(
         self, columns: dict[str, Array], rollout: Rollout, lanes: Array, starts: Array, lengths: Array
     ) -> None:
-        """Writes what was seen after last steps: zeros after a true end that nothing is known of, where none counts."""
+        """Writes the successors of last steps: zeros after a termination without one, where it has no weight."""
         last = starts + lengths - 1
         places = rollout.array(f.FINAL_INDEX)[last, lanes]
         kept, open_ends = places >= 0, ~rollout.array(f.DONE)[last, lanes]
@@ -141,7 +141,7 @@ class TransitionWriter(KeepsState):
         self.num_steps += 1
 
     def _begin(self, rollout: Rollout, t: int) -> None:
-        """Writes a new transition in every lane, and what it leads to unless its episode ends."""
+        """Starts a transition in every lane, and writes its successor unless its episode ends."""
         slot = self.num_steps % self.num_return_steps
         for name in (*self.layout.seen, *self.layout.done):
             self.fields[name][slot] = rollout.array(name)[t]
@@ -151,7 +151,7 @@ class TransitionWriter(KeepsState):
         self.fields[f.DISCOUNT][slot] = 1.0
 
     def _end(self, rollout: Rollout, t: int, done: Array) -> None:
-        """Lets the newest transition lead to the true last observation of its episode."""
+        """Sets the successor of the newest transition to the true last observation of its episode."""
         slot, lanes = self.num_steps % self.num_return_steps, np.flatnonzero(done)
         places = rollout.array(f.FINAL_INDEX)[t][lanes]
         for name in rollout.obs_names:
@@ -162,13 +162,13 @@ class TransitionWriter(KeepsState):
         self.fields[f.DISCOUNT][:, done & rollout.array(f.TERMINATED)[t]] = 0.0
 
     def _complete(self, lanes: Array, last: int) -> None:
-        """Writes everything that these lanes have begun, the oldest first; step `last` is the last that counts."""
+        """Writes all incomplete transitions of these lanes, oldest first; step `last` is the last that counts."""
         for age in range(self.num_return_steps - 1, -1, -1):
             self._emit(lanes & (self.num_open > age), last - age, last)
         self.num_open[lanes] = 0
 
     def _emit(self, lanes: Array, first: int, last: int) -> None:
-        """Writes the transitions of these lanes that began at step `first`; they lead to what step `last` led to."""
+        """Writes the transitions of these lanes from step `first`; their successor is that of step `last`."""
         slot, last_slot = first % self.num_return_steps, last % self.num_return_steps
         chosen = slice(None) if lanes.all() else np.flatnonzero(lanes)
         if slot != last_slot:

@@ -1,4 +1,4 @@
-"""Views of a rollout for users and for libraries that speak TensorDict; the training loop does not need them."""
+"""Views of a rollout for users and for TensorDict libraries; the training loop does not use them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def transition_view(rollout: Rollout | TensorDict, *, flatten: bool = False) -> TensorDict:
     """Returns the valid first T steps of a rollout or of its TensorDict, batch [N, T], sharing memory.
 
-    `next_value` is added: what the step bootstraps from, which is the value of the next observation, or of the
-    episode's true last observation where it was truncated, or 0 where it terminated. With `flatten` the rows are in
-    lane order (row = lane * T + t), which copies.
+    Adds `next_value`, the bootstrap value of the step: the value of the next observation, or of the episode's true last
+    observation where it was truncated, or 0 where it terminated. With `flatten` the rows are in lane order (row = lane
+    * T + t), which copies.
     """
     whole = rollout.td() if isinstance(rollout, Rollout) else rollout
     td = whole[:, :-1]

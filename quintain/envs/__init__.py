@@ -1,4 +1,4 @@
-"""Environments as lanes that step together."""
+"""Vectorized environments: lanes that step together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at what a policy chose before any environment gets it."""
+"""Validates actions before an environment receives them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class ActionChecks:
-    """Refuses numbers that are not finite, and choices that there are not or that a mask forbids."""
+    """Refuses continuous actions that are not finite, and discrete ones that are out of range or masked out."""
 
     def __init__(self, spec: BehaviorSpec, num_lanes: int, first_lane: int) -> None:
         self.leaves = leaves(spec.action, f.ACTION)
         self.first_lane = first_lane
         self.columns: dict[str, Array] = {}
-        """Where the options of each choice begin in a mask."""
+        """Column of each discrete action's first option in a mask."""
         self._lanes = np.arange(num_lanes)[:, None]
         width = 0
         for name, leaf in self.leaves.items():
@@ -31,7 +31,7 @@ class ActionChecks:
                 width += sum(sizes)
 
     def refuse_impossible(self, name: str, values: Array, mask: Array | None) -> None:
-        """Raises if a lane cannot be given what was chosen for it."""
+        """Raises if a lane's action is not valid."""
         leaf = self.leaves[name]
         if isinstance(leaf, BoxSpec):
             if not np.isfinite(values).all():

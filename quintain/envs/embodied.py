@@ -1,7 +1,7 @@
-"""A base for simulators that step all lanes at once and write each step into the shared rollout themselves.
+"""Base class for simulators that step all lanes at once and write each step directly into the shared rollout.
 
-What a subclass writes goes straight into the memory that the learner reads; without a rollout, as in an evaluation,
-into memory of the environment's own. The numbers are the same either way, so no reward can depend on a rollout.
+A subclass writes into the memory that the learner reads; without a rollout, as in an evaluation, into memory of the
+environment. The values are the same either way: a reward cannot depend on a rollout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDS = (f.TERMINATED, f.TRUNCATED, f.DONE)
 
 
 class TaskState(NamedTuple):
-    """How each lane stands after a step: [N] bool, and numbers to report by name."""
+    """State of each lane after a step: [N] bool, and metrics by name."""
 
     success: torch.Tensor
     fail: torch.Tensor
@@ -36,9 +36,9 @@ class TaskState(NamedTuple):
 
 
 class EmbodiedEnv(Env):
-    """Steps, rewards, ends, records and resets in a fixed order; a subclass says how each is done in its simulator.
+    """Steps, rewards, ends, records and resets in a fixed order; a subclass implements each for its simulator.
 
-    Tensors that a subclass holds are saved with the run; name in `not_state` (with those here) what is not to be.
+    Tensors of a subclass are saved in checkpoints; list exceptions in `not_state` (in addition to those here).
     """
 
     not_state: ClassVar[frozenset[str]] = frozenset(
@@ -58,7 +58,7 @@ class EmbodiedEnv(Env):
             for name, leaf in leaves(spec.action, f.ACTION).items()
         }
         self.reward_terms: dict[str, torch.Tensor] = {}
-        """[N] numbers by name that a subclass may leave behind in `write_reward`; their means are reported."""
+        """[N] reward terms by name that `write_reward` may store; their means are reported."""
         self.events = EnvEventManager({}, self)
         self.final_obs = self._allocate_obs()
         self.own = {**self._allocate_obs(), **{name: self._flags() for name in _ENDS}, f.REWARD: self._numbers()}
@@ -68,7 +68,7 @@ class EmbodiedEnv(Env):
 
     @abstractmethod
     def advance(self, action: Action) -> None:
-        """Applies the action and moves the simulation by one step in all lanes."""
+        """Applies the action and advances the simulation by one step in all lanes."""
 
     @abstractmethod
     def write_obs(self, out: Tree, lanes: torch.Tensor | None) -> None:
@@ -76,22 +76,22 @@ class EmbodiedEnv(Env):
 
     @abstractmethod
     def write_reward(self, out: torch.Tensor, action: Action) -> None:
-        """Writes the reward of the step into `out` [N]; `last_action` still holds the action of the step before."""
+        """Writes the reward of the step into `out` [N]; `last_action` still is the previous action."""
 
     @abstractmethod
     def compute_task_state(self) -> TaskState:
-        """Says which lanes reached or missed their goal; either ends the episode."""
+        """Returns which lanes succeeded or failed; either terminates the episode."""
 
     @abstractmethod
     def start_episodes(self, lanes: torch.Tensor) -> None:
-        """Puts the lanes of these ids at the start of an episode."""
+        """Resets the lanes of these ids."""
 
     def check_truncated(self) -> torch.Tensor:
-        """Says which lanes are to be cut for another reason than their number of steps, [N] bool."""
+        """Returns which lanes are truncated for another reason than the time limit, [N] bool."""
         return torch.zeros_like(self.elapsed_steps, dtype=torch.bool)
 
     def set_rollout_buffer(self, rollout: TensorDict) -> None:
-        """Takes the rollout [N, T+1] that the next T steps are written into; later ones go to memory of its own."""
+        """Sets the rollout [N, T+1] for the next T steps; later steps go to the environment's own memory."""
         if rollout is not self.lent:
             self._require_fit(rollout)
             fields = {name: rollout[tuple(name.split("."))] for name in self.own}
@@ -158,7 +158,7 @@ class EmbodiedEnv(Env):
         }
 
     def _memory_of_step(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Returns where to write this step's reward and ends, and where the observation after it."""
+        """Returns the memory for this step's reward and ends, and for the next observation."""
         t = self.current_rollout_step
         if t + 1 < len(self.rows):
             return self.rows[t], self.rows[t + 1]

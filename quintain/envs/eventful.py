@@ -1,4 +1,4 @@
-"""Any environment with events around its steps. One that has places of its own for events gets them there."""
+"""Adds events to any environment; an `EmbodiedEnv` calls them inside its own step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EventfulEnv(Env):
-    """Passes everything on and calls the events after each step and reset."""
+    """Forwards all calls and fires the events after each step and reset."""
 
     def __init__(self, env: Env, cfg: Mapping[str, EventCfg | Keywords], rng: Rng) -> None:
         self.env = env
@@ -98,7 +98,7 @@ class EventfulEnv(Env):
 
 
 def with_events(env: Env, cfg: Mapping[str, EventCfg | Keywords], rng: Rng) -> Env:
-    """Gives an environment events; with none it stays what it was."""
+    """Adds events to an environment; without events returns it unchanged."""
     if not cfg:
         return env
     if isinstance(env, EmbodiedEnv):
@@ -113,7 +113,7 @@ def events_of(env: Env) -> EnvEventManager | None:
 
 
 def cfg_of(settings: Sequence[PartSettings]) -> dict[str, EventCfg]:
-    """Turns the events of a run file into what the manager takes, by their types."""
+    """Converts the events of a run file to `EventCfg`s, by type."""
     cfg: dict[str, EventCfg] = {}
     for each in settings:
         assert isinstance(each, EnvEventSettings)
@@ -126,7 +126,7 @@ def cfg_of(settings: Sequence[PartSettings]) -> dict[str, EventCfg]:
 
 
 def _begun(result: StepResult) -> Array:
-    """Says which lanes stand at the start of an episode after a step."""
+    """Returns which lanes are at the first observation of an episode after a step."""
     if result.valid is not None:
         begun = ~_array(result.valid)
     else:

@@ -1,9 +1,9 @@
-"""Events inside an environment's step: functions of the environment and of the lanes they are for.
+"""Events inside an environment's step: functions of the environment and of lane ids.
 
-Order in a step: the simulation moves, `interval` events, observations, rewards and ends, the step is recorded, the
-lanes that ended are reset, `reset` events for those lanes, their first observations. Within a mode events are called in
-the order in which they were given. An environment that resets inside its own `step` gets `interval` and then `reset`
-events right after it.
+Order in a step: the simulation advances, `interval` events, observations, rewards and ends, the step is recorded, lanes
+that ended are reset, `reset` events for those lanes, their first observations. Within a mode events fire in the order
+of their definition. An environment that resets inside its own `step` gets `interval` and then `reset` events right
+after it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 STARTUP, INTERVAL, STEP, RESET = BUILT_IN_MODES = "startup", "interval", "step", "reset"
 _MISSPELT = 0.85
-"""How alike a mode must be to a built-in one to be taken for a typing error: `rest` is, `restart` is not."""
+"""Similarity from which an unknown mode is taken for a misspelt built-in one: `rest` is, `restart` is not."""
 
 Functor: TypeAlias = Callable[..., Any]
 """`f(env, lanes, **params)`, or a class that is called with `(cfg, env)` to make one."""
 
 
 class HasLanes(Protocol):
-    """What the manager asks of an environment; functors may ask for more."""
+    """The interface that the manager needs of an environment; functors may need more."""
 
     @property
     def num_lanes(self) -> int: ...
@@ -46,7 +46,7 @@ class HasLanes(Protocol):
 
 @dataclass(frozen=True)
 class EventCfg:
-    """Says what an environment event does and when; any `mode` that is not built in is fired by hand."""
+    """An environment event: its function and its mode. A `mode` that is not built in is fired by `trigger`."""
 
     func: Functor | str
     """`f(env, lanes, **params)`, a class of such functors that is made with `(cfg, env)`, or module:Name of either."""
@@ -54,9 +54,9 @@ class EventCfg:
     interval_step: int = 10
     """Steps between two calls in mode interval."""
     count_from: Literal["run", "episode"] = "run"
-    """Whether the steps of an interval are counted over the run, or start again with each lane's episode."""
+    """Whether the steps of an interval are counted over the run, or from the start of each lane's episode."""
     is_global: bool = False
-    """Whether it is called once for all lanes, with None for the lanes."""
+    """Whether the function is called once for all lanes, with None in place of lane ids."""
     params: Mapping[str, Keyword] = field(default_factory=dict)
 
     @property
@@ -65,7 +65,7 @@ class EventCfg:
 
 
 class EnvEventManager:
-    """Calls the events of one environment. Its counters and its functors' memories are state."""
+    """Fires the events of one environment. Its counters and its functors' states are state."""
 
     def __init__(self, cfg: Mapping[str, EventCfg | Keywords], env: HasLanes, rng: Rng | None = None) -> None:
         self.env = env
@@ -87,7 +87,7 @@ class EnvEventManager:
 
     @property
     def active_functors(self) -> dict[str, list[str]]:
-        """The names of the events in each mode that has any, in the order in which they are called."""
+        """The names of the events in each mode, in the order in which they fire."""
         modes = dict.fromkeys(each.mode for each in self.cfg.values())
         return {mode: [name for name, each in self.cfg.items() if each.mode == mode] for mode in modes}
 
@@ -98,11 +98,11 @@ class EnvEventManager:
         return self.cfg[name]
 
     def find_functors(self, pattern: str) -> list[str]:
-        """Names the events whose whole name matches a regular expression."""
+        """Returns the events whose full name matches a regular expression."""
         return [name for name in self.cfg if re.fullmatch(pattern, name)]
 
     def apply(self, mode: str, env_ids: LaneIds | None = None) -> None:
-        """Calls the events of a mode; `interval` counts one step and calls what is due in it."""
+        """Fires the events of a mode; `interval` counts one step and fires events that are due."""
         if mode not in self.available_modes:
             raise SettingsError(
                 f"no environment event has the mode {mode!r}; there are {', '.join(self.available_modes)}", code="E0214"
@@ -120,7 +120,7 @@ class EnvEventManager:
                 self._call(name, lanes)
 
     def reset(self, env_ids: LaneIds | None = None) -> None:
-        """Tells functors with a `reset` which lanes begin anew, and lets intervals counted by episode begin anew."""
+        """Calls `reset` of functors that have it for these lanes, and restarts intervals counted by episode."""
         lanes = np.arange(self.env.num_lanes) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
         for name, counter in self.counters.items():
             if self.cfg[name].count_from == "episode":
@@ -135,11 +135,11 @@ class EnvEventManager:
 
     @property
     def has_recordings(self) -> bool:
-        """Whether any functor has something to `flush`."""
+        """Whether any functor has data to `flush`."""
         return any(hasattr(functor, "flush") for functor in self.functors.values())
 
     def flush(self, directory: Path) -> None:
-        """Lets functors write what they recorded since the last time."""
+        """Makes functors write the data recorded since the last call."""
         for name, functor in self.functors.items():
             if hasattr(functor, "flush"):
                 with _named(name, "in flush()"):
@@ -191,7 +191,7 @@ def _named(name: str, doing: str) -> AbstractContextManager[None]:
 
 
 def _checked(cfg: Mapping[str, EventCfg | Keywords]) -> dict[str, EventCfg]:
-    """Returns what each event is to do; refuses what could not be done, with the event's name."""
+    """Returns validated events; refuses invalid ones by name."""
     made = {name: each if isinstance(each, EventCfg) else _cfg(name, each) for name, each in cfg.items()}
     for name, each in made.items():
         _require_sense(name, each)
@@ -240,7 +240,7 @@ def _make(name: str, cfg: EventCfg, env: HasLanes) -> Functor:
 
 
 def _check(name: str, functor: Functor, cfg: EventCfg) -> bool:
-    """Refuses a functor that could not be called as it will be; says whether it wants a random generator."""
+    """Refuses a functor whose signature does not fit; returns whether it takes a random generator."""
     _require_call(name, "__call__", functor, (None, None), cfg.params, optional="rng")
     for method, arguments in (("reset", (None,)), ("flush", (None,)), ("close", ())):
         if hasattr(functor, method) and not isinstance(functor, type):

@@ -1,4 +1,4 @@
-"""Named numbers of a task that a curriculum or a randomisation may change: gravity, friction, the length of a pole."""
+"""Environment parameters that a curriculum or domain randomization may change: gravity, friction, a pole's length."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from quintain.typing import LaneIds, State, Values
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""Numbers by name: one for all lanes that are meant, or one for each."""
+"""Parameter values by name: one for all given lanes, or one per lane."""
 LaneParameters = Mapping[int, Mapping[str, float]]
-"""The numbers of each lane."""
+"""The parameter values of each lane."""
 Tunable: TypeAlias = Any
-"""An environment whose numbers are its attributes, or one with `set_parameters`; nothing else is asked of it."""
+"""An environment with `set_parameters`, or whose parameters are attributes."""
 
 
 def set_attributes(owner: Tunable, name: str, values: Parameters) -> None:
-    """Changes numbers of one environment object: by its own `set_parameters(values)`, or as attributes."""
+    """Sets parameters of one environment object: by its own `set_parameters(values)`, or as attributes."""
     if callable(getattr(owner, "set_parameters", None)):
         owner.set_parameters(dict(values))
         return
@@ -33,14 +33,14 @@ def set_attributes(owner: Tunable, name: str, values: Parameters) -> None:
 
 
 def require_attributes(owner: Tunable, name: str, keys: Iterable[str], num_lanes: int = 0) -> None:
-    """Refuses names of attributes that are neither a number nor, of an object that holds all lanes, one for each."""
+    """Refuses attributes that are not numeric or, of an object that holds all lanes, not one value per lane."""
     for key in keys:
         if not num_lanes or not _has_rows(getattr(owner, key, None), num_lanes):
             _number(owner, name, key)
 
 
 def set_lane_values(owner: Tunable, name: str, values: Parameters, lanes: LaneIds | None, num_lanes: int) -> None:
-    """Changes attributes of an object that holds all lanes: rows of an array or tensor, or one number for all."""
+    """Sets attributes of an object that holds all lanes: rows of an array or tensor, or one value for all."""
     for key, value in values.items():
         now = getattr(owner, key, None)
         if _has_rows(now, num_lanes):
@@ -57,7 +57,7 @@ def set_lane_values(owner: Tunable, name: str, values: Parameters, lanes: LaneId
 
 
 def lane_rows(values: Parameters, lanes: Sequence[int]) -> list[dict[str, float]]:
-    """Returns the values of each lane, from one number for all of them or one for each."""
+    """Returns one value per lane, from one value for all of them or one per lane."""
     return [
         {key: float(value if np.ndim(value) == 0 else value[row]) for key, value in values.items()}
         for row in range(len(lanes))
@@ -65,7 +65,7 @@ def lane_rows(values: Parameters, lanes: Sequence[int]) -> list[dict[str, float]
 
 
 class ParameterSetter:
-    """Changes numbers of one environment, and knows what it was made with."""
+    """Sets parameters of one environment, and remembers its initial values."""
 
     def __init__(self, name: str, env: Tunable) -> None:
         self.name = name
@@ -84,25 +84,25 @@ class ParameterSetter:
             raise EnvError(f"env {self.name!r} failed in set_parameters(): {reason}", code="E0521") from error
 
     def require(self, names: Iterable[str]) -> None:
-        """Refuses names that `set` would refuse; what an environment's own `set_parameters` knows, nobody can say."""
+        """Refuses names that `set` would refuse; an environment's own `set_parameters` cannot be checked."""
         if not callable(getattr(self.owner, "set_parameters", None)):
             require_attributes(self.owner, self.name, names)
 
     def put_back(self, values: Parameters) -> None:
-        """Sets these, and everything else to what it was at first."""
+        """Sets these parameters, and all others to their initial values."""
         if self.as_made or values:
             self.set({**self.as_made, **values})
 
 
 class ParameterLog:
-    """Remembers which parameters each lane has, and when in its episode they changed, so that it can be replayed."""
+    """Logs each lane's parameters and when they changed in its episode, so that it can be replayed."""
 
     def __init__(self, num_lanes: int) -> None:
         self.before: list[dict[str, float]] = [{} for _ in range(num_lanes)]
         self.changes: list[list[tuple[int, dict[str, float]]]] = [[] for _ in range(num_lanes)]
 
     def add(self, lane: int, step: int, values: dict[str, float]) -> None:
-        """Takes note of a change before step `step` of the lane's episode."""
+        """Records a change before step `step` of the lane's episode."""
         self.changes[lane].append((step, dict(values)))
 
     def start_episode(self, lane: int) -> None:
@@ -111,7 +111,7 @@ class ParameterLog:
         self.changes[lane].clear()
 
     def at(self, lane: int, step: int) -> dict[str, float]:
-        """Returns what changed right before a step of the lane's episode."""
+        """Returns the changes right before a step of the lane's episode."""
         return {key: value for when, values in self.changes[lane] if when == step for key, value in values.items()}
 
     def state_dict(self) -> State:

@@ -1,4 +1,4 @@
-"""Declares the settings of the environments that ship. Imports no torch and no gymnasium."""
+"""Settings of the built-in environments. Imports no torch and no gymnasium."""
 
 from __future__ import annotations
 
@@ -15,76 +15,77 @@ from quintain.typing import JsonObject, Keywords
 
 
 class EnvEventSettings(PartSettings):
-    """Calls a function of the environment and its lanes."""
+    """Calls a function with the environment and lane ids."""
 
     mode: str = Field(default="reset", min_length=1)
-    """startup, reset, step, interval, or a name of your own that `trainer.trigger` fires."""
+    """startup, reset, step, interval, or a custom name that `trainer.trigger` fires."""
 
     interval_step: Count = 10
     """Steps between two calls in mode interval."""
 
     count_from: Literal["run", "episode"] = "run"
-    """Count the steps of an interval over the run, or anew in each episode of a lane."""
+    """Count the steps of an interval over the run, or from the start of each lane's episode."""
 
     is_global: bool = False
     """Call it once for all lanes instead of with the lanes that are due."""
 
     def parameters(self) -> Keywords:
-        """Returns the keyword arguments of the function: every field of its own."""
+        """Returns the keyword arguments of the function: all fields of the subclass."""
         own = type(self).model_fields.keys() - EnvEventSettings.model_fields.keys()
         return {name: getattr(self, name) for name in type(self).model_fields if name in own}
 
 
 class RandomizeParametersSettings(EnvEventSettings):
-    """Draws parameters of the environment anew between a low and a high, for each lane by itself."""
+    """Domain randomization: draws environment parameters uniformly between low and high, per lane."""
 
     ranges: dict[str, Range]
     """Low and high by the parameter's name."""
 
 
 class EnvSettings(PartSettings):
-    """Configures an environment of your own that needs nothing but lanes."""
+    """Settings of a custom environment that needs only the number of lanes."""
 
     num_lanes: Count = 8
-    """Streams of steps that advance together."""
+    """Number of parallel environments (lanes) that step together."""
 
     group_size: Count = 1
-    """Neighbouring lanes that begin their episodes alike, for algorithms that compare them."""
+    """Number of neighbouring lanes with equal initial states, for algorithms that compare episodes (GRPO)."""
 
     on_nonfinite: Literal["error", "drop_episode", "clamp"] = "error"
-    """What to do with NaN and infinity: stop, leave the episode out and reset its lane, or put finite numbers there."""
+    """NaN and infinity in observations or rewards: stop (error), drop the episode and reset its lane, or clamp to
+    finite values."""
 
     env_events: tuple[Annotated[PartSettings, Choice("env_event")], ...] = ()
-    """What happens inside the training lanes' steps and resets."""
+    """Events inside the training lanes' steps and resets."""
 
 
 class NoEnvSettings(PartSettings):
-    """Stands where a run has no environment: beside `experiment.loop`."""
+    """For a run without an environment: beside `experiment.loop`."""
 
     num_lanes: ClassVar[int] = 0
 
 
 class GymSettings(EnvSettings):
-    """Runs any Gymnasium environment by its id, or one of yours by module:Name."""
+    """A Gymnasium environment by its id, or one of yours by module:Name."""
 
     id: str = Field(min_length=1)
     """Gymnasium id such as CartPole-v1, or module:Name of a class or factory."""
 
     kwargs: Keywords = Field(default_factory=dict)
-    """Arguments passed on to the environment."""
+    """Keyword arguments of the environment."""
 
     vectorization: Literal["lanes", "native"] = "lanes"
-    """One environment object per lane, or the environment's own vector entry point."""
+    """One environment object per lane, or the environment's own vectorized entry point."""
 
     max_episode_steps: Count | None = None
     """Time limit of an episode; null keeps the limit the environment was registered with."""
 
     text_observations: Literal["leave_out", "encode"] = "leave_out"
-    """What becomes of Text entries of a Dict observation: left out, or encoded as one choice per character."""
+    """Text entries of a Dict observation: leave them out, or encode each character as a discrete value."""
 
 
 class NativeSettings(EnvSettings):
-    """Runs a classic-control task that is compiled for this machine, with the numbers of Gymnasium's own."""
+    """A classic-control task, compiled for this machine; results equal Gymnasium's bitwise."""
 
     id: Literal[
         "Acrobot-v1",
@@ -104,13 +105,13 @@ class NativeSettings(EnvSettings):
 
 
 class EnvPoolSettings(EnvSettings):
-    """Runs an environment of EnvPool, which steps its lanes in C++ threads; install envpool yourself."""
+    """An EnvPool environment, which steps its lanes in C++ threads; install envpool yourself."""
 
     id: str = Field(min_length=1)
     """EnvPool's name of the task, such as Pong-v5."""
 
     kwargs: Keywords = Field(default_factory=dict)
-    """Arguments passed on to envpool.make."""
+    """Keyword arguments of envpool.make."""
 
     num_threads: Count | None = None
     """Threads that step lanes; null lets EnvPool choose."""
@@ -120,10 +121,10 @@ class EnvPoolSettings(EnvSettings):
 
 
 class SamplerSettings(Settings):
-    """Draws a number of the task anew for every episode."""
+    """Draws an environment parameter anew for every episode."""
 
     distribution: Literal["uniform", "gaussian", "ranges"]
-    """How it is drawn; evenly from several ranges where it is ranges."""
+    """The distribution; `ranges` draws uniformly from several ranges."""
 
     numbers: tuple[float, ...]
     """Low and high, or mean and deviation, or low and high of each range in turn."""
@@ -144,41 +145,41 @@ class SamplerSettings(Settings):
 
 
 class CriterionSettings(Settings):
-    """Says when a lesson is learned."""
+    """Criterion for completing a lesson of a curriculum."""
 
     behavior: str
-    """Whose learning counts."""
+    """The behaviour whose progress counts."""
 
     measure: Literal["reward", "progress"] = "reward"
-    """What must exceed the threshold: the mean return, or the part of the budget that is spent."""
+    """The compared measure: the mean return, or the completed fraction of the budget."""
 
     threshold: float = 0.0
-    """What must be exceeded."""
+    """The threshold that must be exceeded."""
 
     min_episodes: Annotated[int, Field(ge=0)] = 0
-    """Episodes of the behaviour that the lesson takes at least, and that the mean is over."""
+    """Minimum number of the behaviour's episodes in a lesson, and the window of the mean."""
 
     is_smoothed: bool = True
-    """Compare a mean that follows slowly."""
+    """Compare an exponentially smoothed mean."""
 
     resets: bool = False
     """Reset the environment when the lesson changes."""
 
 
 class LessonSettings(Settings):
-    """One lesson: a number of the task, or how it is drawn, and how long."""
+    """A lesson of a curriculum: the value or distribution of an environment parameter, and when it is completed."""
 
     name: str = ""
-    """What it is called."""
+    """The lesson's name."""
 
     value: float | None = None
-    """The number."""
+    """The parameter's value."""
 
     sampler: SamplerSettings | None = None
-    """How it is drawn, in place of a number."""
+    """The parameter's distribution, in place of a value."""
 
     until: CriterionSettings | None = None
-    """When the next lesson begins; all but the last have this."""
+    """When the next lesson starts; required for all lessons but the last."""
 
     @model_validator(mode="after")
     def _has_one(self) -> LessonSettings:
@@ -188,35 +189,35 @@ class LessonSettings(Settings):
 
 
 class AgentsSettings(PartSettings):
-    """Runs an environment of agents that come and go, of one or several behaviours, by module:Name."""
+    """A multi-agent environment whose agents come and go, with one or several behaviours, by module:Name."""
 
     has_agents: ClassVar[bool] = True
     """Whether agents come and go, so that there are trajectories in place of lanes."""
     artifacts: ClassVar[str] = "quintain.behaviors.files:BehaviorFiles"
-    """module:Name of the files that a run of such an environment leaves beside its checkpoints."""
+    """module:Name of the writer of files that such a run leaves beside its checkpoints."""
     behavior_defaults: ClassVar[JsonObject] = {"rollout": {"type": "trajectories"}, "events": []}
-    """What behaviours have by default: copies of an environment to evaluate them in may be dear."""
+    """Defaults of behaviours: no evaluation during training, because copies of such environments can be expensive."""
 
     id: str = Field(min_length=1)
-    """module:Name of a class or factory that makes something like ML-Agents' BaseEnv."""
+    """module:Name of a class or factory of an environment like ML-Agents' BaseEnv."""
 
     kwargs: Keywords = Field(default_factory=dict)
-    """Arguments passed on to it, beside `seed` and `worker_id` where it takes them."""
+    """Keyword arguments, in addition to `seed` and `worker_id` where the factory takes them."""
 
     num_lanes: Count = 1
-    """Copies of the environment that are stepped together."""
+    """Number of copies of the environment that step together."""
 
     on_nonfinite: Literal["error", "drop_episode", "clamp"] = "error"
-    """What to do with NaN and infinity: stop, leave the agent's episode out, or put finite numbers there."""
+    """NaN and infinity: stop (error), drop the agent's episode, or clamp to finite values."""
 
     parameters: dict[str, float] = Field(default_factory=dict)
-    """Numbers of the task by name, for an environment with `set_parameters` or `set_float_parameter`."""
+    """Environment parameters by name, for an environment with `set_parameters` or `set_float_parameter`."""
 
     samplers: dict[str, SamplerSettings] = Field(default_factory=dict)
-    """Numbers that are drawn, by name, for an environment with `set_samplers`; others draw once for each copy."""
+    """Environment parameters with a distribution, for an environment with `set_samplers`; others draw once per copy."""
 
     curricula: dict[str, tuple[LessonSettings, ...]] = Field(default_factory=dict)
-    """Numbers that change as behaviours learn, by name: the lessons in their order."""
+    """Curricula by environment parameter: the lessons in order."""
 
     @field_validator("curricula", mode="before")
     @classmethod

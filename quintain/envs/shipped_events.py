@@ -1,4 +1,4 @@
-"""The environment events that ship."""
+"""The built-in environment events."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 def randomize_parameters(
     env: Env, lanes: Array | None, rng: np.random.Generator, ranges: dict[str, tuple[float, float]]
 ) -> None:
-    """Draws each named parameter of the environment anew between its low and its high, for each lane by itself."""
+    """Draws each named environment parameter uniformly between its low and high, for each lane independently."""
     size = () if lanes is None else len(lanes)
     env.set_parameters({name: rng.uniform(low, high, size) for name, (low, high) in ranges.items()}, lanes)

@@ -1,4 +1,4 @@
-"""Truth values that environments return: everything else is true or false by accident, such as the text "false"."""
+"""Strict truth values of environments: other objects, such as the text "false", are true or false by accident."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def truths(values: ArrayLike, num_lanes: int, whose: str) -> Array:
 
 
 def is_truth(found: Array) -> bool:
-    """Says whether an array holds truth values, or whole numbers that stand for them."""
+    """Whether an array holds bools, or integers 0 and 1."""
     return found.dtype.kind == "b" or (found.dtype.kind in "iu" and bool(((found == 0) | (found == 1)).all()))

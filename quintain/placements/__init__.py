@@ -1,4 +1,4 @@
-"""Where acting happens."""
+"""Placements: where actors run (inline, in a thread or in a process)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "LocalSettings": "quintain.placements.settings",
+        "LocalSource": "quintain.placements.local",
         "PlacementSettings": "quintain.placements.settings",
     },
 )

@@ -1,4 +1,4 @@
-"""The acting half itself, in whichever thread or process: a collector with policies of its own, driven by commands."""
+"""The actor, in any thread or process: a collector with its own copies of the policies, driven by commands."""
 
 from __future__ import annotations
 
@@ -17,34 +17,39 @@ from quintain.rollouts.sync_collector import StepListener
 if TYPE_CHECKING:
     from quintain.typing import Array, LaneIds, State
 
+NO_NEWS = FaultNews()
+
 
 class Actor:
-    """Carries out one command at a time, with copies of the policies that change only when it is told to."""
+    """Executes one command at a time, with copies of the policies that change only by command."""
 
     def __init__(
         self,
         collector: Collector,
         blocks: Mapping[str, Sequence[Rollout]],
         snapshots: Mapping[str, Sequence[Snapshot]],
-        faults: FaultKeeper,
+        faults: FaultKeeper | None,
     ) -> None:
-        """Takes the blocks to fill, and as many snapshots of weights to fill them with, by behaviour."""
+        """Takes the blocks to fill, and as many snapshots of weights to fill them with, by behaviour.
+
+        `faults` are relayed with the answers; None where the run's own keeper hears of them directly.
+        """
         self.collector = collector
         self.blocks = blocks
         self.snapshots = snapshots
         self.lent: dict[str, deque[Lend]] = {name: deque() for name in blocks}
-        """Blocks that are to be filled, the current one first."""
+        """Blocks to fill, the current one first."""
         self.report = Report()
         self.num_looks = 0
         self.is_giving_up = False
         self.is_held = False
-        """Whether a command in the order was left undone, so that no later one may be done."""
+        """Whether a command was interrupted; later commands of the order then wait."""
         collector.on_episodes = self._remember
         collector.env.be_watched()
-        self.faults = FaultRelay(faults, self._give_up)
+        self.faults = None if faults is None else FaultRelay(faults, self._give_up)
 
     def obey(self, command: Command, should_stop: Callable[[], bool]) -> Answer:
-        """Carries out a command; after a stop all that follow in the order are left for later, so that it stays."""
+        """Executes a command. After a stop, later commands are left undone too, so that the order is kept."""
         self.num_looks += 1
         if command.do in IN_ORDER and (self.is_held or should_stop()):
             self.is_held = True
@@ -55,7 +60,7 @@ class Actor:
         return self._answer(is_done=True, value=value)
 
     def current_with(self, command: Command) -> list[Lend]:
-        """Takes the blocks that come with a `fill`, and returns those that it works on: one of each behaviour."""
+        """Takes the blocks that come with a `fill`, and returns the current block of each behaviour."""
         for lend in (Lend(*each) for each in command.arguments["lend"]):
             # A command that was stopped is sent again with the same blocks.
             if lend not in self.lent[lend.behavior]:
@@ -83,14 +88,14 @@ class Actor:
 
     @property
     def pulse(self) -> int:
-        """A number that changes whenever something happens; may be read in another thread."""
+        """A counter that changes whenever the actor makes progress; may be read from another thread."""
         return self.num_looks + int(self.collector.env.pulse)
 
     def go_on(self) -> None:
         self.is_held = False
 
     def retire(self, behavior: str, block: int, version: int) -> None:
-        """Lets a behaviour act on with these weights; none of its steps are kept until a block is lent again."""
+        """Lets a behaviour continue to act with these weights; its steps are discarded until a block is lent again."""
         self.lent[behavior].clear()
         load_snapshot(self.collector.policies[behavior], self.snapshots[behavior][block])
         self.collector.act_on(behavior, version)
@@ -99,7 +104,7 @@ class Actor:
         self.collector.env.set_parameters(values, **more)
 
     def restore_env_parameters(self, values: Parameters, **more: State) -> None:
-        """Sets parameters again that are no part of a restored state; that is not a new draw."""
+        """Sets parameters again that a restored state does not contain; does not count as a new draw."""
         env = self.collector.env
         num_settings = env.num_settings
         env.set_parameters(values, **more)
@@ -142,7 +147,7 @@ class Actor:
             is_done,
             report,
             self.collector.drain_seconds(),
-            self.faults.drain(),
+            NO_NEWS if self.faults is None else self.faults.drain(),
             self.collector.env.exactness,
             value,
         )
@@ -155,7 +160,7 @@ class Actor:
 
 
 class FaultRelay:
-    """Keeps what a keeper of faults tells until it is drained."""
+    """Buffers the notifications of a `FaultKeeper` until they are drained."""
 
     def __init__(self, keeper: FaultKeeper, give_up: Callable[[str], None]) -> None:
         self.keeper = keeper
@@ -165,7 +170,7 @@ class FaultRelay:
         keeper.listen(lambda fault, line: self.told.append((fault, line)), give_up)
 
     def drain(self) -> FaultNews:
-        """Returns what happened since the last time."""
+        """Returns the faults since the last call."""
         keeper, (restarts, aborted) = self.keeper, self.num_told
         is_new = keeper.spent is not None and not self.is_spent_told
         news = FaultNews(

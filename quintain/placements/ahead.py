@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, IN_ORDER, RETIRE, Answer, Command, Filled, Report
-from quintain.placements.outpost import WatchedOutpost
+from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.share import Share
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, both
@@ -35,43 +35,46 @@ if TYPE_CHECKING:
     from quintain.typing import LaneIds, Metrics, State, TrainingEnv
 
 LOOK_SECONDS = 0.1
-"""How often a learner that waits looks whether it was asked to stop."""
+"""Interval at which a waiting learner checks whether it was asked to stop."""
+
+
+@dataclass(frozen=True)
+class SourceParts:
+    """The parts that a placement gives to its source."""
+
+    remote: WatchedCollector
+    shares: Mapping[str, Share]
+    faults: FaultKeeper
+    on_episodes: BehaviorListener
+    reports_staleness: bool = True
 
 
 class AheadSource:
-    """Keeps an actor in work, and hands over its blocks in the order in which they became full."""
+    """An asynchronous source: keeps an actor busy, and returns its blocks in the order in which they became full."""
 
-    def __init__(
-        self,
-        outpost: WatchedOutpost,
-        shares: Mapping[str, Share],
-        faults: FaultKeeper,
-        on_episodes: BehaviorListener,
-        *,
-        reports_staleness: bool = True,
-    ) -> None:
-        self.outpost = outpost
-        self.shares = dict(shares)
-        self.faults = faults
-        self.on_episodes = on_episodes
-        self.reports_staleness = reports_staleness
+    def __init__(self, parts: SourceParts) -> None:
+        self.remote = parts.remote
+        self.shares = dict(parts.shares)
+        self.faults = parts.faults
+        self.on_episodes = parts.on_episodes
+        self.reports_staleness = parts.reports_staleness
         self.unsent: deque[Command] = deque()
         self.sent: deque[Command] = deque()
         self.undone: deque[Command] = deque()
-        """What the actor was sent and stopped before."""
+        """Commands that were sent to the actor and interrupted."""
         self.is_held = False
-        """Whether the actor waits to be told that it may go on."""
+        """Whether the actor is paused until `go_on`."""
         self.saved_lends: dict[str, list[State]] = {}
-        """Blocks that a checkpoint says were lent, with their weights; they are lent again when stores are known."""
+        """Blocks that were lent according to a checkpoint, with their weights; lent again once the stores are known."""
         self.reports: deque[Report] = deque()
-        """Of finished fills with a block that the learner has not taken, the oldest first."""
+        """Reports of completed fills with a block that the learner has not taken, oldest first."""
         self.partial = Report()
-        """Of the fill that goes on."""
+        """Report of the current fill."""
         self.stores: Mapping[str, RolloutStore] = {}
         self.learning: Collection[str] = ()
         self.on_step: StepListener | None = None
         self.seconds = {"act": 0.0, "env": 0.0}
-        self.exactness = outpost.env.exactness
+        self.exactness = self.remote.env.exactness
 
     def next_full(
         self,
@@ -80,10 +83,11 @@ class AheadSource:
         should_stop: Callable[[], bool],
         wanted: str | None = None,
     ) -> str | None:
-        """Orders what is free and waits for a full block; returns whose it is, or None if asked to stop first.
+        """Lends all free blocks and waits for a full one; returns its behaviour, or None if asked to stop first.
 
-        `learning` are the behaviours that still learn; the others act on with their last version. With `wanted` the
-        block of that behaviour is waited for; others that have no free block meanwhile act on too.
+        `learning` are the behaviours that still learn; the others continue to act with their last version. With
+        `wanted`, waits for the block of that behaviour; other behaviours that have no free block meanwhile continue to
+        act.
         """
         self.stores, self.learning = stores, learning
         known = {name for report in self.reports for name in report.filled}
@@ -108,7 +112,7 @@ class AheadSource:
         return None
 
     def _drop_unneeded(self) -> None:
-        """Drops full blocks of behaviours that learn no more, and reports of blocks that were taken without a word."""
+        """Drops full blocks of behaviours that no longer learn, and reports of blocks that were taken directly."""
         while self.reports:
             name = next(iter(self.reports[0].filled))
             is_there = self.stores[name].ready()
@@ -116,21 +120,21 @@ class AheadSource:
                 return
             if is_there:
                 self.stores[name].take()
-                self.stores[name].spend()
+                self.stores[name].mark_consumed()
                 self.stores[name].release()
             self.drain_metrics(name)
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None:
-        """Takes note of a version; its weights are copied when a block is lent."""
+        """Records the newest version; its weights are copied when a block is lent."""
         share = self.shares[behavior]
         share.version, share.policy = version, policy
 
     def set_env_parameters(self, values: Parameters, **more: State) -> None:
-        """Changes named numbers of the task in the whole environment, after what is ordered already."""
+        """Sets environment parameters in all training lanes, after the commands that were sent before."""
         self._command(Command("set_env_parameters", {"values": dict(values), **more}))
 
     def restore_env_parameters(self, values: Parameters, **more: State) -> None:
-        """Sets parameters again that are no part of the state that was just loaded."""
+        """Sets parameters again that the loaded state does not contain."""
         self._call("restore_env_parameters", values=dict(values), **more)
 
     def require_env_parameters(self, names: Sequence[str]) -> None:
@@ -138,11 +142,11 @@ class AheadSource:
         self._call("require_env_parameters", names=list(names))
 
     def end_episode(self) -> None:
-        """Cuts the episodes that go on after what is ordered already, and begins new ones."""
+        """Truncates the running episodes, after the commands that were sent before, and starts new ones."""
         self._command(Command("end_episode"))
 
     def trigger(self, name: str, lanes: LaneIds | None) -> None:
-        """Fires the environment's events that wait for this name, after what is ordered already."""
+        """Fires the environment's events of this name, after the commands that were sent before."""
         self._command(Command("trigger", {"name": name, "lanes": lanes}))
 
     def idle_env_events(self) -> list[str]:
@@ -150,13 +154,13 @@ class AheadSource:
         return names
 
     def listen(self, on_step: StepListener | None) -> None:
-        """Lets a function see every step from now on, in the actor's thread, or none."""
+        """Sets the callback that receives every step, in the actor's thread; None removes it."""
         self._call("listen", on_step=on_step)
         self.on_step = on_step
 
     @contextmanager
     def heard_by(self, on_step: StepListener) -> Iterator[None]:
-        """Lets a function see the steps that are ordered in this context; earlier listeners hear them too."""
+        """Adds a step callback for the duration of this context; earlier callbacks receive the steps too."""
         before = self.on_step
         self.listen(on_step if before is None else both(before, on_step))
         try:
@@ -165,26 +169,33 @@ class AheadSource:
             self.listen(before)
 
     def wait(self) -> None:
-        """Returns at once: `next_full` waits itself."""
+        """Returns at once: `next_full` itself waits."""
 
     def pause(self, should_stop: Callable[[], bool]) -> None:
-        """Waits until all that was ordered is done, or stops after the current step if there is no time for that."""
+        """Waits until all commands are done; if there is no time for that, stops the actor after its current step."""
         while self.sent and not should_stop():
             self._hear(should_stop)
         self._interrupt()
 
+    def complete(self, stores: Mapping[str, RolloutStore]) -> None:
+        """Carries out all that was ordered, also before a stop: a finished run ends alike wherever it stopped."""
+        self.stores = stores
+        self._send_undone()
+        while self.sent:
+            self._hear()
+
     def close(self) -> None:
-        self.outpost.close()
+        self.remote.close()
 
     def drain_seconds(self) -> dict[str, float]:
-        """Returns and forgets the seconds spent acting and stepping, as far as they are known by now."""
+        """Returns the seconds spent acting and stepping since the last call, as far as they are reported."""
         seconds, self.seconds = self.seconds, {"act": 0.0, "env": 0.0}
         return seconds
 
     def drain_metrics(self, behavior: str) -> Metrics:
-        """Takes note that the oldest full block of a behaviour was taken; returns its metrics.
+        """Marks the oldest full block of a behaviour as taken; returns its metrics.
 
-        Episodes that ended before it was full are handed over with it.
+        Episodes that ended before the block was full are reported with it.
         """
         place = next(place for place, report in enumerate(self.reports) if behavior in report.filled)
         for report in list(self.reports)[: place + 1]:
@@ -197,11 +208,11 @@ class AheadSource:
 
     @property
     def env(self) -> TrainingEnv:
-        return self.outpost.env
+        return self.remote.env
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
-        return self.outpost.supervisors
+        return self.remote.supervisors
 
     def state_dict(self) -> State:
         assert not self.sent, "only a source that pauses can be saved"
@@ -230,15 +241,15 @@ class AheadSource:
             raise ValueError(f"the plan fills {num_fills} blocks, and {num_lent} are lent")
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        """Continues after sources that had other lanes: the newest versions, new episodes, noise not used before."""
+        """Continues after sources that had other lanes: newest versions, new episodes, unused noise."""
         for name, share in self.shares.items():
             share.version = max(state["versions"][name] for state in states)
         self._call("begin_anew", states=[state["collector"] for state in states])
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
-    def _order(self, wanted: str | None) -> None:
-        """Sends what was left undone, in its order, and then fills for the blocks that are free."""
+    def _send_undone(self) -> None:
+        """Sends the commands that a stop left undone, in their order, with the blocks and weights that they had."""
         if self.is_held:
             self.is_held = False
             self._call("go_on")
@@ -251,6 +262,10 @@ class AheadSource:
                 self._retire(command.arguments["behavior"])
             else:
                 self._send(command if command.do != FILL or command.arguments else self._fill_command())
+
+    def _order(self, wanted: str | None) -> None:
+        """Sends interrupted commands in their order, and then a fill for each free block."""
+        self._send_undone()
         for name, share in self.shares.items():
             if name in self.learning:
                 share.reserve(self.stores[name])
@@ -262,7 +277,7 @@ class AheadSource:
             self._send(self._fill_command())
 
     def _retire(self, name: str) -> None:
-        """Lets a behaviour that learns no more act on with its newest weights."""
+        """Lets a behaviour that no longer learns continue to act with its newest weights."""
         share = self.shares[name]
         share.is_retired = True
         share.take_back(self.stores[name], share.waiting)
@@ -270,10 +285,12 @@ class AheadSource:
 
     def _fill_command(self) -> Command:
         lends = [share.send_next() for share in self.shares.values()]
-        return Command(FILL, {"lend": [list(astuple(lend)) for lend in lends if lend is not None]})
+        return Command(
+            FILL, {"lend": [[each.behavior, each.block, each.version] for each in lends if each is not None]}
+        )
 
     def _command(self, command: Command) -> None:
-        """Gives a command its place after those that were given before; waits for it if it is the only one."""
+        """Appends a command to the order; waits for it if it is the only one."""
         if self.unsent:
             self.unsent.append(command)
             return
@@ -282,24 +299,24 @@ class AheadSource:
             self._hear()
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """Lets the actor do something as soon as it is idle, and returns what it says."""
+        """Calls a method of the actor as soon as the actor is idle, and returns the result."""
         while self.sent:
             self._hear()
-        self.outpost.send(Command(method, arguments))
-        while (answer := self.outpost.receive(LOOK_SECONDS)) is None:
+        self.remote.send(Command(method, arguments))
+        while (answer := self.remote.receive(LOOK_SECONDS)) is None:
             pass
         self._take_note(answer)
         return answer.value
 
     def _send(self, command: Command) -> None:
         self.sent.append(command)
-        self.outpost.send(command)
+        self.remote.send(command)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _hear(self, should_stop: Callable[[], bool] = never) -> bool:
-        """Waits a little for an answer; returns False if it is that the actor stopped before it was done."""
-        answer = self.outpost.receive(LOOK_SECONDS, should_stop)
+        """Waits shortly for an answer; returns False if the actor was interrupted before it was done."""
+        answer = self.remote.receive(LOOK_SECONDS, should_stop)
         if answer is None:
             return True
         command = self.sent.popleft()
@@ -324,13 +341,13 @@ class AheadSource:
         return answer.is_done
 
     def _interrupt(self) -> None:
-        """Stops the actor after its current step; what it was ordered to do stays to be done."""
+        """Stops the actor after its current step; unfinished commands stay in the order."""
         if not self.sent:
             return
-        self.outpost.interrupt(True)
+        self.remote.interrupt(True)
         while self.sent:
             self._hear()
-        self.outpost.interrupt(False)
+        self.remote.interrupt(False)
 
     def _take_note(self, answer: Answer) -> None:
         for name, seconds in answer.seconds.items():
@@ -339,7 +356,7 @@ class AheadSource:
         self.faults.adopt(answer.faults)
 
     def _hand_over(self, report: Report) -> None:
-        """Tells of the episodes that ended, once."""
+        """Reports completed episodes, once."""
         for name, returns in report.returns.items():
             self.on_episodes(name, np.array(returns), np.array(report.lengths[name]))
         report.returns, report.lengths = {}, {}
@@ -347,9 +364,9 @@ class AheadSource:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def _plans(self) -> State:
-        """Returns what was ordered and not done, and what was not handed over.
+        """Returns the unfinished commands and the reports that were not handed over.
 
-        Where every behaviour has one block, orders need not be saved: the same ones are given again.
+        Where every behaviour has one block, fills are not saved: the same ones are sent again.
         """
         reports = [asdict(report) for report in self.reports]
         if all(len(share.blocks) == 1 for share in self.shares.values()):
@@ -368,7 +385,7 @@ class AheadSource:
 
 
 def _planned(command: Command) -> State:
-    """Returns a command as a plan has it: blocks and weights are chosen when it is sent again."""
+    """Serializes a command for a checkpoint; blocks and weights are chosen when it is sent again."""
     if command.do == FILL:
         return {"do": FILL, "arguments": {}}
     if command.do == RETIRE:

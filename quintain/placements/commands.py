@@ -1,12 +1,11 @@
-"""What a source orders from an actor, one thing after the other, and what it hears back.
+"""Commands from a source to an actor, and the answers.
 
-The order is fixed when a command is given, not when it is carried out. That makes runs repeatable in which acting and
-learning happen at the same time: a block is always filled with the version, and after the changes, that were ordered
-before it.
+The order is fixed when a command is sent, not when it is executed. That makes asynchronous runs reproducible: a block
+is always filled with the version, and after the changes, that were ordered before it.
 
-fill       takes blocks (`lend`), then steps the environment until a block of any behaviour is full
-retire     lets a behaviour act on with its last version; its steps are no longer kept
-others     methods of the actor, such as `set_env_parameters`
+fill       takes blocks (`lend`), then steps the environment until a block of any behaviour is full retire     lets a
+behaviour continue to act with its last version; its steps are discarded others     methods of the actor, such as
+`set_env_parameters`
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from quintain.envs.hosts.faults import FaultNews
 FILL = "fill"
 RETIRE = "retire"
 IN_ORDER = frozenset({FILL, RETIRE, "set_env_parameters", "end_episode", "trigger"})
-"""Commands that change how the environment goes on, so that they have their place in the order; others are asked of an
-idle actor."""
+"""Commands that change the course of the environment and so keep their place in the order; others need an idle actor.
+"""
 
 
 @dataclass
 class Lend:
-    """A block to fill: the number of the block and of its weights among those of a behaviour, and their version."""
+    """A block to fill: the index of the block and of its weights within a behaviour, and their version."""
 
     behavior: str
     block: int
@@ -34,7 +33,7 @@ class Lend:
 
 @dataclass
 class Command:
-    """One thing to do: fill blocks, or a method of the actor to call."""
+    """A command: fill blocks, or call a method of the actor."""
 
     do: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class Command:
 
 @dataclass
 class Filled:
-    """A block that is full: the version that acted, and metrics of the block."""
+    """A full block: the version that acted, and metrics of the block."""
 
     version: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -50,12 +49,12 @@ class Filled:
 
 @dataclass
 class Report:
-    """What happened during one `fill`, beside the numbers in the blocks."""
+    """Results of one `fill`, except the data in the blocks."""
 
     filled: dict[str, Filled] = field(default_factory=dict)
-    """The blocks that became full, by behaviour; several where that was at the same step."""
+    """Blocks that became full, by behaviour; several if they became full at the same step."""
     returns: dict[str, list[float]] = field(default_factory=dict)
-    """Of the episodes that ended, in order, by behaviour."""
+    """Returns of completed episodes, in order, by behaviour."""
     lengths: dict[str, list[int]] = field(default_factory=dict)
 
     def add_episodes(self, behavior: str, returns: list[float], lengths: list[int]) -> None:
@@ -63,7 +62,7 @@ class Report:
         self.lengths.setdefault(behavior, []).extend(lengths)
 
     def extend(self, more: Report) -> None:
-        """Adds what happened in a later part of the same `fill`."""
+        """Appends the report of a later part of the same `fill`."""
         self.filled |= more.filled
         for behavior, returns in more.returns.items():
             self.add_episodes(behavior, returns, more.lengths[behavior])
@@ -83,7 +82,7 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 @dataclass
 class Answer:
-    """What an actor says when it is done with a command, or was asked to stop before."""
+    """An actor's reply to a command, whether it was done or interrupted."""
 
     is_done: bool
     report: Report | None = None
@@ -91,4 +90,4 @@ class Answer:
     faults: FaultNews = field(default_factory=FaultNews)
     exactness: str = "exact"
     value: Any = None
-    """What a method returned."""
+    """The return value of a method."""

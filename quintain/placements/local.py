@@ -1,4 +1,4 @@
-"""Acts where it learns, in one thread: in turns, or with `max_staleness` one version behind, as elsewhere."""
+"""Acts in the learner's thread: in turns, or one version behind with `max_staleness: 1`, as asynchronous actors do."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quintain.errors import QuintainError, SettingsError
+from quintain.errors import QuintainError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource
+from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.commands import Answer, Command
-from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.share import Share
 from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
-from quintain.rollouts.source import BehaviorListener, Lanes, LocalSource, RolloutSource
+from quintain.rollouts.source import BehaviorListener, Collector, LaneCollector, Lanes
 from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
 
@@ -24,54 +24,61 @@ if TYPE_CHECKING:
     from quintain.typing import TrainingEnv
 
 
+class LocalSource(AheadSource):
+    """Orders from an actor in the learner's own thread, which works while it is waited for."""
+
+    def __init__(self, settings: PartSettings, parts: SourceParts) -> None:
+        super().__init__(parts)
+        self.settings = settings
+
+    @property
+    def collector(self) -> LaneCollector | Collector:
+        """The collector itself: that of the lanes, or an `AgentWorld`."""
+        inline = self.remote.collector
+        assert isinstance(inline, InlineActor)
+        collector = inline.actor.collector
+        return collector.lanes if isinstance(collector, Lanes) else collector
+
+
 class LocalPlacement:
-    """Collects between two updates, in the learner's own thread, by the source that ships or by a subclass of it."""
+    """Acts in the learner's own thread, by the source that ships or by a subclass of it."""
 
     def __init__(self, settings: PartSettings, plan: ActingPlan, source_class: type[LocalSource] = LocalSource) -> None:
-        if (plan.runs_ahead or plan.has_agents) and source_class is not LocalSource:
-            raise SettingsError(
-                f"rollout.max_staleness: {source_class.__name__} of run.placement.type {settings.type} collects lanes "
-                f"between updates; set it to 0, or run.placement to local, threads or processes",
-                code="E0253",
-            )
         self.settings = settings
         self.plan = plan
         self.source_class = source_class
-        # One that acts behind has faults of its own to relay, as in a thread.
+        # Evaluations use the run's own at the same time where acting is behind, as in a thread.
         self.hosting = plan.make_hosting() if plan.runs_ahead else plan.hosting
         self.env = plan.make_env(self.hosting)
 
     def build_source(
         self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
-    ) -> tuple[RolloutSource, Blocks]:
+    ) -> tuple[LocalSource, Blocks]:
         plan, ahead = self.plan, self.plan.runs_ahead
         blocks = plan.make_blocks(self.env, policies)
         # In turns the policy itself acts: there is nothing to copy.
         acting = {name: copy_of(policy) if ahead else policy for name, policy in policies.items()}
         collector = plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
-        if isinstance(collector, Lanes) and not ahead:
-            collector.on_episodes = on_episodes
-            source = self.source_class(self.settings, collector.lanes)
-            source.behavior = collector.behavior
-            return source, blocks
         shares = {
             name: Share(name, policy, blocks[name], [make_snapshot(policy) if ahead else {} for _ in blocks[name]])
             for name, policy in policies.items()
         }
-        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
+        # In turns faults are the run's own, and there is no other keeper to tell.
+        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults if ahead else None)
         team = self.hosting.team
-        outpost = InlineActor(actor, [] if team is None else [team.supervisor])
-        watch = WatchedOutpost(outpost, plan.patience_seconds)
-        return AheadSource(watch, shares, plan.hosting.faults, on_episodes, reports_staleness=ahead), blocks
+        remote = InlineActor(actor, [team.supervisor] if ahead and team is not None else [])
+        watch = WatchedCollector(remote, plan.patience_seconds)
+        parts = SourceParts(watch, shares, plan.hosting.faults, on_episodes, reports_staleness=ahead)
+        return self.source_class(self.settings, parts), blocks
 
 
 def snapshots_of(shares: Mapping[str, Share]) -> dict[str, Sequence[Any]]:
-    """Returns the memory for weights of each behaviour."""
+    """Returns the snapshots of weights of each behaviour."""
     return {name: share.snapshots for name, share in shares.items()}
 
 
 class InlineActor:
-    """Carries out a command when its answer is asked for, in the thread of the learner."""
+    """Executes a command when its answer is requested, in the learner's thread."""
 
     def __init__(self, actor: Actor, supervisors: Sequence[Supervisor]) -> None:
         self.actor = actor

@@ -1,4 +1,4 @@
-"""The contract of a placement: it decides where acting happens, and makes the source that acts there.
+"""The interface of a placement: it decides where actors run, and makes their source.
 
 A placement is registered with a class or function that is called with its settings and an `ActingPlan`. It makes the
 environment first, because policies are made for its spaces; then, with the policies, the source and its blocks.
@@ -24,15 +24,15 @@ Blocks = Mapping[str, Sequence[Rollout]]
 
 
 class ActingPlan(Protocol):
-    """Makes what acts, wherever it is asked to."""
+    """Makes environment, collector and blocks, in any process."""
 
     @property
     def hosting(self) -> Hosting:
-        """Where the run puts lanes, and the keeper of faults."""
+        """Where lanes are hosted, and the fault keeper."""
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether any behaviour has more than one block, so that the actor works while the learner learns."""
+        """Whether any behaviour has more than one block, so that acting and learning overlap."""
 
     @property
     def has_agents(self) -> bool:
@@ -40,15 +40,15 @@ class ActingPlan(Protocol):
 
     @property
     def fields(self) -> Mapping[str, Mapping[str, Field]]:
-        """The fields of each behaviour's blocks, as all parts of the run declared them."""
+        """The fields of each behaviour's blocks, as declared by all parts of the run."""
 
     @property
     def pass_environment(self) -> Sequence[str]:
-        """Names of further environment variables that other processes may see."""
+        """Names of further environment variables that are passed to other processes."""
 
     @property
     def patience_seconds(self) -> float:
-        """How long an actor may do nothing before it is given up."""
+        """Time without progress after which an actor is given up."""
 
     def make_hosting(self) -> Hosting: ...
     def make_env(self, hosting: Hosting) -> TrainingEnv: ...
@@ -63,11 +63,11 @@ class ActingPlan(Protocol):
 
 
 class Placement(Protocol):
-    """One place for acting."""
+    """Decides where actors run."""
 
     @property
     def env(self) -> TrainingEnv:
-        """The training environment, or what stands for it in this process."""
+        """The training environment, or its stand-in in this process."""
 
     def build_source(
         self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool

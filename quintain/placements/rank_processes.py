@@ -1,4 +1,4 @@
-"""Starts the other ranks of a run as processes on this machine, finds out why one ended, and leaves none behind."""
+"""Starts the other ranks of a run as processes on this machine, reports why one ended, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.errors import QuintainError, RankError
-from quintain.placements.remote_errors import error_from, words_of
+from quintain.placements.remote_errors import error_from_json, error_to_json
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import Gloo
+    from quintain.core.process_group import GlooGroup
 
 END_SECONDS = 5.0
-"""How long a rank may take to end by itself once the run is over."""
+"""Timeout for a rank to end by itself after the run."""
 CAUSE_SECONDS = 3.0
-"""How long to look for the cause after a rank was lost."""
+"""Time to look for the cause after a rank was lost."""
 
 RankEntry = Callable[[int, int, str, Any], None]
-"""What a started process calls: with its rank, the number of ranks, the meeting place and where to send a report."""
+"""Entry point of a rank: takes its rank, the number of ranks, the rendezvous and the connection for its report."""
 
 
 class RankProcesses:
-    """The ranks 1 and up; the process that makes this object is rank 0."""
+    """Ranks 1 and up; the process that makes this object is rank 0."""
 
     def __init__(self, size: int, entry: RankEntry) -> None:
         self.size = size
@@ -55,22 +55,22 @@ class RankProcesses:
     def _place(self) -> str:
         return str(self.folder / "meeting")
 
-    def meet(self) -> Gloo:
-        """Meets the others."""
+    def meet(self) -> GlooGroup:
+        """Forms the process group with the other ranks."""
         world = meet_on_this_machine(0, self.size, self._place)
         # Everyone is connected by now: nothing stays behind in the temporary folder, however this process ends.
         shutil.rmtree(self.folder, ignore_errors=True)
         return world
 
     def stop(self) -> None:
-        """Asks the others to stop as this process was asked."""
+        """Forwards a request to stop to the other ranks."""
         for process in self.processes:
             with suppress(OSError, ValueError, TypeError):
                 os.kill(process.pid, signal.SIGTERM)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Puts the cause in the place of "another rank ended"."""
+        """Replaces the error "another rank ended" by its cause."""
         try:
             yield
         except RankError as error:
@@ -80,7 +80,7 @@ class RankProcesses:
             raise cause from cause.__cause__ or error
 
     def close(self) -> None:
-        """Waits for the others to end, and ends those that do not."""
+        """Waits for the other ranks to end, and ends those that do not."""
         deadline = time.monotonic() + END_SECONDS
         for process in self.processes:
             process.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -93,37 +93,37 @@ class RankProcesses:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends the others at once."""
+        """Kills the other ranks."""
         for process in self.processes:
             process.kill()
         self.close()
 
     def _cause(self) -> QuintainError | None:
-        """Returns the error of the rank that ended first, or what is known about its end."""
+        """Returns the error of the rank that ended first, or a description of its end."""
         deadline = time.monotonic() + CAUSE_SECONDS
         silent: QuintainError | None = None
         for rank, (process, report) in enumerate(zip(self.processes, self.reports, strict=True), start=1):
             about = _read(report, max(0.0, deadline - time.monotonic()))
             # One that too only lost another is not the cause.
             if about is not None and about["code"] != RankError.default_code:
-                return error_from(about, f"rank {rank}: ")
+                return error_from_json(about, f"rank {rank}: ")
             process.join(timeout=max(0.0, deadline - time.monotonic()))
             if about is None and process.exitcode:
                 silent = silent or _end_without_report(rank, process.exitcode)
         return silent
 
 
-def meet_on_this_machine(rank: int, size: int, place: str) -> Gloo:
-    """Meets the ranks that were started on this machine, over the loopback interface only."""
+def meet_on_this_machine(rank: int, size: int, place: str) -> GlooGroup:
+    """Forms a process group of ranks on this machine, over the loopback interface only."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]  # public, and not in torch's own list
 
-    from quintain.core.process_group import Gloo
+    from quintain.core.process_group import GlooGroup
 
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     try:
         # A file instead of a port: nobody else on the machine can write to the folder it is in.
-        world = Gloo(rank, size, store=FileStore(place, size))
+        world = GlooGroup(rank, size, store=FileStore(place, size))
     finally:
         if before is None:
             del os.environ["GLOO_SOCKET_IFNAME"]
@@ -135,7 +135,7 @@ def meet_on_this_machine(rank: int, size: int, place: str) -> Gloo:
 
 
 def settle_in(rank: int) -> None:
-    """Makes a started process end with its parent, leave the keyboard to rank 0, and keep off its standard output."""
+    """Makes a rank end with its parent, ignore the keyboard, and leave standard output to rank 0."""
     parent = multiprocessing.parent_process()
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
@@ -148,13 +148,13 @@ def settle_in(rank: int) -> None:
 
 
 def send_report(report: Connection, error: QuintainError, traceback: str) -> None:
-    """Tells rank 0 why this rank ends."""
+    """Sends rank 0 the reason why this rank ends."""
     with suppress(OSError):
-        report.send_bytes(json.dumps(words_of(error, traceback)).encode())
+        report.send_bytes(json.dumps(error_to_json(error, traceback)).encode())
 
 
 def _read(report: Connection, timeout: float) -> dict[str, Any] | None:
-    """Returns a rank's report; None if it ended, or lives on, without one."""
+    """Returns a rank's report; None if it sent none."""
     try:
         about: dict[str, Any] | None = (
             json.loads(report.recv_bytes(maxlength=1_000_000)) if report.poll(timeout) else None

@@ -1,4 +1,4 @@
-"""What stands in the learner's process for an environment in another: its description, and nothing that steps."""
+"""Stands in the learner's process for an environment of another process: spaces and names, no `step`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quintain.errors import EnvError
 
 
 class RemoteEnv(Env):
-    """Knows what the lanes are like."""
+    """Describes lanes of another process."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.spec = spec_from_dict(about["spec"])
@@ -25,7 +25,7 @@ class RemoteEnv(Env):
 
     @staticmethod
     def describe(env: Env) -> dict[str, Any]:
-        """Returns in words what a RemoteEnv is made from."""
+        """Serializes the description that a RemoteEnv is made from."""
         return {
             "spec": env.spec.to_dict(),
             "num_lanes": env.num_lanes,
@@ -50,7 +50,7 @@ class RemoteEnv(Env):
 
 
 class RemoteAgentEnv:
-    """Knows the behaviours of an environment of agents."""
+    """Describes the behaviours of an environment of agents in another process."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.specs: dict[str, BehaviorSpec] = {str(k): spec_from_dict(spec) for k, spec in about["specs"].items()}
@@ -59,24 +59,24 @@ class RemoteAgentEnv:
 
     @staticmethod
     def describe(env: AgentEnv) -> dict[str, Any]:
-        """Returns as JSON what a RemoteAgentEnv is made from."""
+        """Serializes the description that a RemoteAgentEnv is made from."""
         specs = {name: spec.to_dict() for name, spec in env.specs.items()}
         return {"specs": specs, "notes": list(env.notes), "exactness": env.exactness}
 
     def mirror_of(self, behavior: str) -> None:
-        """Returns none: a function does not travel."""
+        """Returns None: functions cannot be sent to another process."""
 
     def close(self) -> None:
-        """Leaves the environment alone: it ends with its process."""
+        """Does nothing: the environment ends with its process."""
 
 
 def describe(env: Env | AgentEnv) -> dict[str, Any]:
-    """Returns as JSON what `remote_env` makes the other side's stand-in from."""
+    """Serializes the description that `remote_env` takes."""
     return RemoteEnv.describe(env) if isinstance(env, Env) else RemoteAgentEnv.describe(env)
 
 
 def remote_env(about: Mapping[str, Any]) -> RemoteEnv | RemoteAgentEnv:
-    """Makes what stands for an environment from its description."""
+    """Makes the stand-in of an environment from its description."""
     return RemoteAgentEnv(about) if "specs" in about else RemoteEnv(about)
 
 

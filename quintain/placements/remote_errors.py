@@ -1,4 +1,4 @@
-"""Errors of another process, as words on the way here, and as what is raised here: same class, code and exit code."""
+"""Serializes errors of other processes, so that the same class, code and exit code are raised here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from quintain.errors import QuintainError
 
 
 class RemoteTraceback(Exception):
-    """Carries the traceback of another process as the cause of what is raised here."""
+    """The traceback of another process, as the cause of an error raised here."""
 
 
-def words_of(error: QuintainError, traceback: str) -> dict[str, Any]:
-    """Returns what to tell of an error, as JSON."""
+def error_to_json(error: QuintainError, traceback: str) -> dict[str, Any]:
+    """Serializes an error."""
     return {
         "code": error.code,
         "exit_code": error.exit_code,
@@ -23,8 +23,8 @@ def words_of(error: QuintainError, traceback: str) -> dict[str, Any]:
     }
 
 
-def error_from(words: Mapping[str, Any], prefix: str = "") -> QuintainError:
-    """Makes the error that another process told of, with its own traceback as the cause."""
+def error_from_json(words: Mapping[str, Any], prefix: str = "") -> QuintainError:
+    """Deserializes an error, with the remote traceback as its cause."""
     by_exit_code = {cls.exit_code: cls for cls in reversed(QuintainError.__subclasses__())}
     kind = by_exit_code.get(words["exit_code"], QuintainError)
     error = kind(f"{prefix}{words['message']}", code=str(words["code"]), notes=[str(note) for note in words["notes"]])

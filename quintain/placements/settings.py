@@ -1,4 +1,4 @@
-"""Declares the settings of the placements that ship. Imports no torch."""
+"""Settings of the built-in placements. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quintain.settings.base import Count, PartSettings
 
 
 class PlacementSettings(PartSettings):
-    """Configures a placement of your own that needs no settings."""
+    """Settings of a custom placement that needs none of its own."""
 
 
 class LocalSettings(PlacementSettings):
-    """Acts and learns in this process, in turns."""
+    """Acts and learns in turns, in this process."""
 
     num_ranks: Count = 1
     """Processes on this machine that share the lanes and learn together; torchrun may start them instead."""
@@ -25,15 +25,15 @@ class LocalSettings(PlacementSettings):
 
 
 class ThreadsSettings(LocalSettings):
-    """Acts in a second thread of each rank, at the same time as learning if rollouts may be stale."""
+    """Acts in a second thread of each rank; asynchronous, with `rollout.max_staleness` of at least 1."""
 
 
 class ProcessesSettings(LocalSettings):
-    """Acts in a second process beside each rank, at the same time as learning if rollouts may be stale."""
+    """Acts in a second process beside each rank; asynchronous, with `rollout.max_staleness` of at least 1."""
 
 
 REGISTERED = (
-    Registration("placement", "local", LocalSettings, "quintain.rollouts.source:LocalSource"),
+    Registration("placement", "local", LocalSettings, "quintain.placements.local:LocalSource"),
     Registration("placement", "threads", ThreadsSettings, "quintain.placements.threads:ThreadsPlacement"),
     Registration("placement", "processes", ProcessesSettings, "quintain.placements.processes:ProcessesPlacement"),
 )

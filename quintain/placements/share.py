@@ -1,4 +1,4 @@
-"""The share of one behaviour in a source: the blocks that go to the actor and back, each with its weights."""
+"""The blocks of one behaviour in an asynchronous source, each with a copy of the weights."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
 
 @dataclass
 class Share:
-    """Blocks of one behaviour and where they are: free, waiting to be sent, or at the actor."""
+    """Blocks of one behaviour by where they are: free, reserved, or at the actor."""
 
     behavior: str
     policy: Policy
     blocks: Sequence[Rollout]
     snapshots: Sequence[Snapshot]
-    """One copy of the weights for each block."""
+    """One copy of the weights per block."""
     version: int = 0
-    """The newest version that was published."""
+    """The newest published version."""
     waiting: deque[Lend] = field(default_factory=deque)
-    """Blocks that are reserved and not sent yet."""
+    """Blocks that are reserved and not yet sent."""
     open: deque[Lend] = field(default_factory=deque)
-    """Blocks that the actor has and has not filled, the current one first."""
+    """Blocks that the actor is filling, the current one first."""
     is_retired: bool = False
-    """Whether the actor was told that this behaviour learns no more."""
+    """Whether the actor knows that this behaviour no longer learns."""
 
     @property
     def num_lent(self) -> int:
         return len(self.open) + len(self.waiting)
 
     def reserve(self, store: RolloutStore) -> None:
-        """Reserves every free block, to be filled with the weights of this moment."""
+        """Reserves every free block, with a snapshot of the current weights."""
         while (block := store.reserve()) is not None:
             number = next(number for number, each in enumerate(self.blocks) if each is block)
             take_snapshot(self.policy, self.snapshots[number])
             self.waiting.append(Lend(self.behavior, number, self.version))
 
     def require_lends(self, lends: Sequence[State]) -> None:
-        """Refuses lent blocks of a saved state that there are not, and weights of other names or shapes."""
+        """Refuses lent blocks of a saved state with an unknown index, or with weights of other names or shapes."""
         for saved in lends:
             number = require_count("block", saved["block"], len(self.blocks) - 1)
             require_count("version", saved["version"])
             require_shapes(f"lent.{self.behavior}", saved["weights"], self.snapshots[number])
 
     def reserve_saved(self, store: RolloutStore, lends: Sequence[State]) -> None:
-        """Reserves the blocks that a checkpoint says were lent, with the weights that it has of them."""
+        """Reserves the blocks that a checkpoint lists as lent, with their saved weights."""
         for saved in lends:
             number = saved["block"]
             if store.reserve() is not self.blocks[number]:
@@ -65,7 +65,7 @@ class Share:
             self.waiting.append(Lend(self.behavior, number, saved["version"]))
 
     def send_next(self) -> Lend | None:
-        """Returns the next block to send, if one waits."""
+        """Returns the next reserved block, or None."""
         if not self.waiting:
             return None
         lend = self.waiting.popleft()
@@ -74,12 +74,12 @@ class Share:
         return lend
 
     def take_back(self, store: RolloutStore, lends: deque[Lend]) -> None:
-        """Takes blocks back that are not filled further; they stay as they are."""
+        """Takes unfilled blocks back from the actor; their contents stay."""
         while lends:
             store.take_back(self.blocks[lends.popleft().block])
 
     def last_weights(self) -> int:
-        """Copies the newest weights to the place of a block that the actor does not have; returns its number."""
+        """Copies the newest weights to the snapshot of a block that the actor does not use; returns its index."""
         # Weights of a block that the actor has may not have been read yet.
         taken = {lend.block for lend in self.open}
         number = next(number for number in range(len(self.blocks)) if number not in taken)
@@ -87,7 +87,7 @@ class Share:
         return number
 
     def saved_lends(self) -> list[State]:
-        """Returns all lent blocks with their weights, in their order."""
+        """Returns all lent blocks with their weights, in order."""
         return [
             {
                 "block": lend.block,
@@ -98,7 +98,7 @@ class Share:
         ]
 
     def forget(self) -> None:
-        """Forgets what was lent, before a state is loaded."""
+        """Clears all lent blocks, before a state is loaded."""
         self.waiting.clear()
         self.open.clear()
         self.is_retired = False

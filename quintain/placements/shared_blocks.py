@@ -1,8 +1,8 @@
-"""Blocks and snapshots in memory that two processes share: both make them in the same order, so both see the same.
+"""Blocks and snapshots in shared memory: both processes lay them out in the same order.
 
-Blocks of agents that come and go grow, so they are not shared: they travel whole with the commands and answers.
+Blocks of agents that come and go grow, so they are not shared: they travel whole with commands and answers.
 
-Pages are the kernel's to give: room for rows that are never written costs nothing.
+The kernel allocates pages on first write: rows that are never written take no memory.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ STOP, PULSE = range(2)
 
 @dataclass(frozen=True)
 class SharedBlocks:
-    """What a learner and its collector both hold."""
+    """Blocks, weights and signals that a learner and its collector share."""
 
     blocks: Blocks
     snapshots: dict[str, list[dict[str, torch.Tensor]]]
     signals: torch.Tensor
-    """STOP is not zero while the collector is to stop after its current step; PULSE changes while it does something."""
+    """STOP is nonzero while the collector is asked to stop after its current step; PULSE changes while it makes
+    progress."""
 
 
 def measure(plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> int:
-    """Returns how many bytes of shared memory `lay_out` needs."""
+    """Returns the bytes of shared memory that `lay_out` needs."""
     ruler = _Ruler()
     _make(ruler, plan, env, policies)
     return ruler.size
 
 
 def lay_out(memory: mmap.mmap, plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> SharedBlocks:
-    """Makes blocks and snapshots in shared memory."""
+    """Allocates blocks and snapshots in shared memory."""
     return _make(_Carver(memory), plan, env, policies)
 
 
@@ -63,7 +64,7 @@ def _make(new: Allocator, plan: ActingPlan, env: TrainingEnv, policies: Mapping[
 
 
 class _Ruler:
-    """Adds up what is asked for."""
+    """Adds up the sizes of all allocations."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -75,7 +76,7 @@ class _Ruler:
 
 
 class _Carver:
-    """Gives away one piece of memory after the other."""
+    """Allocates consecutive pieces of one memory."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self.memory = memory

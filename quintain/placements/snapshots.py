@@ -1,4 +1,4 @@
-"""Copies of a policy that act elsewhere: the same state, in memory that gives the same numbers to the last bit."""
+"""Copies of a policy for actors: bitwise equal outputs, because state and memory alignment are equal."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from quintain.policies.base import Policy
 
 Snapshot = Mapping[str, torch.Tensor]
-"""The policy's state that a block is to be filled with, by name."""
+"""The policy's state for a block, by name."""
 
 _LINE_BYTES = 64
 
 
 def make_snapshot(policy: Policy) -> dict[str, torch.Tensor]:
-    """Makes room for a copy of the policy's state."""
+    """Allocates a copy of the policy's state."""
     return {name: torch.zeros_like(value) for name, value in policy.state_dict().items()}
 
 
 @torch.no_grad()
 def take_snapshot(policy: Policy, into: Snapshot) -> None:
-    """Copies the policy's state; an empty snapshot stands for the policy itself, which needs no copy."""
+    """Copies the policy's state; an empty snapshot stands for the policy itself and is left empty."""
     if into:
         for name, value in policy.state_dict().items():
             into[name].copy_(value)
@@ -30,31 +30,31 @@ def take_snapshot(policy: Policy, into: Snapshot) -> None:
 
 @torch.no_grad()
 def load_snapshot(policy: Policy, snapshot: Snapshot) -> None:
-    """Gives a policy the state of a snapshot, in place; an empty one changes nothing."""
+    """Loads a snapshot into a policy, in place; an empty one changes nothing."""
     if snapshot:
         for name, value in policy.state_dict().items():
             value.copy_(snapshot[name])
 
 
 def copy_of(policy: Policy) -> Policy:
-    """Returns a policy that acts as this one does to the last bit, and changes only when it is told to."""
+    """Returns an independent copy of a policy whose outputs are bitwise equal."""
     acting = copy.deepcopy(policy)
     align(acting, alignment_of(policy))
     return acting
 
 
 def alignment_of(policy: Policy) -> dict[str, int]:
-    """Returns where in a line of the processor's cache each parameter begins."""
+    """Returns the offset of each parameter within a cache line."""
     return {name: parameter.data_ptr() % _LINE_BYTES for name, parameter in policy.named_parameters()}
 
 
 @torch.no_grad()
 def align(policy: Policy, alignment: Mapping[str, int]) -> None:
-    """Moves all parameters to one piece of memory, in which each begins where in a line it is told.
+    """Moves all parameters to one allocation, each at the given offset within a cache line.
 
-    A matrix product rounds differently when its factors begin elsewhere in a line, so a copy that is to act exactly as
-    its original must be aligned as that is. Parameters that followed one another without a gap still do, which is how
-    compiled kernels read them.
+    A matrix product rounds differently when its factors begin elsewhere in a cache line, so a copy with bitwise equal
+    outputs must be aligned like its original. Parameters that were contiguous stay contiguous, as compiled kernels
+    expect.
     """
     if policy.device.type != "cpu":
         return

@@ -1,7 +1,7 @@
 """Acts in a second thread of the learner's process.
 
-Both halves compute at the same time wherever the interpreter's lock is free: in the kernels of torch, in simulators
-that release it, and while workers step.
+Acting and learning run in parallel wherever the interpreter's lock is free: in torch's kernels, in simulators that
+release it, and while workers step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 
 from quintain.errors import CollectorDied, QuintainError
 from quintain.placements.actor import Actor
-from quintain.placements.ahead import AheadSource
+from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.commands import Answer, Command
 from quintain.placements.local import snapshots_of
-from quintain.placements.outpost import WatchedOutpost
 from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import ThreadsSettings
 from quintain.placements.share import Share
@@ -44,7 +44,7 @@ _LOOK_SECONDS = 3600.0
 
 
 class ThreadsPlacement:
-    """Makes the environment here, and hands it to a thread."""
+    """Makes the environment in this process, and steps it in a thread."""
 
     def __init__(self, settings: ThreadsSettings, plan: ActingPlan) -> None:
         self.plan = plan
@@ -64,9 +64,9 @@ class ThreadsPlacement:
         collector = self.plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
         actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
         team = self.hosting.team
-        outpost = CollectorThread(actor, [] if team is None else [team.supervisor])
-        watch = WatchedOutpost(outpost, self.plan.patience_seconds)
-        return AheadSource(watch, shares, self.plan.hosting.faults, on_episodes), blocks
+        remote = CollectorThread(actor, [] if team is None else [team.supervisor])
+        watch = WatchedCollector(remote, self.plan.patience_seconds)
+        return AheadSource(SourceParts(watch, shares, self.plan.hosting.faults, on_episodes)), blocks
 
 
 class CollectorThread:
@@ -119,7 +119,7 @@ class CollectorThread:
         return self._actor.pulse
 
     def give_up(self, seconds: float) -> QuintainError:
-        """Leaves the thread where it is: it ends with the process, which nothing else could end it without."""
+        """Abandons the thread: a thread cannot be killed, and ends with the process."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         failure = CollectorDied(
             f"the collector's thread did nothing for {seconds:g} s. Continue from the last checkpoint with: quintain "
@@ -139,7 +139,7 @@ class CollectorThread:
 
 
 def _work(actor: Actor, inbox: Inbox, outbox: Outbox, stop: threading.Event, num_threads: int) -> None:
-    """Is the whole life of the thread; whatever ends it early is its last answer."""
+    """The thread's main function; an error that ends it is its last answer."""
     torch.set_num_threads(num_threads)
     while True:
         try:
@@ -162,7 +162,7 @@ def _end(inbox: Inbox, stop: threading.Event) -> None:
 
 
 def _explained(failure: BaseException) -> BaseException:
-    """Returns the error that ends the run: the collector's own where it is one of ours, with its own traceback."""
+    """Returns the error that ends the run; foreign exceptions become a QuintainError with the original as its cause."""
     if isinstance(failure, QuintainError | MemoryError | OSError):
         return failure
     first = str(failure).strip().partition("\n")[0]

@@ -1,6 +1,6 @@
-"""Commands and answers as messages between a learner and its collector's process.
+"""Serializes commands and answers between a learner and its collector process.
 
-They are JSON, with packed arrays in memory that travels with a command. Nothing that comes back is ever unpickled.
+Messages are JSON; arrays are packed in memory that is sent with a command. Nothing that is received is unpickled.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ if TYPE_CHECKING:
     from quintain.placements.plan import Blocks
 
 
-def answer_in_words(answer: Answer) -> dict[str, Any]:
-    """Returns an answer without its value, which is too large for a message."""
+def answer_to_json(answer: Answer) -> dict[str, Any]:
+    """Serializes an answer without its value, which is too large for a message."""
     return {
         "is_done": answer.is_done,
         "report": None if answer.report is None else asdict(answer.report),
         "seconds": answer.seconds,
-        "faults": _news_in_words(answer.faults),
+        "faults": _news_to_json(answer.faults),
         "exactness": answer.exactness,
     }
 
 
-def answer_from(words: dict[str, Any]) -> Answer:
+def answer_from_json(words: dict[str, Any]) -> Answer:
     report = words["report"]
     return Answer(
         bool(words["is_done"]),
         None if report is None else Report.from_json(report),
         {str(name): float(seconds) for name, seconds in words["seconds"].items()},
-        _news_from(words["faults"]),
+        _news_from_json(words["faults"]),
         str(words["exactness"]),
     )
 
 
 def places_of(blocks: Blocks, lends: Iterable[Lend]) -> list[list[Any]]:
-    """Returns the numbers of lent blocks that are not in shared memory: their sequence, and how many final rows."""
+    """Returns the attributes of lent blocks that are not in shared memory: sequence number and count of final rows."""
     lent = ((lend, blocks[lend.behavior][lend.block]) for lend in lends)
     return [[lend.behavior, lend.block, block.sequence, block.final.count] for lend, block in lent]
 
 
 def place_blocks(blocks: Blocks, places: Iterable[Sequence[Any]]) -> None:
-    """Takes over what `places_of` returned on the other side."""
+    """Applies the attributes that `places_of` returned in the other process."""
     for behavior, number, sequence, num_final in places:
         block = blocks[behavior][number]
         block.sequence, block.final.count = int(sequence), int(num_final)
 
 
 def parcel(value: Any) -> int:
-    """Returns the descriptor of memory that holds a value."""
+    """Returns a descriptor of memory that holds a serialized value."""
     descriptor = unnamed_memory.growing()
     refill(descriptor, value)
     return descriptor
 
 
 def refill(descriptor: int, value: Any) -> None:
-    """Puts another value into a parcel."""
+    """Replaces the value in the memory of a descriptor."""
     data = pack_value(value)
     os.truncate(descriptor, len(data))
     written = 0
@@ -72,7 +72,7 @@ def refill(descriptor: int, value: Any) -> None:
 
 
 def contents(descriptor: int) -> Any:
-    """Returns the value in a parcel; tensors come as arrays."""
+    """Deserializes the value in the memory of a descriptor; tensors are returned as arrays."""
     size = os.fstat(descriptor).st_size
     data = b""
     while len(data) < size:
@@ -80,32 +80,32 @@ def contents(descriptor: int) -> Any:
     return unpack_value(data)
 
 
-def _news_in_words(news: FaultNews) -> dict[str, Any]:
+def _news_to_json(news: FaultNews) -> dict[str, Any]:
     return {
-        "told": [[_fault_in_words(fault), line] for fault, line in news.told],
+        "told": [[_fault_to_json(fault), line] for fault, line in news.told],
         "restarts": news.restarts,
         "aborted": news.aborted,
         "spent": None if news.spent is None else [news.spent.message, news.spent.code],
-        "fatal": None if news.fatal is None else _fault_in_words(news.fatal),
+        "fatal": None if news.fatal is None else _fault_to_json(news.fatal),
     }
 
 
-def _news_from(words: dict[str, Any]) -> FaultNews:
+def _news_from_json(words: dict[str, Any]) -> FaultNews:
     spent, fatal = words["spent"], words["fatal"]
     return FaultNews(
-        tuple((_fault_from(fault), str(line)) for fault, line in words["told"]),
+        tuple((_fault_from_json(fault), str(line)) for fault, line in words["told"]),
         int(words["restarts"]),
         int(words["aborted"]),
         None if spent is None else EnvError(str(spent[0]), code=str(spent[1])),
-        None if fatal is None else _fault_from(fatal),
+        None if fatal is None else _fault_from_json(fatal),
     )
 
 
-def _fault_in_words(fault: LaneFault) -> list[Any]:
+def _fault_to_json(fault: LaneFault) -> list[Any]:
     return [list(fault.lanes), fault.call, fault.what, fault.error, fault.trace, fault.code, fault.warning]
 
 
-def _fault_from(words: list[Any]) -> LaneFault:
+def _fault_from_json(words: list[Any]) -> LaneFault:
     lanes, *texts = words
     call, what, error, trace, code, warning = map(str, texts)
     return LaneFault(tuple(int(lane) for lane in lanes), call, what, error, trace, code, warning)

@@ -1,7 +1,7 @@
-"""A policy of two networks: the actor chooses, the critic says what to expect.
+"""A policy of two networks: actor and critic.
 
-Each has a trunk (encoder and, if wanted, memory) and a multi-layer perceptron. Where both see the same observations
-they share the trunk; with observation groups of their own each has its own.
+Each has a trunk (encoder and, optionally, a recurrent layer) and a multi-layer perceptron. If both see the same
+observations they share the trunk; with separate observation groups each has its own.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
 
 class Trunk(nn.Module):
-    """Encodes observations and remembers them if it has a memory."""
+    """Encodes observations, with a recurrent layer if there is one."""
 
     def __init__(
-        self, specs: Mapping[str, LeafSpec], settings: ActorCriticSettings, generator: torch.Generator
+        self,
+        specs: Mapping[str, LeafSpec],
+        settings: ActorCriticSettings,
+        generator: torch.Generator,
+        encoder_class: type[Encoder] = Encoder,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(specs, settings, generator)
+        self.encoder = encoder_class(specs, settings, generator)
         memory = settings.memory
         self.memory = None if memory is None else Memory(memory.cell, self.encoder.output_size, memory.size, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
@@ -45,7 +49,7 @@ class Trunk(nn.Module):
     def step(
         self, obs: Mapping[str, torch.Tensor], state: torch.Tensor, first: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the features of one step and the state after it."""
+        """Returns the features of one step and the next hidden state."""
         features = self.encoder(obs)
         if self.memory is None:
             return features, state
@@ -53,23 +57,27 @@ class Trunk(nn.Module):
         return self.memory.output(state), state
 
     def replay(self, batch: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
-        """Returns the features of a minibatch: rows, or whole sequences with the state before them."""
+        """Returns the features of a minibatch: rows, or whole sequences from their initial hidden state."""
         features: torch.Tensor = self.encoder(batch)
         if self.memory is None:
             return features
-        assert state is not None
-        return self.memory.replay(features, state, batch[f.FIRST])
+        return self.memory.replay(features, state, batch.get(f.FIRST))
 
     def observe(self, obs: Mapping[str, Array], *networks: nn.Module) -> list[Fold]:
-        """Learns the scale of observations; its move is folded into the memory, or else into the networks behind."""
+        """Updates the observation normaliser; folds the change into the recurrent layer, or else the networks."""
+        if type(self.encoder) is not Encoder:
+            # Layers of its own read the scaled values; it alone knows which.
+            return self.encoder.observe(obs)
         return self.encoder.observe(obs, first_layers(*networks) if self.memory is None else [self.memory.first_layer])
 
 
 class ActorCritic(Policy):
-    """Actor and critic for any mixture of observations and actions, with or without memory."""
+    """Actor and critic for any mixture of continuous and discrete observations and actions, recurrent or not."""
 
     fits_kernels: ClassVar[bool] = True
-    """Whether its networks and heads are those that compiled kernels know."""
+    """Whether its networks and heads are supported by compiled kernels."""
+    encoder_class: ClassVar[type[Encoder]] = Encoder
+    """Extracts the features of actor and critic; a subclass of `Encoder` may have layers of its own."""
 
     def __init__(self, settings: ActorCriticSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
@@ -83,8 +91,10 @@ class ActorCritic(Policy):
         generator = self.rng.torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
-        self.trunk = Trunk(actor_sees, settings, generator)
-        self.critic_trunk = None if actor_sees == critic_sees else Trunk(critic_sees, settings, generator)
+        self.trunk = Trunk(actor_sees, settings, generator, self.encoder_class)
+        self.critic_trunk = (
+            None if actor_sees == critic_sees else Trunk(critic_sees, settings, generator, self.encoder_class)
+        )
         value_trunk = self.critic_trunk or self.trunk
 
         def network(trunk: Trunk, output_size: int, output_gain: float) -> Mlp:
@@ -108,12 +118,12 @@ class ActorCritic(Policy):
 
     @property
     def encoders(self) -> tuple[Encoder, Encoder]:
-        """What actor and critic see through; often the same."""
+        """The encoders of actor and critic; often the same."""
         return self.trunk.encoder, (self.critic_trunk or self.trunk).encoder
 
     @property
     def memories(self) -> list[Memory]:
-        """What it remembers with: nothing, one memory that actor and critic share, or one for each."""
+        """The recurrent layers: none, one that actor and critic share, or one for each."""
         trunks = [self.trunk] if self.critic_trunk is None else [self.trunk, self.critic_trunk]
         return [trunk.memory for trunk in trunks if trunk.memory is not None]
 
@@ -124,7 +134,7 @@ class ActorCritic(Policy):
         slot.value.copy_(self.critic(self.choose(slot, state, deterministic=deterministic)).squeeze(-1))
 
     def choose(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> torch.Tensor:
-        """Writes the action and its log-probability and returns the features that the critic sees."""
+        """Writes the action and its log-probability and returns the critic's features."""
         features, value_features = self._step(slot.leaves, state, keep=True)
         output = self.actor(features)
         mask = slot.mask()
@@ -173,7 +183,7 @@ class ActorCritic(Policy):
         return {**judged, f.VALUE: self.critic(value_features).squeeze(-1)}
 
     def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """Returns log-probability and entropy of given actions by name, and the features that the critic sees."""
+        """Returns log-probability and entropy of given actions by name, and the critic's features."""
         saved = batch.get(f.POLICY_STATE)
         states = (None, None) if saved is None else self._states(saved)
         features = self.trunk.replay(batch, states[0])
@@ -205,11 +215,11 @@ class ActorCritic(Policy):
     def _step(
         self, step: Mapping[str, torch.Tensor], state: torch.Tensor | None, *, keep: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the features of actor and critic; with `keep` the state moves on in place."""
+        """Returns the features of actor and critic; with `keep` the hidden state is updated in place."""
         if self.state_size == 0:
             features = self.trunk.encoder(step)
             return features, features if self.critic_trunk is None else self.critic_trunk.encoder(step)
-        assert state is not None, "a policy with memory needs its state"
+        assert state is not None, "a recurrent policy needs its hidden state"
         before = self._states(state)
         features, after = self.trunk.step(step, before[0], step[f.FIRST])
         value_features, value_after = (

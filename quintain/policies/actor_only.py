@@ -1,4 +1,4 @@
-"""A policy without a critic, for algorithms that compare returns with each other instead of with an expectation."""
+"""A policy without a critic, for algorithms that compare returns with each other (GRPO)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quintain.policies.settings import ActorOnlySettings
 
 
 class ActorOnly(ActorCritic):
-    """Acts like an actor-critic; every value is zero."""
+    """An actor without a critic; `value` is always 0."""
 
     fits_kernels = True
     has_values = False

@@ -1,4 +1,4 @@
-"""What acts and is trained. A policy is one artefact: network, observation normaliser and action transform together."""
+"""The policy interface. A policy is one artefact: network, observation normaliser and action transform together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.env_values import env_shape, from_env, to_env
@@ -29,57 +29,58 @@ if TYPE_CHECKING:
 
 
 class ActingAccelerator(Protocol):
-    """Acts and values in place of a policy's modules: equal to rounding, in less time."""
+    """Replaces a policy's modules for actions and values: equal up to rounding, in less time."""
 
     def act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> None:
-        """Does what `Policy.act` does, in a slot that has arrays."""
+        """Implements `Policy.act`, for a slot that has arrays."""
 
     def values(self, obs: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
-        """Returns the critic's value [B] of observations, by field name; no hidden state moves."""
+        """Returns the critic's value [B] of observations, by field name; the hidden state is not changed."""
 
     def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
         """Returns the leaves of a step's action with continuous ones squashed into their bounds."""
 
 
 class Policy(nn.Module, ABC):
-    """Chooses actions from observations and random numbers, and judges them again when learning."""
+    """Samples actions from observations and noise, and evaluates them again for learning."""
 
     spec: BehaviorSpec
     noise: NoiseSpec
     state_size: int = 0
-    """Numbers of memory per lane; 0 for a policy without memory."""
+    """Size of the hidden state per lane; 0 for a policy without memory."""
     num_components: int = 0
-    """Choices and numbers of an action whose log-probabilities it writes each by itself; 0 while nobody asks."""
+    """Number of components (discrete and continuous) whose log-probabilities are written separately; 0 if not needed.
+    """
     num_values: int = 1
-    """Values of each observation: one, or one for each of several reward streams."""
+    """Number of value heads: one, or one per reward signal."""
     has_values: ClassVar[bool] = True
-    """Whether it says what to expect; where it does not, every value is zero and nobody asks."""
+    """Whether the policy has a value function; if not, `value` is always 0."""
     predict_rng: Rng = Rng(0).child("predict")
-    """Streams that `predict` and `get_action` draw from where the caller names none."""
+    """Default random streams of `predict` and `get_action`."""
     num_predictions: int = 0
-    """Draws from those streams so far. Not saved: nothing that is trained depends on it."""
+    """Number of draws from those streams so far. Not saved: training does not depend on it."""
     accelerator: ActingAccelerator | None = None
-    """Acts in place of the modules where it is set; `quintain.compiled.accelerate` sets it. A copy has its own."""
+    """Replaces the modules for acting if set; `quintain.compiled.accelerate` sets it. Not copied."""
 
     @abstractmethod
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        """Reads obs and noise of one step and writes action, log-probability and value into the same slot.
+        """Reads obs and noise of one time step and writes action, log-probability and value to it.
 
-        `state [N, state_size]` is the memory before the step; it moves on in place.
+        `state [N, state_size]` is the hidden state before the step; it is updated in place.
         """
 
     @abstractmethod
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the critic's value [B] or values [B, S] of observations in the spec's own shape; no memory moves."""
+        """Returns the critic's value [B] or values [B, S] of observations in the spec's structure."""
 
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns sample_log_prob, entropy and value of a batch's actions, with gradients."""
 
     def declare_fields(self) -> Declared:
-        """Declares what acting reads and writes beside obs and action; a subclass adds its own to these.
+        """Declares the fields of acting in addition to obs and action; a subclass adds its own to these.
 
-        `act` finds what it declared in `slot.leaves`, by name.
+        `act` finds declared fields in `slot.leaves`, by name.
         """
         fields = {
             f.VALUE: Field(values_shape(self.num_values)),
@@ -89,7 +90,7 @@ class Policy(nn.Module, ABC):
         return {**fields, f.COMPONENTS: Field((self.num_components,))} if self.num_components else fields
 
     def keep_components(self) -> None:
-        """Writes log-probabilities of all components of an action from now on, wherever there is room for them."""
+        """Makes acting write the log-probabilities of all components, where the rollout has the field."""
         raise SettingsError(
             f"algorithm.clip_per_component: a {type(self).__name__} does not say how likely each component of an "
             f"action is",
@@ -97,7 +98,7 @@ class Policy(nn.Module, ABC):
         )
 
     def split_values(self, num_values: int) -> None:
-        """Says so many values of each observation from now on, one for each reward stream."""
+        """Sets the number of value heads, one per reward signal."""
         if num_values != self.num_values:
             raise SettingsError(
                 f"algorithm.reward_streams averaged: a {type(self).__name__} says one value of each observation, and "
@@ -106,18 +107,24 @@ class Policy(nn.Module, ABC):
             )
 
     def env_action(self, slot: Slot) -> Any:
-        """Returns the step's action as the environment takes it, in the spec's own shape."""
+        """Returns the step's action in the environment's format and the spec's structure."""
         return slot.action
 
     def observe(self, obs: Mapping[str, Array]) -> Sequence[Fold] | None:
-        """Learns the observations' scale from a batch of leaves [B, ...]; called once per cycle, after the update.
+        """Updates the observation normaliser from a batch of leaves [B, ...]; called once per cycle, after the update.
 
-        Returns the layers that the move was folded into, for the optimizer's moments.
+        Returns the layers into which the change was folded, for the optimizer's moments.
         """
         return None
 
-    def join(self, world: World) -> None:
-        """Lets the observations' scale be that of what all ranks observe."""
+    def explore_at(self, fraction: float) -> None:
+        """Is told the part of the budget that is spent, before each version of the policy is published.
+
+        Exploration that changes over the run keeps what follows from it in a buffer, which travels with the weights.
+        """
+
+    def join(self, world: ProcessGroup) -> None:
+        """Makes the observation normaliser use the observations of all ranks."""
         for module in self.modules():
             if isinstance(module, ObsNormalizer):
                 module.world = world
@@ -128,7 +135,7 @@ class Policy(nn.Module, ABC):
         return rows
 
     def initial_state(self, num_lanes: int) -> torch.Tensor:
-        """Returns the memory of lanes that have seen nothing."""
+        """Returns the initial hidden state of lanes."""
         return torch.zeros((num_lanes, self.state_size), device=self.device)
 
     @property
@@ -146,14 +153,15 @@ class Policy(nn.Module, ABC):
         rng: Rng | np.random.Generator | None = None,
         seed: int | None = None,
     ) -> tuple[Any, Any]:
-        """Returns what to do in one observation or in a batch of them, ready for `env.step`, and the next state.
+        """Returns the action for one observation or a batch, ready for `env.step`, and the next hidden state.
 
-        A policy with memory takes the state it returned last, or None at the start of an episode; without memory the
-        state stays None. The mask is taken from the observation if it is there; without one all choices are allowed.
+        A recurrent policy takes the state of the last call, or None at the start of an episode; without memory the
+        state stays None. The action mask is taken from the observation if it is there; without one all discrete actions
+        are allowed.
 
-        With `deterministic=False` the action is sampled, from a stream of the policy's own that moves on with every
-        call. For repeatable actions pass a numpy generator as `rng`, which moves on by itself, or a `seed`, which gives
-        the same numbers at every call, as its `Rng` does. Training is not disturbed.
+        With `deterministic=False` the action is sampled, from a stream of the policy's own that advances with every
+        call. For reproducible actions pass a numpy generator as `rng`, which advances by itself, or a `seed`, which
+        gives the same draws at every call, as its `Rng` does. Training is not affected.
         """
         if rng is not None and seed is not None:
             raise SettingsError("predict() got both rng and seed; pass one of them")
@@ -171,7 +179,7 @@ class Policy(nn.Module, ABC):
         return build(self.spec.action, named, f.ACTION), memory if self.state_size else None
 
     def _read_obs(self, obs: Any) -> tuple[dict[str, Array], bool]:
-        """Returns the leaves of what a user observed as a batch, and whether it was one observation alone."""
+        """Returns the leaves of a user's observation as a batch, and whether it was a single one."""
         specs = leaves(self.spec.obs, f.OBS)
         seen = {name: np.asarray(value) for name, value in flatten(self.spec.obs, obs, f.OBS).items()}
         is_single = all(seen[name].shape == env_shape(leaf) for name, leaf in specs.items())
@@ -194,7 +202,7 @@ class Policy(nn.Module, ABC):
     def get_action(
         self, step: TensorDict, *, deterministic: bool = False, rng: Rng | np.random.Generator | None = None
     ) -> TensorDict:
-        """Writes action, sample_log_prob and value into a TensorDict that has `obs`; draws as `predict` does."""
+        """Writes action, sample_log_prob and value to a TensorDict that has `obs`; samples as `predict` does."""
         rows = {
             name: step[tuple(name.split("."))].reshape(-1, *leaf.shape).cpu().numpy()
             for name, leaf in leaves(self.spec.obs, f.OBS).items()
@@ -208,7 +216,7 @@ class Policy(nn.Module, ABC):
         return step
 
     def get_value(self, step: TensorDict) -> TensorDict:
-        """Writes value into a TensorDict that has `obs`."""
+        """Writes value to a TensorDict that has `obs`."""
         rows = {
             name: step[tuple(name.split("."))].reshape(-1, *leaf.shape)
             for name, leaf in leaves(self.spec.obs, f.OBS).items()
@@ -219,7 +227,7 @@ class Policy(nn.Module, ABC):
         return step
 
     def _draws(self, rng: Rng | np.random.Generator | None) -> Rng:
-        """Returns the streams of one prediction: those given, the next of a generator, or the next of its own."""
+        """Returns the random streams of one prediction: given ones, the next of a generator, or of its own."""
         if isinstance(rng, np.random.Generator):
             return Rng(int(rng.integers(2**63)))
         if rng is not None:
@@ -228,7 +236,7 @@ class Policy(nn.Module, ABC):
         return self.predict_rng.child(str(self.num_predictions))
 
     def _one_step(self, obs: Mapping[str, Array], state: Any, rng: Rng | None) -> tuple[Slot, torch.Tensor]:
-        """Makes a block of one step that holds these observations, its noise, and the memory to act with."""
+        """Makes a block of one step with these observations, its noise, and the hidden state."""
         num_rows = len(next(iter(obs.values())))
         rollout = Rollout(self.spec, self.declare_fields(), num_lanes=num_rows, num_steps=1, device=self.device)
         for name, value in obs.items():
@@ -249,7 +257,7 @@ def draw_noise(rollout: Rollout, noise: NoiseSpec, rng: Rng, *, first_step: int,
 
 
 def fill_noise(out: Array, noise: NoiseSpec, rng: Rng, first_step: int, first_lane: int) -> None:
-    """Fills `out [steps, lanes, noise.size]`, each kind of number from a stream of its own."""
+    """Fills `out [steps, lanes, noise.size]`, each kind of noise from its own stream."""
     if noise.num_uniform:
         rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step, first_lane)
     if noise.num_normal:

@@ -1,4 +1,4 @@
-"""From observations to features: flat numbers, one-hot choices and convolved images, side by side."""
+"""Encoders from observations to features: flat continuous values, one-hot discrete values and convolved images."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 SMALLEST_STRIDED = 20
-"""The shorter side, in pixels, from which the strides of a simple encoder fit."""
+"""Shorter side, in pixels, from which the strides of a simple encoder fit."""
 SMALLEST_LARGE = 36
-"""The shorter side from which three convolutions fit, and the arithmetic takes longer than its beginning."""
+"""Shorter side from which three convolutions fit, and their arithmetic exceeds torch's overhead."""
 
 
 MAX_FREE = 8
-"""Pieces of memory that an encoder keeps for patches."""
+"""Number of buffers for patches that an encoder keeps."""
 MAX_PATCH_VALUES = 1 << 18
-"""Values of patches up to which convolutions by patches are faster: a megabyte of them."""
+"""Size of patches up to which convolutions by patches are faster: one megabyte."""
 
 
 class Encoder(nn.Module):
-    """Turns the leaves of an observation, by field name, into features [B, output_size].
+    """Encodes the leaves of an observation, by field name, to features [B, output_size].
 
-    The normaliser sees the numbers of Box leaves that are not images; choices and images have known scales.
+    The normaliser applies to Box leaves that are not images; discrete values and images have known scales.
     """
 
     def __init__(self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator) -> None:
@@ -44,24 +44,24 @@ class Encoder(nn.Module):
             images = {}
         else:
             images = {k: s for k, s in specs.items() if isinstance(s, BoxSpec) and s.is_image}
-        self.numbers = {k: s for k, s in specs.items() if isinstance(s, BoxSpec) and k not in images}
-        self.choices = {k: s for k, s in specs.items() if not isinstance(s, BoxSpec)}
+        self.continuous = {k: s for k, s in specs.items() if isinstance(s, BoxSpec) and k not in images}
+        self.discrete = {k: s for k, s in specs.items() if not isinstance(s, BoxSpec)}
         self.image_names = list(images)
         is_simple = settings.image_encoder == "simple"
         self.images = nn.ModuleList(
             ImageEncoder(s, settings.image_features, generator, is_simple=is_simple) for s in images.values()
         )
-        num_numbers = sum(spec.size for spec in self.numbers.values())
+        num_continuous = sum(spec.size for spec in self.continuous.values())
         self.normalizer = (
-            ObsNormalizer(num_numbers, settings.obs_clip) if settings.normalize_obs and num_numbers else None
+            ObsNormalizer(num_continuous, settings.obs_clip) if settings.normalize_obs and num_continuous else None
         )
-        sizes = [num_numbers, *(_num_choices(s) for s in self.choices.values())]
+        sizes = [num_continuous, *(_num_options(s) for s in self.discrete.values())]
         self.output_size = sum(sizes) + settings.image_features * len(images)
-        self.is_plain = len(self.numbers) == 1 and not self.choices and not images
+        self.is_plain = len(self.continuous) == 1 and not self.discrete and not images
 
     def forward(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self.is_plain:
-            (name,) = self.numbers
+            (name,) = self.continuous
             return self._scaled(obs[name].reshape(obs[name].shape[0], -1).float())
         parts = self.beside_images(obs)
         parts += [encode(obs[name]) for name, encode in self.named_images.items()]
@@ -69,23 +69,23 @@ class Encoder(nn.Module):
 
     @property
     def named_images(self) -> dict[str, ImageEncoder]:
-        """What encodes images, by the field of each."""
+        """The image encoders, by field."""
         return dict(zip(self.image_names, cast("Iterable[ImageEncoder]", self.images), strict=True))
 
     def beside_images(self, obs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the features that stand before those of images: scaled numbers and one-hot choices."""
+        """Returns the features before those of images: normalized continuous and one-hot discrete values."""
         parts = []
-        if self.numbers:
-            numbers = [obs[name].reshape(obs[name].shape[0], -1).float() for name in self.numbers]
+        if self.continuous:
+            numbers = [obs[name].reshape(obs[name].shape[0], -1).float() for name in self.continuous]
             parts.append(self._scaled(torch.cat(numbers, dim=1)))
-        return [*parts, *(_one_hot(obs[name], spec) for name, spec in self.choices.items())]
+        return [*parts, *(_one_hot(obs[name], spec) for name, spec in self.discrete.items())]
 
     def observe(self, obs: Mapping[str, Array], readers: Iterable[FirstLayer] = ()) -> list[Fold]:
-        """Learns the scale of the numbers from a batch, and folds its move into the layers that read the features."""
+        """Updates the normaliser from a batch, and folds the change into the layers that read the features."""
         if self.normalizer is None:
             return []
         move = self.normalizer.update(
-            np.concatenate([obs[n].reshape(len(obs[n]), math.prod(obs[n].shape[1:])) for n in self.numbers], axis=1)
+            np.concatenate([obs[n].reshape(len(obs[n]), math.prod(obs[n].shape[1:])) for n in self.continuous], axis=1)
         )
         folds = [] if move is None else [Fold(layer, move) for layer in readers]
         for fold in folds:
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
         return folds
 
     def share_scale(self, other: Encoder) -> None:
-        """Scales numbers as another does from now on; the scale is no longer part of this module."""
+        """Shares the normaliser of another encoder; it is no longer part of this module."""
         if self.normalizer is not None:
             del self.normalizer
             # Past the module's own bookkeeping: saved twice, it could come back as two.
@@ -123,7 +123,7 @@ class ImageEncoder(nn.Module):
         side = min(height, width)
         self.is_small = side < SMALLEST_LARGE
         self.free_patches: list[torch.Tensor] = []
-        """Memory for patches that no graph holds: the system would take it back, and clear it, at every minibatch."""
+        """Buffers for patches that no graph holds: the system would free and clear them at every minibatch."""
         shapes: Sequence[tuple[int, int, int]]
         if side < SMALLEST_STRIDED:
             shapes = ((16, 3, 1), (32, 3, 1))
@@ -137,7 +137,7 @@ class ImageEncoder(nn.Module):
         (_, kernel, stride), *_ = shapes
         num_patches = ((height - kernel) // stride + 1) * ((width - kernel) // stride + 1)
         self.num_patch_values = num_patches * channels * kernel**2
-        """Values in all patches of one image before the first layer, which has the most."""
+        """Size of all patches of one image in the first layer, which has the most."""
         for out_channels, kernel, stride in shapes:
             layers += [_convolution(channels, out_channels, kernel, stride, generator), nn.LeakyReLU(inplace=True)]
             channels = out_channels
@@ -175,7 +175,7 @@ class ImageEncoder(nn.Module):
 
 
 class LeakyConvolution(torch.autograd.Function):
-    """A convolution and leaky ReLU of few pixels as products with their patches: two thirds of the time, to and fro.
+    """Convolution and leaky ReLU of small images as products with patches: two thirds of the time.
 
     Images are [N, C, H, W] with the channels innermost in memory, and so are the outputs.
     """
@@ -236,7 +236,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int, generator:
     return layer
 
 
-def _num_choices(spec: LeafSpec) -> int:
+def _num_options(spec: LeafSpec) -> int:
     if isinstance(spec, DiscreteSpec):
         return spec.n
     assert isinstance(spec, MultiDiscreteSpec)

@@ -1,7 +1,7 @@
-"""A policy as an ONNX file: normaliser, network and action transform in one graph, with its memory in and out.
+"""Exports a policy to ONNX: normaliser, network and action transform in one graph, with the hidden state in and out.
 
-The file takes what the environment returns and gives what `env.step` takes. It is compared with the policy on random
-inputs before it is written, so an export that exists is one that agrees. It is one file without external data.
+The model takes the environment's observations and returns actions for `env.step`. It is compared with the policy on
+random inputs before it is written, so every exported file agrees with it. It is one file without external data.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MODEL_FILE, CONTRACT_FILE = "policy.onnx", "policy.json"
 NEXT_STATE, LOG_PROB = "next_state", "log_prob"
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 127)
-"""Rows of the inputs that are compared: two sizes, so that a batch size that became a constant is found."""
+"""Batch sizes of the comparison: two, so that a batch size that became a constant is found."""
 NUM_COMPARED = sum(BATCH_SIZES)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it may be from the policy."""
+    """The written files, and the largest difference from the policy."""
 
     model: Path
     contract: Path
@@ -54,7 +54,7 @@ class Exported:
 
 
 class ActingModule(nn.Module):
-    """Takes tensors and returns tensors, as a graph needs it; acts with the likeliest action."""
+    """Takes and returns tensors, as a graph requires; acts deterministically."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class ActingModule(nn.Module):
 
 
 def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Exported:
-    """Writes `policy.onnx` and its contract into a directory, after comparing both on random inputs."""
+    """Writes `policy.onnx` and its contract to a directory, after comparing both on random inputs."""
     runtime = require_libraries()
     module = ActingModule(require_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
@@ -118,7 +118,7 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Replaces each file in one step; the contract comes last and names the model by its hash."""
+    """Replaces each file atomically; the contract comes last and contains the model's hash."""
     try:
         atomic.make_directory(directory)
         for name, data in files.items():
@@ -135,13 +135,17 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
 def describe(
     policy: Policy, names: Mapping[str, Sequence[str]], model: bytes, difference: float, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Says in JSON what the file takes and gives, for whoever runs it without us."""
+    """Describes the model's inputs and outputs as JSON, for programs that run it without quintain."""
     obs, action = leaves(policy.spec.obs, f.OBS), leaves(policy.spec.action, f.ACTION)
     extra: dict[str, dict[str, Any]] = {
-        MASK: {"dtype": "bool", "shape": ["batch", policy.spec.mask_size], "meaning": "choices that are allowed"},
+        MASK: {"dtype": "bool", "shape": ["batch", policy.spec.mask_size], "meaning": "allowed options"},
         FIRST: {"dtype": "bool", "shape": ["batch"], "meaning": "true in the first step of an episode"},
         STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "next_state of the step before"},
-        NEXT_STATE: {"dtype": "float32", "shape": ["batch", policy.state_size], "meaning": "memory after the step"},
+        NEXT_STATE: {
+            "dtype": "float32",
+            "shape": ["batch", policy.state_size],
+            "meaning": "hidden state after the step",
+        },
         LOG_PROB: {"dtype": "float32", "shape": ["batch"], "meaning": "log-probability of the action, or its density"},
     }
     described = {name: _describe_leaf(leaf) for name, leaf in {**obs, **action}.items()} | extra
@@ -195,7 +199,7 @@ def require_libraries() -> Any:
 
 
 def with_constants(model: bytes, constants: Mapping[str, Array]) -> bytes:
-    """Lets outputs that never change be constants of their names, which is how some readers look for them."""
+    """Replaces constant outputs by initializers of their names, as some readers expect."""
     import onnx
 
     proto = onnx.load_from_string(model)
@@ -211,7 +215,7 @@ def with_constants(model: bytes, constants: Mapping[str, Array]) -> bytes:
 
 
 def _drop_unneeded(graph: Any) -> None:
-    """Removes what nothing depends on any more; equal numbers share one initializer, so that some are needed still."""
+    """Removes unused nodes and initializers; equal constants share one initializer, so that some are still needed."""
     kept = {each.name for each in graph.output}
     while True:
         needed = kept | {name for node in graph.node for name in node.input}
@@ -226,7 +230,7 @@ def _drop_unneeded(graph: Any) -> None:
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Leaves out the exporter's warnings: what matters is compared afterwards."""
+    """Hides the exporter's warnings: the result is compared afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Random inputs of an exported policy, to compare file and original on."""
+"""Random inputs of an exported policy, for comparing the file with the original."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.env_values import env_shape
-from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, choice_sizes, leaves
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, discrete_sizes, leaves
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 
@@ -21,7 +21,7 @@ STATE, FIRST, MASK = "state", f.FIRST, f.ACTION_MASK
 
 
 def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Tensor]:
-    """Draws inputs of the exported graph from the spaces."""
+    """Samples inputs of the exported graph from the spaces."""
     draw = rng.generator("export", num_rows)
     specs = leaves(policy.spec.obs, f.OBS)
     drawn = {name: _draw(leaf, num_rows, draw) for name, leaf in specs.items()}
@@ -41,13 +41,13 @@ def random_inputs(policy: Policy, num_rows: int, rng: Rng) -> dict[str, torch.Te
 
 
 def graph_shape(leaf: LeafSpec) -> tuple[int, ...]:
-    """Returns the shape of one value in the graph: the environment's own; a text is the numbers of its characters."""
+    """Returns the shape of one value in the graph: the environment's own; a text is its character codes."""
     is_text = not isinstance(leaf, BoxSpec | DiscreteSpec) and leaf.characters
     return leaf.shape if is_text else env_shape(leaf)
 
 
 def _first_choices(policy: Policy) -> list[int]:
-    return [0, *np.cumsum(choice_sizes(policy.spec.action))[:-1].tolist()]
+    return [0, *np.cumsum(discrete_sizes(policy.spec.action))[:-1].tolist()]
 
 
 def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
@@ -63,14 +63,16 @@ def _draw(leaf: LeafSpec, num_rows: int, draw: np.random.Generator) -> Array:
 
 
 def _familiar(policy: Policy, num_rows: int, draw: np.random.Generator) -> dict[str, Array]:
-    """Draws numbers with the means and deviations that the policy's normalisers have learned."""
+    """Samples continuous values with the means and deviations of the policy's normalisers."""
     found: dict[str, Array] = {}
     for encoder in policy.modules():
         if isinstance(encoder, Encoder) and encoder.normalizer is not None:
             shift, scale = encoder.normalizer.shift.numpy(), encoder.normalizer.scale.numpy()
             numbers = shift + draw.standard_normal((num_rows, len(shift))) / scale
-            ends = np.cumsum([leaf.size for leaf in encoder.numbers.values()])
-            for (name, leaf), rows in zip(encoder.numbers.items(), np.split(numbers, ends[:-1], axis=1), strict=True):
+            ends = np.cumsum([leaf.size for leaf in encoder.continuous.values()])
+            for (name, leaf), rows in zip(
+                encoder.continuous.items(), np.split(numbers, ends[:-1], axis=1), strict=True
+            ):
                 low, high = leaf.bounds()
                 found[name] = np.clip(rows.reshape(num_rows, *leaf.shape), low, high).astype(leaf.dtype)
     return found

@@ -1,9 +1,8 @@
-"""A critic for groups whose number of members changes: every member is an entity, and entities attend to each other.
+"""A critic for groups of varying size: every member is an entity, and entities attend to each other.
 
-The same network answers two questions. What is the group to expect, given what everybody sees? And what is it to
-expect, given what everybody sees and what everybody but one agent does? The second is the baseline of that one agent:
-what it did itself is no part of it (Cohen et al. 2021, "On the Use and Misuse of Absorbing States in Multi-agent
-Reinforcement Learning").
+The same network computes two values: the value of the group, given all members' observations, and the counterfactual
+baseline of one agent, given all members' observations and the actions of all but this agent (Cohen et al. 2021, "On the
+Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning").
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from quintain.data import fields as f
-from quintain.data.mates import own_names
 from quintain.data.spec import BehaviorSpec, leaves
+from quintain.data.teammates import own_names
 from quintain.policies.encoders import Encoder
 from quintain.policies.networks import FUNCTIONS, first_layers, linear, mlp
 from quintain.policies.normalizer import Fold
@@ -31,7 +30,7 @@ NUM_HEADS = 4
 
 
 class GroupCritic(nn.Module):
-    """Values groups of agents by what their members see, or see and do; who is absent changes nothing."""
+    """Values of groups by their members' observations, or observations and actions; absent members have no effect."""
 
     def __init__(
         self,
@@ -41,13 +40,15 @@ class GroupCritic(nn.Module):
         generator: torch.Generator,
         num_values: int = 1,
     ) -> None:
-        """Makes the critic; with several values each answer is one number for each reward stream, [B, S]."""
+        """Makes the critic; with several value heads each result has one value per reward signal, [B, S]."""
         super().__init__()
-        self.own_names = {mate: own for mate, own in own_names(spec).items() if mate in leaves(spec.obs, f.MATE_OBS)}
+        self.own_names = {
+            mate: own for mate, own in own_names(spec).items() if mate in leaves(spec.obs, f.TEAMMATE_OBS)
+        }
         self.encoder = Encoder(leaves(spec.obs, f.OBS), settings, generator)
         # Actions have a known scale, and no shape that convolutions would help with.
         plain = settings.model_copy(update={"normalize_obs": False, "image_encoder": "flatten"})
-        self.action_encoder = Encoder(leaves(spec.action, f.MATE_ACTION), plain, generator)
+        self.action_encoder = Encoder(leaves(spec.action, f.TEAMMATE_ACTION), plain, generator)
         num_seen, num_done = self.encoder.output_size, self.action_encoder.output_size
         self.embed_seen = linear(num_seen, embedding_size, math.sqrt(2.0), generator)
         self.embed_acted = linear(num_seen + num_done, embedding_size, math.sqrt(2.0), generator)
@@ -63,37 +64,37 @@ class GroupCritic(nn.Module):
         )
 
     def value(self, seen: Mapping[str, torch.Tensor], is_there: torch.Tensor) -> torch.Tensor:
-        """Returns the values [B] of groups; `is_there` [B] says of which groups the agent itself is a member still."""
-        own, mates = self._encode(seen)
-        members = torch.cat((self._embed(self.embed_seen, own), self._embed(self.embed_seen, mates)), dim=1)
-        return self._judge(members, torch.cat((is_there[:, None], seen[f.MATES]), dim=1))
+        """Returns the values [B] of groups; `is_there` [B] says in which groups the agent itself still is a member."""
+        own, teammates = self._encode(seen)
+        members = torch.cat((self._embed(self.embed_seen, own), self._embed(self.embed_seen, teammates)), dim=1)
+        return self._judge(members, torch.cat((is_there[:, None], seen[f.TEAMMATES]), dim=1))
 
     def value_and_baseline(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what groups and their agents' baselines are worth, [B] each."""
-        own, mates = self._encode(batch)
+        """Returns the values of groups and the baselines of their agents, [B] each."""
+        own, teammates = self._encode(batch)
         own_seen = self._embed(self.embed_seen, own)
-        acted = self._embed(self.embed_acted, torch.cat((mates, self._actions(batch)), dim=2))
-        groups = torch.cat((own_seen, self._embed(self.embed_seen, mates)), dim=1)
+        acted = self._embed(self.embed_acted, torch.cat((teammates, self._actions(batch)), dim=2))
+        groups = torch.cat((own_seen, self._embed(self.embed_seen, teammates)), dim=1)
         # Both questions at once: twice the rows cost less than two passes.
         members = torch.cat((groups, torch.cat((own_seen, acted), dim=1)))
-        present = functional.pad(batch[f.MATES], (1, 0), value=True)
+        present = functional.pad(batch[f.TEAMMATES], (1, 0), value=True)
         value, baseline = self._judge(members, present.repeat(2, 1)).chunk(2)
         return value, baseline
 
     def observe(self, obs: Mapping[str, Array]) -> list[Fold]:
-        """Learns the observations' scale from a batch; its move is folded into both layers that read observations."""
+        """Updates the observation normaliser; folds the change into both layers that read observations."""
         return self.encoder.observe(obs, first_layers(self.embed_seen, self.embed_acted))
 
     def _encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the features of agents [B, 1, F] and of their mates [B, M, F]."""
+        """Returns the features of agents [B, 1, F] and of their teammates [B, M, F]."""
         own = self.encoder({name: batch[name] for name in self.own_names.values()})
         named = {name: batch[mate] for mate, name in self.own_names.items()}
-        return own[:, None], _each(self.encoder, named, batch[f.MATES])
+        return own[:, None], _each(self.encoder, named, batch[f.TEAMMATES])
 
     def _actions(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns what mates do as features [B, M, A]."""
-        names = [*self.action_encoder.numbers, *self.action_encoder.choices]
-        return _each(self.action_encoder, {name: batch[name] for name in names}, batch[f.MATES])
+        """Returns the teammates' actions as features [B, M, A]."""
+        names = [*self.action_encoder.continuous, *self.action_encoder.discrete]
+        return _each(self.action_encoder, {name: batch[name] for name in names}, batch[f.TEAMMATES])
 
     def _embed(self, layer: nn.Linear, features: torch.Tensor) -> torch.Tensor:
         return self.activate(functional.linear(features, layer.weight, layer.bias))
@@ -107,7 +108,7 @@ class GroupCritic(nn.Module):
 
 
 def _each(encode: Encoder, fields: Mapping[str, torch.Tensor], places: torch.Tensor) -> torch.Tensor:
-    """Returns the features [B, M, F] of what stands at each of M places."""
+    """Returns the features [B, M, F] of M places."""
     if not places.shape[1]:
         return torch.zeros((*places.shape, encode.output_size), device=places.device)
     features: torch.Tensor = encode({name: rows.flatten(0, 1) for name, rows in fields.items()})
@@ -115,7 +116,7 @@ def _each(encode: Encoder, fields: Mapping[str, torch.Tensor], places: torch.Ten
 
 
 class Attention(nn.Module):
-    """Lets members attend to each other, adds what each learned to what it was, and takes the mean of those present."""
+    """Residual self-attention over members, and the mean over those present."""
 
     def __init__(self, size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class Attention(nn.Module):
         self.answer = linear(size, size, 1.0, generator)
 
     def forward(self, members: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """Returns one row [B, H] for members [B, E, H] of which those count that are present [B, E], at least one."""
+        """Returns one row [B, H] for members [B, E, H], of which at least one is present [B, E]."""
         normal = functional.layer_norm(members, (self.size,))
         asked = functional.linear(normal, self.ask.weight, self.ask.bias)
         # [B, heads, E, size of a head] each

@@ -1,8 +1,7 @@
-"""Policy heads: from a network's output to actions, log-probabilities and entropies, and nothing else.
+"""Policy heads: from a network's output to actions, log-probabilities and entropies.
 
-Sampling is a pure function of the output and of random numbers that the collector drew, which is what makes acting
-repeatable; there are no distribution objects to build in the loop. A mask is a bool tensor, True where a choice is
-allowed.
+Sampling is a pure function of the output and of noise that the collector drew, which makes acting reproducible; no
+distribution objects are built in the loop. A mask is a bool tensor, True where a discrete action is allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LARGEST_TANH = 1.0 - 1e-6
 
 LOGISTIC_WEIGHTS = (0.0469060, 0.3041091, 0.4296890, 0.1985835, 0.0207124)
 LOGISTIC_STDS = (0.4477658, 0.6268409, 0.8766396, 1.2310878, 1.7353614)
-"""Five Gaussians around zero whose mixture is the logistic density, the slope of tanh over 2.
+"""Five zero-mean Gaussians whose mixture is the logistic density, the slope of tanh over 2.
 
 Fitted to the least largest error of tanh(u) and log cosh(u), which is 1.5e-6; docs/decisions/0027 says what for.
 """
@@ -33,7 +32,7 @@ Fitted to the least largest error of tanh(u) and log cosh(u), which is 1.5e-6; d
 
 @dataclass(frozen=True)
 class NoiseSpec:
-    """How many random numbers one action takes of each kind; the uniform ones come first."""
+    """Size of the noise for one action, by kind; uniform noise comes first."""
 
     num_uniform: int = 0
     num_normal: int = 0
@@ -44,7 +43,7 @@ class NoiseSpec:
 
 
 class HeadSettings(Protocol):
-    """What heads for continuous actions need to know."""
+    """Settings of heads for continuous actions."""
 
     @property
     def initial_log_std(self) -> float: ...
@@ -57,21 +56,21 @@ class HeadSettings(Protocol):
 
 
 class Head(nn.Module, ABC):
-    """Turns `output [B, output_size]` into one leaf of an action."""
+    """Converts `output [B, output_size]` to one leaf of an action."""
 
     output_size: int
     noise: NoiseSpec
-    num_choices: int = 0
+    num_options: int = 0
 
     @abstractmethod
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Writes an action drawn with the given noise and returns its log-probability [B]."""
+        """Writes an action sampled with the given noise and returns its log-probability [B]."""
 
     @abstractmethod
     def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Writes the likeliest action and returns its log-probability [B]."""
+        """Writes the most likely action and returns its log-probability [B]."""
 
     @abstractmethod
     def evaluate(
@@ -86,25 +85,25 @@ class Head(nn.Module, ABC):
         """Returns log-probability and entropy of each component of given actions, [B, K], with gradients."""
 
     def env_action(self, action: torch.Tensor) -> torch.Tensor:
-        """Turns an action as it was sampled into one that the environment takes."""
+        """Converts a sampled action to the environment's format."""
         return action
 
     def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Writes an action drawn evenly from all that are possible and returns its log-probability [B]."""
+        """Writes an action sampled uniformly from the action space and returns its log-probability [B]."""
         even = noise.new_zeros((len(noise), self.output_size))
         return self.sample(even, noise, action, mask)
 
 
 class CategoricalHead(Head):
-    """Chooses one of n actions with probabilities softmax(output)."""
+    """A categorical distribution over one discrete action: probabilities softmax(output)."""
 
     def __init__(self, spec: DiscreteSpec) -> None:
         super().__init__()
-        self.output_size = self.num_choices = spec.n
+        self.output_size = self.num_options = spec.n
         self.noise = NoiseSpec(num_uniform=1)
 
     def log_probs(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Returns the log-probabilities of all choices [B, num_choices], with gradients."""
+        """Returns the log-probabilities of all options [B, options], with gradients."""
         return _log_softmax(output, mask)
 
     def sample(
@@ -138,17 +137,17 @@ class CategoricalHead(Head):
 
 
 class MultiCategoricalHead(Head):
-    """Makes several independent choices at once."""
+    """Independent categorical distributions over several discrete actions."""
 
     def __init__(self, spec: MultiDiscreteSpec) -> None:
         super().__init__()
         self.nvec = list(spec.nvec)
-        self.output_size = self.num_choices = sum(spec.nvec)
+        self.output_size = self.num_options = sum(spec.nvec)
         self.noise = NoiseSpec(num_uniform=len(spec.nvec))
         self.choices = nn.ModuleList(CategoricalHead(DiscreteSpec(n)) for n in spec.nvec)
 
     def log_probs(self, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Returns the log-probabilities of the choices of all heads, side by side [B, num_choices]."""
+        """Returns the log-probabilities of the options of all actions, concatenated [B, options]."""
         return torch.cat([head.log_probs(part, allowed) for head, part, allowed in self._parts(output, mask)], dim=1)
 
     def sample(
@@ -186,7 +185,7 @@ class MultiCategoricalHead(Head):
     def _judged(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """Returns log-probability and entropy of each choice, [B] each."""
+        """Returns log-probability and entropy of each discrete action, [B] each."""
         judged = [
             head.evaluate(part, action[:, i], allowed)
             for i, (head, part, allowed) in enumerate(self._parts(output, mask))
@@ -206,10 +205,10 @@ class MultiCategoricalHead(Head):
 
 
 class GaussianHead(Head):
-    """Draws each number around the network's output; bounded actions are clipped, or squashed by tanh if asked for.
+    """A diagonal Gaussian around the network's output; bounded actions are clipped, or squashed by tanh if set.
 
-    The action that is stored is the one before clipping or squashing: that is what the distribution is over, and the
-    inverse of tanh would not be exact.
+    The stored action is the one before clipping or squashing: it is the distribution's sample, and the inverse of tanh
+    would not be exact.
     """
 
     def __init__(self, spec: BoxSpec, settings: HeadSettings) -> None:
@@ -242,7 +241,7 @@ class GaussianHead(Head):
         return log_prob
 
     def draw(self, output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns an action [B, size] before clipping or squashing and its log-probability, with gradients to both."""
+        """Returns an action [B, size] before clipping or squashing and its log-probability, both with gradients."""
         mean, log_std = self._mean_and_log_std(output)
         drawn = mean + log_std.exp() * noise
         return drawn, self._log_prob(noise, log_std, drawn)
@@ -283,10 +282,10 @@ class GaussianHead(Head):
         return log_probs, (log_std + (_HALF_LOG_2PI + 0.5)).expand_as(flat) + mean_slope
 
     def _mean_log_slopes(self, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-        """Returns the expectation of log |d tanh(u) / du| of each number before squashing, u ~ N(mean, std^2).
+        """Returns the expectation of log |d tanh(u) / du| of each component before squashing, u ~ N(mean, std^2).
 
-        The slope of tanh is a mixture of Gaussians, and 2 log cosh(u) its second integral. Over Gaussians of u each
-        has a closed expectation: that of |x| for x ~ N(mean, std^2 + variance), see docs/decisions/0027.
+        The slope of tanh is a mixture of Gaussians, and 2 log cosh(u) its second integral. Over Gaussians of u each has
+        a closed expectation: that of |x| for x ~ N(mean, std^2 + variance), see docs/decisions/0027.
         """
         std = ((2.0 * log_std).exp().unsqueeze(-1) + self.logistic_variances).sqrt()
         distance = mean.unsqueeze(-1)
@@ -328,5 +327,5 @@ def _log_slope(drawn: torch.Tensor) -> torch.Tensor:
 
 
 def _log_slopes(drawn: torch.Tensor) -> torch.Tensor:
-    """Returns log |d tanh(u) / du| of each number, in a form that does not lose digits for large u."""
+    """Returns log |d tanh(u) / du| of each component, in a numerically stable form for large u."""
     return 2.0 * (math.log(2.0) - drawn - nn.functional.softplus(-2.0 * drawn))

@@ -1,4 +1,4 @@
-"""One head for a whole action: its leaves are chosen independently of each other, given the network's output."""
+"""One head for a whole action: its leaves are independent of each other, given the network's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quintain.policies.heads import CategoricalHead, GaussianHead, Head, HeadSet
 
 
 class JointHead(nn.Module):
-    """Chooses all leaves of an action at once, independently given the network's output."""
+    """Samples all leaves of an action, independently given the network's output."""
 
     def __init__(self, spec: Spec, settings: HeadSettings) -> None:
         super().__init__()
@@ -22,10 +22,10 @@ class JointHead(nn.Module):
         self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
         self.columns = self._assign_columns()
         self.is_one_choice = (self.noise.num_uniform, self.noise.num_normal) == (1, 0)
-        """Whether the only component of an action is a choice: its log-probability is the action's."""
+        """Whether the action is one discrete value: the component's log-probability is the action's."""
 
     def _assign_columns(self) -> list[tuple[slice, slice, slice]]:
-        """Gives each leaf its columns of the output, of the noise and of the mask."""
+        """Assigns each leaf its columns of the output, of the noise and of the mask."""
         columns, output, mask = [], 0, 0
         uniform, normal = 0, self.noise.num_uniform
         for head in self.parts:
@@ -34,10 +34,10 @@ class JointHead(nn.Module):
                 (
                     slice(output, output + head.output_size),
                     slice(start, start + head.noise.size),
-                    slice(mask, mask + head.num_choices),
+                    slice(mask, mask + head.num_options),
                 )
             )
-            output, mask = output + head.output_size, mask + head.num_choices
+            output, mask = output + head.output_size, mask + head.num_options
             uniform, normal = uniform + head.noise.num_uniform, normal + head.noise.num_normal
         return columns
 
@@ -54,7 +54,7 @@ class JointHead(nn.Module):
         return total
 
     def explore(self, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
-        """Writes leaves drawn evenly from all that are possible and returns the joint log-probability [B]."""
+        """Writes leaves sampled uniformly from the action space and returns the joint log-probability [B]."""
         total = torch.zeros_like(noise[:, 0])
         for name, head, (_, columns, choices) in zip(self.names, self.parts, self.columns, strict=True):
             total = total + head.explore(noise[:, columns], step[name], _choices(mask, head, choices))
@@ -80,15 +80,15 @@ class JointHead(nn.Module):
 
     @property
     def num_components(self) -> int:
-        """How many choices and numbers an action has."""
+        """Number of discrete and continuous components of an action."""
         return self.noise.size
 
     def evaluate_components(
         self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns log-probabilities [B, K] of all choices and then of all numbers, and one entropy [B].
+        """Returns log-probabilities [B, K] of all discrete and then all continuous components, and one entropy [B].
 
-        The entropies of choices are added up, and to them the mean of those of numbers, as ML-Agents has it.
+        The entropy is the sum over discrete components plus the mean over continuous ones, as in ML-Agents.
         """
         if len(self.parts) == 1:
             log_probs, entropies = self.parts[0].evaluate_components(output, step[self.names[0]], mask)
@@ -117,4 +117,4 @@ def _make_head(leaf: LeafSpec, settings: HeadSettings) -> Head:
 
 
 def _choices(mask: torch.Tensor | None, head: Head, columns: slice) -> torch.Tensor | None:
-    return None if mask is None or head.num_choices == 0 else mask[:, columns]
+    return None if mask is None or head.num_options == 0 else mask[:, columns]

@@ -1,4 +1,4 @@
-"""Recurrent memory with resets. One cell function serves acting and learning, so that a replay repeats the rollout."""
+"""Recurrent layers with resets. One cell function serves acting and learning, so that a replay repeats the rollout."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from quintain.errors import SpecMismatch
 from quintain.policies.normalizer import FirstLayer
 
 
 class Memory(nn.Module):
-    """An LSTM or GRU layer whose state is one flat tensor [N, state_size], zero at the start of an episode."""
+    """An LSTM or GRU layer whose hidden state is one flat tensor [N, state_size], zero at the start of an episode."""
 
     def __init__(self, kind: str, input_size: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -35,11 +36,16 @@ class Memory(nn.Module):
         return FirstLayer(self.input_weight, self.input_bias)
 
     def step(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
-        """Returns the state after one step; `first [N]` says which lanes begin an episode here, None that none does."""
+        """Returns the hidden state after one step; `first [N]` says which lanes begin an episode, None means none."""
         return self._next(functional.linear(features, self.input_weight, self.input_bias), state, first)
 
-    def replay(self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        """Runs sequences: features [T*n, F], time-major, and the state [n, S] before them; returns [T*n, size]."""
+    def replay(self, features: torch.Tensor, state: torch.Tensor | None, first: torch.Tensor | None) -> torch.Tensor:
+        """Runs sequences: time-major features [T*n, F] from the hidden state [n, S]; returns [T*n, size]."""
+        if state is None or first is None:
+            raise SpecMismatch(
+                "evaluate_actions() of a policy with memory got single steps; give it whole sequences, with "
+                "policy_state and first, or leave policy.memory out"
+            )
         lanes = len(state)
         # The inputs' part of all steps at once: only the recurrent part has to wait for the step before.
         inputs = functional.linear(features, self.input_weight, self.input_bias)
@@ -52,7 +58,7 @@ class Memory(nn.Module):
         return torch.cat(outputs)
 
     def output(self, state: torch.Tensor) -> torch.Tensor:
-        """Returns the part of the state that the rest of the network sees."""
+        """Returns the output part of the hidden state."""
         return state[:, : self.size]
 
     def _next(self, inputs: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:

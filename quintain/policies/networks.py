@@ -1,4 +1,4 @@
-"""Networks that policies are made of."""
+"""Networks of policies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class BareLinear(nn.Linear):
-    """A linear layer that leaves its weights to whoever makes it.
+    """A linear layer without its own initialisation.
 
-    Torch's own initialisation would draw from the global generator, and `nn.utils.skip_init`, which avoids that,
-    imports sympy: a third of a second before the first step.
+    Torch's would draw from the global generator, and `nn.utils.skip_init`, which avoids that, imports sympy: a third of
+    a second before the first step.
     """
 
     def reset_parameters(self) -> None:
@@ -33,14 +33,14 @@ class BareLinear(nn.Linear):
 
 
 class BareConv2d(nn.Conv2d):
-    """A convolution that leaves its weights to whoever makes it, as BareLinear does."""
+    """A convolution without its own initialisation, like BareLinear."""
 
     def reset_parameters(self) -> None:
         pass
 
 
 class Mlp(nn.Sequential):
-    """A multi-layer perceptron with the layers and the numbers of an nn.Sequential, in half its time when small.
+    """A multi-layer perceptron, equal to an nn.Sequential of the same layers, in half its time when small.
 
     For a few lanes, calling a module costs more than its arithmetic, so `forward` calls the functions behind them.
     """
@@ -53,12 +53,12 @@ class Mlp(nn.Sequential):
 
     @property
     def weights_and_biases(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """Returns the parameters of every layer as they are now; an exporter replaces even the dicts that hold them."""
+        """Returns the current parameters of every layer; an exporter replaces even the dicts that hold them."""
         held = [layer._parameters for layer in self.linears]
         return [(each["weight"], each["bias"]) for each in held]  # type: ignore[misc]  # they are never None
 
     def with_outputs(self, output_size: int, output_gain: float, generator: torch.Generator) -> Mlp:
-        """Returns a network of the same hidden layers with so many new outputs."""
+        """Returns a network with the same hidden layers and new outputs."""
         *hidden, last = self
         assert isinstance(last, nn.Linear)
         return Mlp([*hidden, linear(last.in_features, output_size, output_gain, generator)], self.activation)
@@ -75,13 +75,13 @@ def mlp(
     hidden_sizes: Sequence[int],
     output_size: int,
     *,
-    activation: str,
-    output_gain: float | None,
     generator: torch.Generator,
+    activation: str = "relu",
+    output_gain: float | None = None,
 ) -> Mlp:
     """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases.
 
-    Without a gain it begins with `uniform_linear` layers.
+    Without a gain it has `uniform_linear` layers.
     """
 
     def layer(inputs: int, outputs: int, gain: float) -> nn.Linear:
@@ -110,7 +110,7 @@ def linear(input_size: int, output_size: int, gain: float, generator: torch.Gene
 
 
 def uniform_linear(input_size: int, output_size: int, generator: torch.Generator) -> nn.Linear:
-    """Returns a layer with weights and biases between -1 and 1 over the root of its inputs, as torch's own begin."""
+    """Returns a layer with weights and biases uniform within 1 over the root of its inputs, torch's default."""
     layer = BareLinear(input_size, output_size)
     bound = 1.0 / math.sqrt(input_size)
     for parameter in (layer.weight, layer.bias):

@@ -1,12 +1,11 @@
 """Running mean and variance of observations, part of the policy: it is saved, exported and evaluated with it.
 
-The statistics are kept in float64 and change only when the learner says so, once per cycle after the update. What
-acting and learning see in between is a frozen float32 copy, so a rollout is replayed with the numbers it was collected
-with.
+The statistics are kept in float64 and updated once per cycle, after the update. In between, acting and learning use a
+frozen float32 copy, so a rollout is replayed with the observations it was collected with.
 
-A move of the statistics is folded into the layers that read the numbers: their weights and biases change so that the
-layers compute from the new numbers what they computed from the old ones (decision 0028). Otherwise every move would
-change the functions that an update has just bounded the change of.
+A change of the statistics is folded into the layers that read the observations: their weights and biases change so that
+their outputs stay the same (decision 0028). Otherwise every change would alter the functions whose change an update has
+just bounded.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from quintain.core.process_group import Alone, World, joint_moments
+from quintain.core.process_group import ProcessGroup, SingleProcess, joint_moments
 
 if TYPE_CHECKING:
     from quintain.typing import Array
 
 MIN_VARIANCE = 1e-8
-"""Added to every variance; a number that varies less has no scale yet."""
+"""Added to every variance; an observation that varies less has no scale yet."""
 SETTLED_ROWS = 10_000
-"""Rows from which moves are folded. Weights are made for numbers of deviation 1. The scale of the first rows, which
-often show the beginnings of episodes only, is a guess; folded from there on, weights would keep its mistake."""
+"""Number of rows from which changes are folded. Weights are initialised for observations of deviation 1. The scale of
+the first rows, which often show only the starts of episodes, is a guess; folded from there on, weights would keep
+its error."""
 
 
 class Scale(NamedTuple):
-    """Maps numbers to (number - shift) * scale, clipped; float64 copies of the published values."""
+    """Maps x to (x - shift) * scale, clipped; float64 copies of the published values."""
 
     shift: Array
     scale: Array
@@ -43,34 +43,34 @@ class Scale(NamedTuple):
 
 
 class Move(NamedTuple):
-    """How numbers on the old scale follow from those on the new one: old = factor * new + offset."""
+    """A change of scale: old = factor * new + offset."""
 
     factor: torch.Tensor
     offset: torch.Tensor
 
 
 class FirstLayer(NamedTuple):
-    """A linear layer that reads an encoder's features, of which the numbers come first."""
+    """A linear layer that reads an encoder's features, of which the continuous ones come first."""
 
     weight: torch.Tensor
     """[outputs, features], or [..., features, outputs] where `is_transposed`."""
     bias: torch.Tensor
     is_transposed: bool = False
 
-    def columns(self, weight: torch.Tensor, num_numbers: int) -> torch.Tensor:
-        """Returns the view [..., outputs, num_numbers] of the weights, or of a tensor of their shape."""
-        return (weight.transpose(-1, -2) if self.is_transposed else weight)[..., :num_numbers]
+    def columns(self, weight: torch.Tensor, num_continuous: int) -> torch.Tensor:
+        """Returns the view [..., outputs, num_continuous] of the weights, or of a tensor of their shape."""
+        return (weight.transpose(-1, -2) if self.is_transposed else weight)[..., :num_continuous]
 
 
 class Fold(NamedTuple):
-    """A layer that a move was folded into."""
+    """A layer into which a change of scale was folded."""
 
     layer: FirstLayer
     move: Move
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Changes the layer so that it computes from new numbers what it computed from old ones."""
+        """Changes the layer so that its outputs from newly scaled inputs equal the old ones."""
         factor, offset = self.move
         columns = self.layer.columns(self.layer.weight, len(factor))
         exact = columns.double()
@@ -78,19 +78,20 @@ class Fold(NamedTuple):
         columns.copy_(exact * factor)
 
     @torch.no_grad()
-    def carry_over(self, weight: Iterable[torch.Tensor], bias: Iterable[torch.Tensor]) -> None:
-        """Turns Adam's first and second moments of the old layer's gradient into those of the new layer's.
+    def carry_over(self, first: Iterable[tuple[torch.Tensor, torch.Tensor]], second: Iterable[torch.Tensor]) -> None:
+        """Turns first moments of the old layer's gradient, of weights and biases, and second ones into the new layer's.
 
         new = (old - offset) / factor, so that is how the gradient by the weights changes; that by the bias stays. The
         second moment is only scaled: it would take products with the bias' gradient that Adam does not keep.
         """
         factor, offset = self.move
-        (first, second), (bias_first, _) = weight, bias
-        columns = self.layer.columns(first, len(factor))
-        by_bias = bias_first.reshape(columns.shape[:-1]).double()
-        columns.copy_((columns.double() - by_bias[..., None] * offset) / factor)
-        columns = self.layer.columns(second, len(factor))
-        columns.copy_(columns.double() / factor.square())
+        for of_weight, of_bias in first:
+            columns = self.layer.columns(of_weight, len(factor))
+            by_bias = of_bias.reshape(columns.shape[:-1]).double()
+            columns.copy_((columns.double() - by_bias[..., None] * offset) / factor)
+        for of_weight in second:
+            columns = self.layer.columns(of_weight, len(factor))
+            columns.copy_(columns.double() / factor.square())
 
 
 class ObsNormalizer(nn.Module):
@@ -105,7 +106,7 @@ class ObsNormalizer(nn.Module):
     def __init__(self, size: int, clip: float) -> None:
         super().__init__()
         self.clip = clip
-        self.world: World = Alone()
+        self.world: ProcessGroup = SingleProcess()
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("sum_of_squares", torch.zeros(size, dtype=torch.float64))
@@ -118,7 +119,7 @@ class ObsNormalizer(nn.Module):
     def update(self, obs: Array) -> Move | None:
         """Adds a batch [B, size] to the statistics (Chan et al. 1979) and publishes the new shift and scale.
 
-        Returns the move, or None where there is none to fold. Ranks add the rows of all of them, so that they keep the
+        Returns the change, or None if there is none to fold. Ranks add the rows of all ranks, so that they have the
         same statistics.
         """
         rows = obs.astype(np.float64)
@@ -146,7 +147,7 @@ class ObsNormalizer(nn.Module):
         return Scale(self.shift.double().cpu().numpy(), self.scale.double().cpu().numpy(), self.clip)
 
     def _relation(self, old: Scale, new: Scale, count: float, variance: Array, rows: Array) -> tuple[Array, Array]:
-        """Returns factor and offset of a move by `rows` from a scale that `count` rows of that `variance` made."""
+        """Returns factor and offset of a change by `rows` from a scale that `count` rows of that `variance` made."""
         factor, offset = old.scale / new.scale, (new.shift - old.shift) * old.scale
         is_clipped = np.asarray(self.world.sum(list(self._num_clipped(old, new, rows)))) > 0
         if is_clipped.any():
@@ -158,7 +159,7 @@ class ObsNormalizer(nn.Module):
         return np.where(is_still, 1.0, factor), np.where(is_still, (new.shift - old.shift) * new.scale, offset)
 
     def _num_clipped(self, old: Scale, new: Scale, rows: Array) -> Array:
-        """Returns how often the smallest and the largest of each number are clipped, on the one scale or the other."""
+        """Returns how often the smallest and the largest value of each column are clipped, on either scale."""
         if not len(rows):
             return np.zeros(len(old.shift))
         ends = np.stack((rows.min(axis=0), rows.max(axis=0)))
@@ -166,10 +167,10 @@ class ObsNormalizer(nn.Module):
         return np.asarray(np.sum(beyond, axis=(0, 1), dtype=np.float64))
 
     def _fit(self, old: Scale, new: Scale, count: float, variance: Array, rows: Array) -> tuple[Array, Array]:
-        """Returns the line through clipped numbers, old against new, that fits all rows so far best.
+        """Returns the line through clipped values, old against new, that fits all rows so far best.
 
-        The earlier rows count by their mean and variance, as if none was clipped. No factor is outside of 1 and what
-        it is without clipping: each row's own lies between.
+        The earlier rows count by their mean and variance, as if none was clipped. No factor is outside of 1 and its
+        value without clipping: each row's own lies between.
         """
         before, after = old.of(rows), new.of(rows)
         sums = [x.sum(axis=0) for x in (before, after, before * after, np.square(after))]

@@ -1,4 +1,4 @@
-"""Declares the settings of the policies that ship. Imports no torch."""
+"""Settings of the built-in policies. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,56 +7,64 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from quintain.core.registry import Registration
-from quintain.settings.base import Count, PartSettings, Settings
+from quintain.settings.base import Count, PartSettings, Schedule, Settings, constant
 
 
 class PolicySettings(PartSettings):
-    """Configures a policy of your own that needs no settings."""
+    """Settings of a custom policy that needs none of its own."""
 
 
 class MemorySettings(Settings):
-    """Lets a policy remember what it saw earlier in the episode."""
+    """Makes the policy recurrent."""
 
     cell: Literal["lstm", "gru"] = "lstm"
-    """Kind of recurrent layer."""
+    """Type of the recurrent layer."""
 
     size: Count = 64
-    """Numbers that the layer passes on."""
+    """Number of outputs of the layer."""
 
 
 class NetworkSettings(PolicySettings):
-    """Configures what all policies of multilayer perceptrons share."""
+    """Settings of all policies with multi-layer perceptrons."""
 
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Width of each hidden layer."""
 
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    """Non-linearity between layers."""
+    """Activation function of the hidden layers."""
 
     normalize_obs: bool = False
-    """Scale observations by their running mean and deviation."""
+    """Normalize observations by their running mean and deviation."""
 
     obs_clip: Annotated[float, Field(gt=0)] = 10.0
-    """Bound on normalised observations, in deviations."""
-
-    initial_log_std: float = 0.0
-    """Logarithm of the first deviation of continuous actions."""
+    """Clip range of normalized observations, in deviations."""
 
     image_encoder: Literal["convolution", "simple", "flatten"] = "convolution"
-    """How observations with height, width and channels are read."""
+    """The encoder of observations with height, width and channels."""
 
     image_features: Count = 256
-    """Features that an image is reduced to."""
+    """Number of features per image."""
 
     actor_obs: tuple[str, ...] | None = None
     """Entries of a Dict observation that the actor sees; null means all."""
 
+
+class CriticObsSettings(NetworkSettings):
+    """Configures a policy whose critic may see other observations than its actor."""
+
     critic_obs: tuple[str, ...] | None = None
-    """Entries of a Dict observation that the critic sees, such as what only a simulator knows; null means all."""
+    """Entries of a Dict observation that the critic sees, such as privileged simulator state; null means all."""
 
 
-class ActorCriticSettings(NetworkSettings):
-    """Acts and values with two multilayer perceptrons of the same shape."""
+class StochasticSettings(CriticObsSettings):
+    """Configures a policy that draws continuous actions from a Gaussian."""
+
+    initial_log_std: float = 0.0
+    """Initial log standard deviation of continuous actions."""
+
+
+class ActorCriticSettings(StochasticSettings):
+    """Actor and critic as two multi-layer perceptrons of the same shape."""
 
     clip_actions: bool = True
     """Clip continuous actions to the bounds of their space before they reach the environment."""
@@ -65,21 +73,21 @@ class ActorCriticSettings(NetworkSettings):
     """Squash continuous actions into their bounds by tanh instead of clipping them."""
 
     state_dependent_std: bool = False
-    """Let the network choose the deviation of continuous actions in each state."""
+    """Let the network output the standard deviation of continuous actions in each state."""
 
     memory: MemorySettings | None = None
-    """Recurrent memory; null acts on the present observation alone."""
+    """Recurrent layer; null for a feed-forward policy."""
 
     compiled: bool | None = None
-    """Act and learn by compiled kernels, which round differently; null does where there are and they are faster."""
+    """Act and learn by compiled kernels, which round differently; null uses them where available and faster."""
 
 
 class ActorOnlySettings(ActorCriticSettings):
-    """Acts with one network and has no critic."""
+    """An actor without a critic."""
 
 
-class SoftActorSettings(NetworkSettings):
-    """Acts with one network that squashes numbers into their bounds; for critics that value actions."""
+class SoftActorSettings(StochasticSettings):
+    """SAC's actor: tanh-squashed continuous actions and categorical discrete ones; for Q-function critics."""
 
     clip_actions: ClassVar[bool] = False
     squash_actions: ClassVar[bool] = True
@@ -89,17 +97,67 @@ class SoftActorSettings(NetworkSettings):
     """Width of each hidden layer, of the actor and of each critic."""
 
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
-    """Non-linearity between layers."""
+    """Activation function of the hidden layers."""
 
     memory: MemorySettings | None = None
-    """Recurrent memory, for agents that come and go; null acts on the present observation alone."""
+    """Recurrent layer; null for a feed-forward policy."""
 
     compiled: bool | None = None
-    """Act by compiled kernels and learn by gradients that are written out, which round differently; null does where
-    there are and they are faster."""
+    """Act by compiled kernels and learn by hand-written gradients, which round differently; null uses them where
+    faster."""
+
+
+class _WithoutDistribution:
+    """Fixes the settings of action distributions for policies that sample from none."""
+
+    clip_actions: ClassVar[bool] = False
+    squash_actions: ClassVar[bool] = False
+    state_dependent_std: ClassVar[bool] = False
+    initial_log_std: ClassVar[float] = 0.0
+
+
+class QNetworkSettings(_WithoutDistribution, NetworkSettings):
+    """Acts by the largest of the values that one network gives each discrete action, and at random now and then."""
+
+    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
+    """Activation function of the hidden layers."""
+
+    dueling: bool = False
+    """Learns the value of a state and the advantages of its actions by two networks, and adds them up."""
+
+    epsilon: Schedule = Schedule(start=1.0, end=0.05, shape="linear", until=0.1)
+    """Probability of a uniformly random action (epsilon-greedy exploration)."""
+
+    compiled: bool | None = None
+    """Act by compiled kernels and learn by hand-written gradients, which round differently; null uses them where
+    faster."""
+
+
+class DeterministicActorSettings(_WithoutDistribution, CriticObsSettings):
+    """Acts with one network whose outputs tanh squashes into the bounds of continuous actions, plus Gaussian noise."""
+
+    hidden_sizes: tuple[Count, ...] = (256, 256)
+    """Width of each hidden layer, of the actor and of each critic."""
+
+    activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
+    """Activation function of the hidden layers."""
+
+    action_noise: Schedule = constant(0.1)
+    """Standard deviation of the noise that is added to actions to explore, where -1 and 1 are their bounds."""
+
+    compiled: bool | None = None
+    """Act by compiled kernels and learn by hand-written gradients, which round differently; null uses them where
+    faster."""
 
 
 REGISTERED = (
+    Registration("policy", "q_network", QNetworkSettings, "quintain.policies.q_network:QNetwork"),
+    Registration(
+        "policy",
+        "deterministic_actor",
+        DeterministicActorSettings,
+        "quintain.policies.deterministic_actor:DeterministicActor",
+    ),
     Registration("policy", "soft_actor", SoftActorSettings, "quintain.policies.soft_actor:SoftActor"),
     Registration("policy", "actor_only", ActorOnlySettings, "quintain.policies.actor_only:ActorOnly"),
     Registration("policy", "actor_critic", ActorCriticSettings, "quintain.policies.actor_critic:ActorCritic"),

@@ -1,7 +1,7 @@
-"""A policy for critics that value actions: numbers are drawn by a squashed Gaussian, choices by their probabilities.
+"""SAC's actor: a tanh-squashed Gaussian for continuous actions, a categorical for discrete ones.
 
-The critics are the algorithm's. What they ask of the policy is `propose`: actions with gradients, and all the
-probabilities of choices, so that an expectation over choices is exact.
+The critics belong to the algorithm. They call `propose`, which samples continuous actions with gradients and returns
+all probabilities of discrete ones, so that an expectation over discrete actions is exact.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, build
 from quintain.errors import SettingsError
-from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
+from quintain.policies.exploring import ExploringPolicy
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
@@ -30,22 +30,19 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 
-class Proposal(NamedTuple):
-    """What the policy would do in each of B observations; a part that the action does not have is None."""
+class ActionSample(NamedTuple):
+    """Actions sampled for each of B observations; a kind that the action space does not have is None."""
 
-    numbers: torch.Tensor | None
+    continuous: torch.Tensor | None
     """[B, C] all continuous actions, squashed into (-1, 1)."""
     log_prob: torch.Tensor | None
-    """[B] log-probability density of these numbers."""
-    choice_log_probs: torch.Tensor | None
-    """[B, K] log-probabilities of all choices, those of several heads side by side."""
+    """[B] log-probability density of the continuous actions."""
+    discrete_log_probs: torch.Tensor | None
+    """[B, K] log-probabilities of all discrete options, concatenated over heads."""
 
 
-class SoftActor(Policy):
-    """One network and its heads; every value is zero."""
-
-    acts_at_random: torch.Tensor
-    has_values = False
+class SoftActor(ExploringPolicy):
+    """One network and its heads; `value` is always 0."""
 
     def __init__(self, settings: SoftActorSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
@@ -53,7 +50,7 @@ class SoftActor(Policy):
         refuse_unscalable(spec, settings)
         if settings.memory is not None and settings.critic_obs is not None:
             raise SettingsError(
-                "policy.critic_obs has no effect with policy.memory: critics see what is remembered. Leave one out",
+                "policy.critic_obs has no effect with policy.memory: critics see the recurrent features. Leave one out",
                 code="E0224",
             )
         self.settings = settings
@@ -75,28 +72,21 @@ class SoftActor(Policy):
             output_gain=None,
             generator=generator,
         )
-        # A buffer, because it decides what is collected: an algorithm that has learned nothing yet sets it.
-        self.register_buffer("acts_at_random", torch.zeros((), dtype=torch.bool))
-
-    @property
-    def device(self) -> torch.device:
-        # Asked for in every step: going through the modules for a parameter takes longer than drawing a minibatch.
-        return self.acts_at_random.device
 
     @property
     def fits_kernels(self) -> bool:
-        """Whether its network and heads are those that are compiled or written out elsewhere."""
+        """Whether its network and heads are supported by kernels and hand-written gradients."""
         # What a subclass changes nobody else can know.
         return type(self) is SoftActor
 
     @property
     def encoders(self) -> tuple[Encoder, Encoder]:
-        """What actor and critic see through; there is no critic, so that it is the same."""
+        """The encoders of actor and critic: the same, without a critic."""
         return self.encoder, self.encoder
 
     @property
     def memories(self) -> list[Memory]:
-        """What it remembers with, if anything."""
+        """The recurrent layer, if any."""
         return [] if self.memory is None else [self.memory]
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
@@ -117,22 +107,24 @@ class SoftActor(Policy):
             slot.log_prob.copy_(self.head.sample(self.actor(features), slot.noise, slot.leaves, mask))
 
     def _step(self, step: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
-        """Returns the features of one step; a memory moves on in place."""
+        """Returns the features of one step; the hidden state is updated in place."""
         features: torch.Tensor = self.encoder(step)
         if self.memory is None:
             return features
-        assert state is not None, "a policy with memory needs its state"
+        assert state is not None, "a recurrent policy needs its hidden state"
         state.copy_(self.memory.step(features, state, step[f.FIRST]))
         return self.memory.output(state)
 
     def propose(
         self, obs: Mapping[str, torch.Tensor], noise: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> Proposal:
-        """Draws numbers with standard normal noise [B, C] and lists the probabilities of choices, with gradients."""
-        return self.propose_for(self.encoder(obs), noise, mask)
+    ) -> ActionSample:
+        """Samples continuous actions with normal noise [B, C] and returns discrete probabilities, with gradients."""
+        return self.sample_with_grad(self.encoder(obs), noise, mask)
 
-    def propose_for(self, features: torch.Tensor, noise: torch.Tensor, mask: torch.Tensor | None = None) -> Proposal:
-        """Does the same for features of what is seen, or remembered."""
+    def sample_with_grad(
+        self, features: torch.Tensor, noise: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> ActionSample:
+        """Does the same for the features of observations, or of a recurrent layer."""
         output = self.actor(features)
         numbers, densities, choices, start = [], [], [], 0
         for head, (out, _, allowed) in zip(self.head.parts, self.head.columns, strict=True):
@@ -143,14 +135,14 @@ class SoftActor(Policy):
                 start += head.noise.size
             elif isinstance(head, CategoricalHead | MultiCategoricalHead):
                 choices.append(head.log_probs(output[:, out], None if mask is None else mask[:, allowed]))
-        return Proposal(
+        return ActionSample(
             _joined(numbers),
             torch.stack(densities).sum(dim=0) if densities else None,
             _joined(choices),
         )
 
-    def numbers_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        """Returns the continuous actions of a batch as `propose` gives them, [B, C] in [-1, 1]."""
+    def continuous_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Returns the continuous actions of a batch in the format of `propose`, [B, C] in [-1, 1]."""
         raw = [
             batch[name].flatten(1)
             for name, head in zip(self.head.names, self.head.parts, strict=True)
@@ -159,8 +151,8 @@ class SoftActor(Policy):
         joined = _joined(raw)
         return None if joined is None else torch.tanh(joined)
 
-    def chosen_in(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        """Returns where the choices of a batch stand among all, [B, number of choices made at once]."""
+    def discrete_of(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Returns the indices of a batch's discrete actions among all options, [B, number of discrete actions]."""
         places = []
         for name, head, (_, _, choices) in zip(self.head.names, self.head.parts, self.head.columns, strict=True):
             if isinstance(head, CategoricalHead):
@@ -170,13 +162,10 @@ class SoftActor(Policy):
                 places.append(batch[name] + torch.tensor(starts, device=batch[name].device))
         return _joined(places)
 
-    def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.zeros(len(self.obs_rows(obs)), device=self.device)
-
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         features = self.encoder(batch)
         if self.memory is not None:
-            features = self.memory.replay(features, batch[f.POLICY_STATE], batch[f.FIRST])
+            features = self.memory.replay(features, batch.get(f.POLICY_STATE), batch.get(f.FIRST))
         log_prob, entropy = self.head.evaluate(self.actor(features), dict(batch), batch.get(f.ACTION_MASK))
         return {f.LOG_PROB: log_prob, f.ENTROPY: entropy, f.VALUE: torch.zeros_like(log_prob)}
 
@@ -197,7 +186,7 @@ class SoftActor(Policy):
         return build(self.spec.action, self.head.env_actions(slot.leaves), f.ACTION)
 
     def observe(self, obs: Mapping[str, Array], others: Sequence[FirstLayer] = ()) -> list[Fold]:
-        """Learns the observations' scale; its move is folded into layers of others, too, that see through it."""
+        """Updates the observation normaliser; the change is also folded into layers of other modules that use it."""
         own = first_layers(self.actor) if self.memory is None else [self.memory.first_layer]
         return self.encoder.observe(obs, [*own, *others])
 

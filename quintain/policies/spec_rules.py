@@ -1,4 +1,4 @@
-"""Refuses settings of a policy that cannot do what they say with the spaces at hand, before anything is built."""
+"""Refuses policy settings that have no meaning for the given spaces, before anything is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quintain.policies.settings import ActorCriticSettings, NetworkSettings
 
 
 def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
-    """Raises for the first setting that these spaces leave without a meaning."""
+    """Raises for the first setting that has no meaning for these spaces."""
     boxes = {n: leaf for n, leaf in leaves(spec.action, f.ACTION).items() if isinstance(leaf, BoxSpec)}
     about_boxes = {
         "squash_actions": settings.squash_actions,
@@ -28,12 +28,12 @@ def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
 
 
 def refuse_unscalable(spec: BehaviorSpec, settings: NetworkSettings) -> None:
-    """Raises where observations are to be scaled and none of them is a number."""
+    """Raises if observations are to be normalized and none is continuous."""
     numbers = [leaf for leaf in leaves(spec.obs, f.OBS).values() if _is_number(leaf, settings)]
     if settings.normalize_obs and not numbers:
         raise SpecMismatch(
-            f"policy.normalize_obs scales numbers, and there are none in {spec.obs}: choices and images have known "
-            f"scales. Leave it out"
+            f"policy.normalize_obs scales continuous values, and there are none in {spec.obs}: discrete values and "
+            f"images have known scales. Leave it out"
         )
 
 
@@ -48,7 +48,7 @@ def require_bounds(spec: BehaviorSpec, who_needs: str) -> None:
 
 
 def observed(spec: BehaviorSpec, group: str, wanted: tuple[str, ...] | None) -> dict[str, LeafSpec]:
-    """Returns the leaves below the entries that `policy.<group>_obs` names; None names all."""
+    """Returns the leaves below the entries in `policy.<group>_obs`; None selects all."""
     every = leaves(spec.obs, f.OBS)
     if wanted is None:
         return every

@@ -1,7 +1,8 @@
-"""A policy as an ONNX file with the names that Unity's ML-Agents package reads; written only if it agrees with ours.
+"""Exports a policy to ONNX with the names that Unity's ML-Agents package reads; written only if it agrees with ours.
 
-In: `obs_0`, `obs_1`, ..., `action_masks` (1 where a choice is allowed), `recurrent_in`. Out: `version_number`,
-`memory_size`, and of numbers and choices each what is drawn inside the graph, how many there are, and the likeliest.
+In: `obs_0`, `obs_1`, ..., `action_masks` (1 where an option is allowed), `recurrent_in`. Out: `version_number`,
+`memory_size`, and for continuous and discrete actions each the sample drawn inside the graph, its size, and the
+deterministic action.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import nn
 
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, LeafSpec, choice_sizes, leaves
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, LeafSpec, discrete_sizes, leaves
 from quintain.errors import QuintainError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.policies.export import (
@@ -49,7 +50,7 @@ CHOICES, CHOICE_SHAPE, LIKELIEST_CHOICES = (
 )  # fmt: skip
 _CONSTANT = frozenset({VERSION, MEMORY_SIZE, NUMBER_SHAPE, CHOICE_SHAPE})
 _SMALLEST = 1e-30
-"""The least probability that is drawn with: its logarithm is finite, and it never happens."""
+"""The smallest probability for sampling: its logarithm is finite, and it never occurs."""
 
 
 @runtime_checkable
@@ -62,7 +63,7 @@ class DecidesByHead(Protocol):
     def actor_state_size(self) -> int: ...
 
     def head_output(self, seen: Mapping[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what the head makes an action of, and the actor's memory after the step, in which no episode begins.
+        """Returns the input of the head, and the actor's hidden state after the step, in which no episode begins.
 
         `seen` has the leaves of an observation by field name.
         """
@@ -70,7 +71,7 @@ class DecidesByHead(Protocol):
 
 
 class UnityModule(nn.Module):
-    """Acts on tensors in the order of Unity's inputs, and returns them in the order of its outputs."""
+    """Takes tensors in the order of Unity's inputs, and returns them in the order of its outputs."""
 
     version_number: torch.Tensor
     memory_size: torch.Tensor
@@ -87,20 +88,20 @@ class UnityModule(nn.Module):
         _refuse_other_spaces(policy.spec)
         self.policy: Any = policy
         self.obs_names = list(leaves(policy.spec.obs, f.OBS))
-        self.branches = choice_sizes(policy.spec.action)
-        self.num_numbers = sum(head.spec.size for head in policy.head.parts if isinstance(head, GaussianHead))
+        self.branches = discrete_sizes(policy.spec.action)
+        self.num_continuous = sum(head.spec.size for head in policy.head.parts if isinstance(head, GaussianHead))
         self.state_size = policy.actor_state_size
         for name, value in {
             VERSION: [API_VERSION],
             MEMORY_SIZE: [float(self.state_size)],
-            "number_shape": [float(self.num_numbers)],
+            "number_shape": [float(self.num_continuous)],
             "choice_shape": [[float(n) for n in self.branches]],
         }.items():
             self.register_buffer(name, torch.tensor(value))
 
     @property
     def constants(self) -> dict[str, torch.Tensor]:
-        """What is the same for every input, by the names of outputs."""
+        """Constant outputs, by name."""
         return {
             VERSION: self.version_number,
             MEMORY_SIZE: self.memory_size,
@@ -118,7 +119,7 @@ class UnityModule(nn.Module):
         return [
             VERSION,
             MEMORY_SIZE,
-            *([NUMBERS, NUMBER_SHAPE, LIKELIEST_NUMBERS] if self.num_numbers else []),
+            *([NUMBERS, NUMBER_SHAPE, LIKELIEST_NUMBERS] if self.num_continuous else []),
             *([CHOICES, CHOICE_SHAPE, LIKELIEST_CHOICES] if self.branches else []),
             *([MEMORY_OUT] if self.state_size else []),
         ]
@@ -131,14 +132,14 @@ class UnityModule(nn.Module):
         output, after = self.policy.head_output(seen, state)
         numbers, choices = self._act(output, inputs[MASKS] > 0.5 if self.branches else None)
         results = [self.version_number, self.memory_size]
-        if self.num_numbers:
+        if self.num_continuous:
             results += [numbers[0], self.number_shape, numbers[1]]
         if self.branches:
             results += [choices[0], self.choice_shape, choices[1]]
         return tuple([*results, after.unsqueeze(1)] if self.state_size else results)
 
     def _act(self, output: torch.Tensor, allowed: torch.Tensor | None) -> tuple[Any, Any]:
-        """Returns numbers and choices, of each what is drawn and the likeliest."""
+        """Returns continuous and discrete actions, each sampled and deterministic."""
         numbers, choices = [], []
         for head, (columns, _, places) in zip(self.policy.head.parts, self.policy.head.columns, strict=True):
             part = output[:, columns]
@@ -151,7 +152,7 @@ class UnityModule(nn.Module):
 
 
 def export_unity(policy: Policy, path: Path) -> float:
-    """Writes a policy to one file that Unity reads; returns how far it is from the policy at most."""
+    """Writes a policy to one file that Unity reads; returns the largest difference from the policy."""
     runtime = require_libraries()
     module = UnityModule(require_cpu(policy))
     model = _traced(module, policy)
@@ -162,7 +163,7 @@ def export_unity(policy: Policy, path: Path) -> float:
 
 
 def unity_inputs(policy: Policy, num_rows: int, rng: Rng) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Draws inputs by Unity's names, and the same by our own."""
+    """Samples inputs by Unity's names, and the same by our own."""
     module = UnityModule(policy)
     own = random_inputs(policy, num_rows, rng)
     own[STATE] = own.get(STATE, torch.zeros((num_rows, 0)))
@@ -196,9 +197,9 @@ def _traced(module: UnityModule, policy: Policy) -> bytes:
 
 
 def _compare(module: UnityModule, session: Any, policy: Policy) -> float:
-    """Returns the largest difference between the file and what the policy itself does; refuses one that is too large.
+    """Returns the largest difference between the file and the policy; refuses one that is too large.
 
-    What is drawn cannot be compared; it must be allowed.
+    Samples cannot be compared; they must be allowed.
     """
     acting = ActingModule(policy)
     wanted = [each.name for each in session.get_inputs()]
@@ -232,7 +233,7 @@ def _expected(module: UnityModule, spec: BehaviorSpec, acted: Mapping[str, torch
     by_name: dict[str, Any] = {
         VERSION: [API_VERSION],
         MEMORY_SIZE: [module.state_size],
-        NUMBER_SHAPE: [module.num_numbers],
+        NUMBER_SHAPE: [module.num_continuous],
         CHOICE_SHAPE: [list(module.branches)],
     }
     if numbers:
@@ -268,10 +269,12 @@ def _require(is_right: bool, what: str) -> None:
 def _refuse_other_spaces(spec: BehaviorSpec) -> None:
     for name, leaf in leaves(spec.obs, f.OBS).items():
         if not isinstance(leaf, BoxSpec):
-            raise SpecMismatch(f"Unity's agents observe numbers, and {name} is {leaf}")
+            raise SpecMismatch(f"Unity's agents have continuous observations, and {name} is {leaf}")
     for name, leaf in leaves(spec.action, f.ACTION).items():
         if _is_renumbered(leaf):
-            raise SpecMismatch(f"Unity numbers choices in a row from zero, and {name} is {leaf} with other numbers")
+            raise SpecMismatch(
+                f"Unity counts discrete options in a row from zero, and {name} is {leaf} with another count"
+            )
 
 
 def _is_renumbered(leaf: LeafSpec) -> bool:

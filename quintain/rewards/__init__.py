@@ -1,4 +1,4 @@
-"""What an algorithm should maximise."""
+"""Reward signals: the objectives of algorithms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Extrinsic": "quintain.rewards.extrinsic",
         "RewardSignal": "quintain.rewards.base",
         "RewardSignalSettings": "quintain.rewards.settings",
+        "Transitions": "quintain.data.flat_transitions",
+        "flat_size": "quintain.data.flat_transitions",
+        "transitions": "quintain.data.flat_transitions",
     },
 )
 __all__ += ["register"]
+__all__.sort()

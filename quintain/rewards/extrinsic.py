@@ -1,8 +1,8 @@
-"""The environment's own reward."""
+"""The environment's reward."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Extrinsic(RewardSignal):
-    """Passes on what the environment gave."""
+    """Returns the environment's reward unchanged."""
+
+    sees_next_obs: ClassVar[bool] = False
 
     def evaluate(self, rollout: Rollout) -> Array:
         return rollout.array(f.REWARD)[:-1]

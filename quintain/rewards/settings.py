@@ -1,4 +1,4 @@
-"""Declares the settings of the reward signals that ship. Imports no torch."""
+"""Settings of the built-in reward signals. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from quintain.settings.base import PartSettings
 
 
 class RewardSignalSettings(PartSettings):
-    """Configures what every reward signal has: a horizon and a weight."""
+    """Settings of every reward signal: a discount and a weight."""
 
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.99
-    """Discount of the next step's return."""
+    """Discount factor."""
 
     strength: float = 1.0
-    """Factor on the signal before it is added to the others, or averaged with them."""
+    """Factor on the signal before it is summed or averaged with the others."""
 
 
 class ExtrinsicSettings(RewardSignalSettings):
-    """Uses the reward of the environment."""
+    """The environment's reward."""
 
 
 REGISTERED = (Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:Extrinsic"),)

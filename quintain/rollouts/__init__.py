@@ -1,4 +1,4 @@
-"""The acting half: collectors that fill blocks, and the store in which blocks wait."""
+"""Acting: collectors that fill rollouts, sources, and stores such as the replay buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "Evaluator": "quintain.rollouts.evaluate",
-        "LocalSource": "quintain.rollouts.source",
+        "LocalSource": "quintain.placements.local",
         "ReplayBuffer": "quintain.rollouts.replay",
         "RolloutBuffer": "quintain.rollouts.store",
         "RolloutSource": "quintain.rollouts.source",

@@ -1,7 +1,7 @@
-"""Assembles what the agents of one behaviour do into trajectories, for all agents at once.
+"""Assembles the steps of one behaviour's agents into trajectories, vectorized over agents.
 
 Every agent that is present has a slot: a row of fields [slots, horizon, ...]. An action is written when it is taken;
-what came of it is written when the agent reports again. A trajectory ends when its agent ends, or at the horizon.
+its reward is written when the agent reports again. A trajectory ends when its agent ends, or at the horizon.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from quintain.core.state import KeepsState, require_within
 from quintain.data import fields as f
 from quintain.data.fields import Declared, resolve_fields
 from quintain.data.spec import BehaviorSpec, leaves, require_choices
-from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, flat_steps
+from quintain.data.trajectory import GROUP_REWARD, TEAMMATES_REWARD, Closed, flat_steps
 from quintain.envs.agents.boundary import Reports
 from quintain.envs.agents.slots import AgentSlots
-from quintain.rollouts.group_mates import GroupMates
+from quintain.rollouts.teammates import Teammates
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _PER_SLOT = ("length", "is_acting", "is_spoiled", "begins", "episode_return", "episode_length", "episode_number",
              "state", "begin_state")  # fmt: skip
-"""Attributes with one row for each slot, beside the steps."""
+"""Attributes with one row per slot, in addition to the steps."""
 
 
 class Episodes(NamedTuple):
     """Episodes that ended together."""
 
     numbers: Array
-    """[k] by when they began"""
+    """[k] in the order in which they began"""
     returns: Array
     """[k]"""
     lengths: Array
@@ -48,12 +48,12 @@ _OF_SLOTS = (
 _WRITTEN_LATER = frozenset(
     {f.TERMINATED, f.TRUNCATED, f.DONE, f.FIRST, f.VALID, f.FINAL_INDEX, f.FINAL_VALUE, f.NOISE, f.ADVANTAGE, f.RETURN}
 )
-"""Fields of a block that are written when a trajectory is closed or learned from; noise is not kept."""
-_OUTCOMES = (f.REWARD, GROUP_REWARD, MATES_REWARD)
+"""Fields that are written when a trajectory is closed or learned from; noise is not kept."""
+_OUTCOMES = (f.REWARD, GROUP_REWARD, TEAMMATES_REWARD)
 _NO = np.zeros(0, np.bool_)
 _NONE = np.zeros(0, np.int64)
 NOTHING_CLOSED = Closed(_NONE, _NONE, _NONE, _NO, _NO, _NO, _NONE, {})
-"""No trajectory at all."""
+"""No trajectories."""
 
 
 class AgentAssembler(KeepsState):
@@ -68,56 +68,56 @@ class AgentAssembler(KeepsState):
         horizon: int,
         fields: Declared | None = None,
     ) -> None:
-        """Makes a place for agents; `fields` are those that the policy declared, and what to keep of mates."""
+        """Takes the fields that the policy declared, and those of teammates."""
         kept = {name: each for name, each in resolve_fields(spec, fields).items() if name not in _WRITTEN_LATER}
         state_shape = kept.pop(f.POLICY_STATE).shape
         self.horizon = horizon
         self.kinds = {**leaves(spec.obs, f.OBS), **leaves(spec.action, f.ACTION)}
         self.slots = AgentSlots()
-        self.mates = GroupMates(spec) if f.MATES in kept else None
+        self.teammates = Teammates(spec) if f.TEAMMATES in kept else None
         self.steps: dict[str, Array] = {
             name: np.zeros((0, horizon, *each.shape), each.dtype) for name, each in kept.items() if each.per == "step"
         }
-        """What agents saw, did and got in their open trajectories, by field name, [slots, horizon, ...]."""
+        """Observations, actions and rewards of open trajectories, by field name, [slots, horizon, ...]."""
         self.steps[GROUP_REWARD] = np.zeros((0, horizon), np.float32)
-        if self.mates is not None:
-            self.steps |= self.mates.no_steps(horizon)
+        if self.teammates is not None:
+            self.steps |= self.teammates.no_steps(horizon)
         self.length: Array = np.zeros(0, np.int64)
-        """Steps of each open trajectory of which all is known."""
+        """Number of complete steps of each open trajectory."""
         self.is_acting: Array = np.zeros(0, np.bool_)
-        """Whether the slot's agent took an action of which nothing came yet."""
+        """Whether the slot's agent took an action and has not reported since."""
         self.is_spoiled: Array = np.zeros(0, np.bool_)
-        """Whether the slot's agent returned something that is not finite: the rest of its episode is left out."""
+        """Whether the slot's agent returned a value that is not finite: the rest of its episode is dropped."""
         self.num_dropped = 0
-        """Episodes of which something was left out."""
+        """Number of episodes that were dropped, in whole or in part."""
         self.num_clamped = 0
-        """Reports of agents in which something was clamped."""
+        """Number of agents' reports with a clamped value."""
         self.dropped: Array = _NONE
-        """Numbers of the episodes that ended last and were spoiled."""
+        """Numbers of the spoiled episodes that ended last."""
         self.begins: Array = np.zeros(0, np.bool_)
         """Whether the slot's trajectory is the first of an episode."""
         self.episode_return: Array = np.zeros(0, np.float64)
         self.episode_length: Array = np.zeros(0, np.int64)
         self.episode_number: Array = np.zeros(0, np.int64)
-        """Which of all episodes of the behaviour the slot's is, by when they began."""
+        """The number of the slot's episode among the behaviour's, in the order in which they began."""
         self.num_begun = 0
         self.state: Array = np.zeros((0, *state_shape), np.float32)
-        """The policy's memory of each agent, after its last action."""
+        """The hidden state of each agent, after its last action."""
         self.begin_state: Array = np.zeros((0, *state_shape), np.float32)
-        """The same before the first step of its open trajectory."""
+        """The hidden state before the first step of its open trajectory."""
         self.deciding: Array = np.zeros(0, np.int64)
-        """Slots of the agents that want a decision now, in the order in which they asked."""
+        """Slots of the agents that request a decision, in the order of their requests."""
 
     def hear(self, ends: Reports, decisions: Reports) -> None:
-        """Looks at a step of the environment as a whole, before agents end and decide: groups concern both."""
+        """Processes a step of the environment as a whole, before `end` and `decide`: groups concern both."""
         self.num_clamped += ends.num_clamped + decisions.num_clamped
-        if self.mates is not None:
-            self.mates.hear(self, ends, decisions)
+        if self.teammates is not None:
+            self.teammates.hear(self, ends, decisions)
 
     def end(self, ends: Reports) -> tuple[Closed, Episodes]:
-        """Takes in the agents that ended; returns their trajectories, and what their episodes were like.
+        """Processes the agents that ended; returns their trajectories, and the results of their episodes.
 
-        An agent of which no action is known is nobody's experience: it only leaves.
+        An agent that terminates before it has acted produces no transition.
         """
         assert ends.interrupted is not None
         at = self.slots.find(ends.ids)
@@ -136,7 +136,7 @@ class AgentAssembler(KeepsState):
         return closed, played
 
     def decide(self, decisions: Reports) -> Closed:
-        """Takes in the agents that want a decision; returns the trajectories that reached the horizon."""
+        """Processes the agents that request a decision; returns the trajectories that reached the horizon."""
         at = self.slots.find(decisions.ids)
         is_new = at < 0
         if is_new.any():
@@ -144,8 +144,8 @@ class AgentAssembler(KeepsState):
         self.deciding = at
         if decisions.spoiled is not None:
             self.is_spoiled[at[decisions.spoiled]] = True
-        if self.mates is not None:
-            self.mates.group[at] = decisions.group_id
+        if self.teammates is not None:
+            self.teammates.group[at] = decisions.group_id
         rows = np.flatnonzero(self.is_acting[at])
         self._settle(at[rows], decisions, rows)
         rows = rows[self.length[at[rows]] == self.horizon]
@@ -166,9 +166,9 @@ class AgentAssembler(KeepsState):
         return first
 
     def act(self, acted: Mapping[str, Array | int], state: Array | None = None) -> None:
-        """Writes what the deciding agents saw and do by field name: rows [n, ...], or one number for all.
+        """Writes observations and actions of the deciding agents by field name: rows [n, ...], or one value for all.
 
-        `state [n, S]` is what a policy with memory remembers after it.
+        `state [n, S]` is the hidden state of a recurrent policy after it.
         """
         at, step = self.deciding, self.length[self.deciding]
         if state is not None:
@@ -179,21 +179,21 @@ class AgentAssembler(KeepsState):
         for name, rows in acted.items():
             flat_steps(self.steps[name])[places] = rows
         self.is_acting[at] = True
-        if self.mates is not None:
-            self.mates.look(self)
+        if self.teammates is not None:
+            self.teammates.look(self)
 
     def _acts(self, at: Array) -> Array:
         return self.is_acting[at] if len(self.is_acting) else np.zeros(len(at), np.bool_)
 
     def _settle(self, slots: Array, reports: Reports, rows: Array) -> None:
-        """Writes what came of the last action of these agents."""
+        """Writes the rewards of these agents' last actions."""
         reward, group_reward = reports.reward[rows], reports.group_reward[rows]
         step = self.length[slots]
         places = slots * self.horizon + step
         flat_steps(self.steps[f.REWARD])[places] = reward
         flat_steps(self.steps[GROUP_REWARD])[places] = group_reward
-        if self.mates is not None:
-            self.mates.settle(self, slots, places)
+        if self.teammates is not None:
+            self.teammates.settle(self, slots, places)
         self.length[slots] = step + 1
         self.is_acting[slots] = False
         self.episode_return[slots] += reward + group_reward
@@ -211,7 +211,7 @@ class AgentAssembler(KeepsState):
             next_obs={name: obs[rows] for name, obs in reports.obs.items()},
             begin_state=self.begin_state[slots],
             last_state=self.state[slots],
-            next_mates=None if self.mates is None else self.mates.following(slots),
+            next_teammates=None if self.teammates is None else self.teammates.following(slots),
         )
 
     def _welcome(self, ids: Array) -> Array:
@@ -221,8 +221,10 @@ class AgentAssembler(KeepsState):
             for name in _PER_SLOT:
                 setattr(self, name, _grown(getattr(self, name), room))
             self.steps = {name: _grown(field, room) for name, field in self.steps.items()}
-            if self.mates is not None:
-                self.mates.group, self.mates.reward = (_grown(x, room) for x in (self.mates.group, self.mates.reward))
+            if self.teammates is not None:
+                self.teammates.group, self.teammates.reward = (
+                    _grown(x, room) for x in (self.teammates.group, self.teammates.reward)
+                )
         self.length[slots] = 0
         self.is_acting[slots] = self.is_spoiled[slots] = False
         self.begins[slots] = True
@@ -231,12 +233,12 @@ class AgentAssembler(KeepsState):
         self.episode_number[slots] = np.arange(self.num_begun, self.num_begun + len(slots))
         self.num_begun += len(slots)
         self.state[slots] = 0.0
-        if self.mates is not None:
-            self.mates.reward[slots] = 0.0
+        if self.teammates is not None:
+            self.teammates.reward[slots] = 0.0
         return slots
 
     def state_dict(self) -> State:
-        """Saves of each open trajectory what is there, and not what an earlier one left behind it."""
+        """Saves the steps of open trajectories only, without leftovers of earlier ones."""
         known = np.where(self.slots.is_used, self.length, 0)
         seen = known + (self.slots.is_used & self.is_acting)
         longest = int(seen.max(initial=0))
@@ -247,23 +249,25 @@ class AgentAssembler(KeepsState):
             present = present.reshape(*present.shape, *[1] * (field.ndim - 2))
             steps[name] = np.where(present, field[:, :longest], field.dtype.type(0))
         saved = {**super().state_dict(), "steps": steps}
+        saved["mates"] = saved.pop("teammates")  # its name in checkpoints
         # As before there were any: a run in which all was finite saves nothing about it.
         return {name: value for name, value in saved.items() if name not in _OF_FAULTS or np.any(value)}
 
     def load_state_dict(self, state: State) -> None:
         nothing = {"is_spoiled": np.zeros(len(state["length"]), np.bool_), "num_dropped": 0, "num_clamped": 0}
         state = {**nothing, **state}
+        state["teammates"] = state.pop("mates")
         self._require_places(state)
         steps = {}
         for name, field in self.steps.items():
             saved = np.asarray(state["steps"][name])
-            # How many mates had a place is known only from what was saved.
+            # How many teammates had a place is known only from what was saved.
             steps[name] = np.zeros((len(saved), self.horizon, *saved.shape[2:]), field.dtype)
             steps[name][:, : saved.shape[1]] = saved
         super().load_state_dict({**state, "steps": steps})
 
     def _require_places(self, state: State) -> None:
-        """Refuses a saved state whose slots, lengths and choices do not fit each other or this behaviour."""
+        """Refuses a saved state whose slots, lengths and discrete values do not fit each other or this behaviour."""
         slots, num_slots = state["slots"], len(state["slots"]["is_used"])
         if state["horizon"] != self.horizon or len(slots["ids"]) != len(slots["places"]):
             raise ValueError("the trajectories of agents have another horizon, or agents without a slot")
@@ -273,8 +277,8 @@ class AgentAssembler(KeepsState):
         require_within("length", state["length"], 0, self.horizon)
         require_within("length", np.asarray(state["length"])[np.asarray(slots["is_used"])], 0, self.horizon - 1)
         of_slots = {name: state[name] for name in _OF_SLOTS} | state["steps"]
-        if self.mates is not None:
-            of_slots |= {name: state["mates"][name] for name in ("group", "reward")}
+        if self.teammates is not None:
+            of_slots |= {name: state["teammates"][name] for name in ("group", "reward")}
         for name, rows in of_slots.items():
             if len(rows) != num_slots:
                 raise ValueError(f"{name} is of {len(rows)} agents, expected {num_slots}")

@@ -1,4 +1,4 @@
-"""Acts for all agents of one behaviour that want a decision, in one pass, and keeps what comes of it."""
+"""Acts for all agents of one behaviour that request a decision, in one forward pass, and collects trajectories."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from quintain.typing import Array, State
 
 NOISE_STEPS = 32
-"""Steps for which random numbers are drawn at once."""
+"""Number of steps for which noise is drawn at once."""
 MIN_NOISE_ROWS = 4
-"""Agents for which they are drawn at least, so that few numbers of agents need others."""
+"""Minimum number of agents for which noise is drawn, so that few group sizes need another draw."""
 
 
 def _ignore(played: object) -> None:
-    """Listens to no episodes."""
+    """Ignores episodes."""
 
 
 class TakesTrajectories(Protocol):
-    """Where trajectories go when they end."""
+    """The destination of trajectories that end."""
 
     def append(self, closed: Closed, steps: Mapping[str, Array]) -> None: ...
 
 
 class AgentCollector(KeepsState):
-    """Chooses actions and assembles trajectories; its state is where each agent stands."""
+    """Chooses actions and assembles trajectories; its state covers all agents."""
 
     not_state: ClassVar[frozenset[str]] = frozenset(
         {
@@ -75,7 +75,7 @@ class AgentCollector(KeepsState):
         on_episodes: Callable[[Array, Array], None],
         fields: Declared | None = None,
     ) -> None:
-        """Makes a collector; of the declared `fields` it writes those of the policy and those of mates."""
+        """Makes a collector; of the declared `fields` it writes those of the policy and those of teammates."""
         if policy.device.type != "cpu":
             raise SettingsError("agents that come and go are acted for on the CPU; set run.device to cpu", code="E0218")
         self.policy = policy
@@ -84,14 +84,14 @@ class AgentCollector(KeepsState):
         self.on_episodes = on_episodes
         self.on_numbered: Callable[[Episodes], None] = _ignore
         self.on_dropped: Callable[[Array], None] = _ignore
-        """Receives the numbers of episodes that were left out because something was not finite."""
-        mates = {name: each for name, each in (fields or {}).items() if each.per == "mate"}
-        self.fields: Declared = {**policy.declare_fields(), **mates}
+        """Callback for the numbers of episodes that were dropped because a value was not finite."""
+        teammates = {name: each for name, each in (fields or {}).items() if each.per == "teammate"}
+        self.fields: Declared = {**policy.declare_fields(), **teammates}
         self.assembler = AgentAssembler(policy.spec, horizon, self.fields)
         self.seen: dict[str, Array] = {
             name: rows[:, 0] for name, rows in self.assembler.steps.items() if _is_seen(name)
         }
-        """What the agents that want a decision see, by field name, [n, ...]."""
+        """Observations of the agents that request a decision, by field name, [n, ...]."""
         self.num_acts = 0
         self.is_deterministic = False
         kinds = leaves(policy.spec.action, f.ACTION)
@@ -115,7 +115,7 @@ class AgentCollector(KeepsState):
         super().load_state_dict(state)
 
     def take_in(self, ends: Reports, decisions: Reports, block: TakesTrajectories | None) -> None:
-        """Follows agents through one step of the environment; trajectories that ended go into the block, if any."""
+        """Processes one step of the environment; trajectories that ended go to the block, if any."""
         self.assembler.hear(ends, decisions)
         if len(ends):
             closed, played = self.assembler.end(ends)
@@ -133,7 +133,7 @@ class AgentCollector(KeepsState):
         self.seen = dict(decisions.obs) if decisions.mask is None else {**decisions.obs, f.ACTION_MASK: decisions.mask}
 
     def act(self, version: int) -> tuple[Array, Array]:
-        """Returns numbers and choices, [n, ...], for the agents that want a decision, ready for `set_actions`."""
+        """Returns continuous and discrete actions [n, ...] of agents that request a decision, for `set_actions`."""
         started = perf_counter()
         num_agents = len(self.assembler.deciding)
         slot = self._slot(num_agents)
@@ -152,7 +152,7 @@ class AgentCollector(KeepsState):
         )
 
     def _state(self, slot: Slot, num_agents: int) -> torch.Tensor | None:
-        """Returns what a policy with memory remembers of the deciding agents, and tells it whose episodes begin."""
+        """Returns the hidden state of the deciding agents, and tells the policy whose episodes begin."""
         if not self.policy.state_size:
             return None
         slot.arrays[f.FIRST][:num_agents] = self.assembler.are_first
@@ -161,16 +161,16 @@ class AgentCollector(KeepsState):
         return state
 
     def finish(self, block: TakesTrajectories) -> None:
-        """Closes a block that is to be learned from; one that keeps trajectories as objects is complete as it is."""
+        """Closes a block for learning; one that keeps trajectories as objects is complete already."""
         if isinstance(block, TrajectoryBlock | SequenceBlock):
             close_block(block, self.policy)
 
     def forget(self) -> None:
-        """Drops all agents and their open trajectories, because the environment begins anew."""
+        """Drops all agents and their open trajectories, because the environment was reset."""
         self.assembler = AgentAssembler(self.spec, self.assembler.horizon, self.fields)
 
     def _slot(self, num_agents: int) -> Slot:
-        """Returns memory for at least so many agents, with the random numbers of this step."""
+        """Returns memory for at least so many agents, with the noise of this step."""
         num_rows = _rounded(num_agents)
         if num_rows not in self.scratch:
             with torch.inference_mode(False):
@@ -184,7 +184,7 @@ class AgentCollector(KeepsState):
         return slot
 
     def _noise(self, num_rows: int) -> Array:
-        """Returns random numbers that depend on the number of the act and of the row only."""
+        """Returns noise that depends on the index of the act and of the row only."""
         first = self.num_acts - self.num_acts % NOISE_STEPS
         if self.noise_from != first or self.noise.shape[1] < num_rows:
             spec, rows = self.policy.noise, max(num_rows, self.noise.shape[1])
@@ -202,9 +202,12 @@ def _rows(chosen: dict[str, torch.Tensor], name: str | None, num_agents: int, dt
 
 
 def close_block(block: TrajectoryBlock | SequenceBlock, policy: Policy) -> None:
-    """Lets a block end, and values what was seen after its trajectories that would have gone on."""
+    """Closes a block, and computes the bootstrap values of its trajectories."""
     block.seal()
     open_ends = block.storage[f.FINAL_INDEX][:-1] >= 0
+    if f.ENDS in block.fields and not block.has_many_values:
+        # Kept for a reward signal; nothing is to be expected there.
+        open_ends &= ~block.storage[f.TERMINATED][:-1]
     if open_ends.any():
         rows = block.final.take(block.storage[f.FINAL_INDEX][:-1][open_ends].long())
         with torch.no_grad():
@@ -217,7 +220,7 @@ def _is_seen(name: str) -> bool:
 
 
 def _rounded(num_rows: int) -> int:
-    """Rounds up by at most a quarter, so that few sizes serve all numbers of agents.
+    """Rounds up by at most a quarter, so that few sizes serve all counts of agents.
 
     >>> [_rounded(n) for n in (0, 3, 9, 12, 100, 256)]
     [1, 3, 10, 12, 112, 256]

@@ -1,4 +1,4 @@
-"""Steps one environment of agents that come and go, and lets the collectors of all behaviours follow their agents."""
+"""Steps one environment of agents that come and go, with the collectors of all its behaviours."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Metrics, State
 
 MAX_IDLE_STEPS = 10_000
-"""Steps of the environment in a row at which nobody wants a decision, after which something must be wrong."""
+"""Maximum number of steps in a row without a decision request, after which an error is raised."""
 
 
 Blocks = Mapping[str, TrajectoryBlock | SequenceBlock]
 
 
 def _ignore(behavior: str, returns: object, lengths: object) -> None:
-    """Listens to no episodes."""
+    """Ignores episodes."""
 
 
 class AgentWorld(KeepsState):
-    """The collector of all behaviours of an environment: one of them for each, over the same steps."""
+    """The collector of all behaviours of an environment: one collector per behaviour, over the same steps."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"seconds", "num_idle_steps", "on_episodes", "policies"})
     saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
@@ -45,7 +45,7 @@ class AgentWorld(KeepsState):
         collectors: Mapping[str, AgentCollector],
         on_episodes: BehaviorListener = _ignore,
     ) -> None:
-        """Takes a collector for each behaviour."""
+        """Takes one collector per behaviour."""
         self.env = env
         self.collectors = dict(collectors)
         self.policies: Mapping[str, Policy] = {name: collector.policy for name, collector in collectors.items()}
@@ -71,7 +71,7 @@ class AgentWorld(KeepsState):
             self.start_episodes()
 
     def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
-        """Steps until the block of any behaviour has as many steps as it wants; those without a block act on."""
+        """Steps until the block of any behaviour is full; behaviours without a block continue to act."""
         blocks: Blocks = {name: block for name, (block, _) in orders.items()}  # type: ignore[misc]  # it was given none but those of trajectories
         for name, (_, version) in orders.items():
             self.versions[name] = version
@@ -90,7 +90,7 @@ class AgentWorld(KeepsState):
         self.versions[behavior] = version
 
     def play(self, num_steps: int, should_stop: Callable[[], bool]) -> None:
-        """Lets all agents act for so many steps; nothing of it is kept."""
+        """Acts for so many steps and discards the data."""
         with torch.inference_mode():
             for _ in range(num_steps):
                 if should_stop():
@@ -142,13 +142,13 @@ class AgentWorld(KeepsState):
         self._read({})
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        """Begins new episodes after worlds that had other copies; random numbers go on where none has been."""
+        """Starts new episodes after worlds with other copies; noise continues at an unused step."""
         self.start_episodes()
         for name, collector in self.collectors.items():
             collector.num_acts = max(state["collectors"][name]["num_acts"] for state in states)
 
     def drain_seconds(self) -> dict[str, float]:
-        """Returns and forgets the seconds spent acting and stepping."""
+        """Returns the seconds spent acting and stepping since the last call."""
         seconds = {"act": sum(collector.seconds for collector in self.collectors.values()), "env": self.seconds}
         for collector in self.collectors.values():
             collector.seconds = 0.0
@@ -156,7 +156,7 @@ class AgentWorld(KeepsState):
         return seconds
 
     def drain_metrics(self, behavior: str) -> Metrics:
-        """Returns how much of what was not finite was mended so far."""
+        """Returns the counts of values that were not finite, clamped or dropped."""
         assembler = self.collectors[behavior].assembler
         mended = {"rollout/dropped_episodes": assembler.num_dropped, "rollout/clamped_steps": assembler.num_clamped}
         return {"rollout/buffer_utilisation": 1.0, **{name: float(count) for name, count in mended.items() if count}}

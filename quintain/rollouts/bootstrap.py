@@ -1,4 +1,4 @@
-"""Values what a rollout's estimates are bootstrapped from: where its last step led, and where episodes were cut."""
+"""Computes the bootstrap values of a rollout: after its last step, and at truncated episodes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quintain.policies.base import Policy
 
 
 def value_last(rollout: Rollout, policy: Policy, policy_state: torch.Tensor) -> None:
-    """Values what the last step led to."""
+    """Computes the value of the observation after the last step."""
     slot = rollout.slots[rollout.num_steps]
     slot.value.copy_(policy.value_of(slot.obs, policy_state, slot.leaves[f.FIRST]))
 
 
 def value_truncated(rollout: Rollout, policy: Policy) -> None:
-    """Values the last observations of episodes that were cut, all in one batch.
+    """Computes the values of the last observations of truncated episodes, in one batch.
 
-    With several reward streams those of episodes that really ended too: some streams do not end there.
+    With several reward signals also of terminated ones: some signals continue across episodes.
     """
     values_all = rollout.has_many_values
     if not (rollout.array(f.DONE) & (values_all | ~rollout.array(f.TERMINATED))).any():

@@ -1,7 +1,7 @@
-"""The finite gate: what an environment returns that is not finite never reaches statistics, buffers or the learner.
+"""The finite gate: values of an environment that are not finite never reach statistics, buffers or the learner.
 
-By default a rollout with such a number is refused as a whole, which costs one check per rollout. Where the run is to
-go on (`drop_episode`, `clamp`), every step is looked at as it arrives.
+By default a rollout with such a value is refused as a whole, which costs one check per rollout. Where the run continues
+(`drop_episode`, `clamp`), every step is checked as it arrives.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Metrics
 
 CLAMP_LIMIT = 1e6
-"""What infinity becomes where a space has no bound; NaN becomes 0."""
+"""Replaces infinity where a space has no bound; NaN becomes 0."""
 NUM_EVIDENCE_STEPS = 16
 
 
 class Admitted(NamedTuple):
-    """A step as it may go on, and the lanes whose episode is to be left out."""
+    """A step with finite values, and the lanes whose episodes are dropped."""
 
     result: StepResult
     is_changed: bool = False
@@ -34,7 +34,7 @@ class Admitted(NamedTuple):
 
 
 class FiniteGate(KeepsState):
-    """Looks at every step, where the run is to go on whatever comes, and mends or drops what is not finite."""
+    """Checks every step, where the run continues, and clamps values or drops episodes that are not finite."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"env", "mode"})
 
@@ -51,7 +51,7 @@ class FiniteGate(KeepsState):
         self.num_clamped_steps = 0
 
     def admit(self, result: StepResult) -> Admitted:
-        """Returns the step with finite numbers only; where the run is to stop, the rollout is looked at as a whole."""
+        """Returns the step with finite values only; in mode error, whole rollouts are checked instead."""
         if self.mode == "error":
             return Admitted(result)
         bad = self._bad_lanes(result)
@@ -64,7 +64,7 @@ class FiniteGate(KeepsState):
         return Admitted(self._restarted(result, bad), is_changed=True, dropped=bad)
 
     def metrics(self) -> Metrics:
-        """Returns how much was mended so far; empty while nothing was."""
+        """Returns the counts of corrections; empty without any."""
         counts = {
             "rollout/dropped_episodes": self.num_dropped_episodes,
             "rollout/clamped_steps": self.num_clamped_steps,
@@ -100,7 +100,7 @@ class FiniteGate(KeepsState):
         if broken:
             raise NonFiniteError(
                 f"the environment returned an observation ({broken[0]}) that is not finite in lane "
-                f"{self.env.first_lane + int(np.flatnonzero(bad)[0])} even after a reset. Mend the environment",
+                f"{self.env.first_lane + int(np.flatnonzero(bad)[0])} even after a reset. Fix the environment",
                 code="E0601",
             )
         return result._replace(
@@ -129,10 +129,10 @@ def refuse_nonfinite(rollout: Rollout, first_lane: int = 0) -> None:
 
 
 def refuse_empty(rollout: Rollout, *gates: FiniteGate) -> None:
-    """Raises if nothing of a rollout is left to learn from."""
+    """Raises if a rollout has no valid step."""
     if any(gate.num_dropped_episodes for gate in gates) and not rollout.array(f.VALID)[:-1].any():
         raise NonFiniteError(
-            "every episode of a rollout was dropped because of numbers that are not finite. Mend the environment",
+            "every episode of a rollout was dropped because of values that are not finite. Fix the environment",
             code="E0601",
         )
 
@@ -144,7 +144,7 @@ def _error(rollout: Rollout, what: str, lane: int, t: int, found: Any, first_lan
     return NonFiniteError(
         f"the environment returned {what} that is not finite in lane {first_lane + lane}, step {t} of the rollout: "
         f"{place}{after}. "
-        f"Mend the environment, or set env.on_nonfinite to drop_episode or clamp",
+        f"Fix the environment, or set env.on_nonfinite to drop_episode or clamp",
         code="E0601",
         evidence=_evidence(rollout, lane, t),
     )

@@ -1,6 +1,6 @@
 """Fills a rollout by halves: while workers step one half of the lanes, the policy acts for the other.
 
-Every lane sees what it would see in lockstep. What may differ is rounding: a policy acts for half as many rows at once.
+Every lane has the same data as in lockstep, up to rounding: the policy acts for half as many rows at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HalvesCollector:
-    """Two collectors that take turns; between two calls both stand at the same step."""
+    """Two collectors that alternate; between two calls both are at the same step."""
 
     def __init__(
         self, env: HalvesEnv, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, on_nonfinite: str
@@ -83,7 +83,7 @@ class HalvesCollector:
         rollout.sequence = parts[0].sequence
 
     def _parts_of(self, rollout: Rollout) -> list[Rollout]:
-        """Returns each half's lanes of a block; made once, because a step's views are many."""
+        """Returns each half's lanes of a block; made once, because a step has many views."""
         if id(rollout) not in self._parts:
             self._parts[id(rollout)] = (rollout, [rollout.part(lanes) for lanes in self.env.lanes])
         return self._parts[id(rollout)][1]
@@ -102,23 +102,23 @@ class HalvesCollector:
             half.on_episodes = listener
 
     def start_episodes(self) -> None:
-        """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
+        """Starts a new episode in every lane; truncated episodes report no return."""
         for half in self.halves:
             half.start_episodes()
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
+        """Starts new episodes in all lanes, at a lane step that none of these collectors reached."""
         before = [state for whole in states for state in whole["halves"].values()]
         for half in self.halves:
             half.begin_anew(before)
 
     def drain_seconds(self) -> dict[str, float]:
-        """Returns and forgets the seconds spent acting, and those spent waiting for workers."""
+        """Returns the seconds spent acting, and waiting for workers, since the last call."""
         drained = [half.drain_seconds() for half in self.halves]
         return {name: sum(seconds[name] for seconds in drained) for name in drained[0]}
 
     def drain_metrics(self) -> Metrics:
-        """Returns how much of what was not finite was mended so far."""
+        """Returns the counts of values that were not finite, clamped or dropped."""
         counts: Metrics = {}
         for half in self.halves:
             for name, count in half.drain_metrics().items():
@@ -136,7 +136,7 @@ class HalvesCollector:
 
 
 class _Half(SyncCollector):
-    """A collector whose step is begun and finished apart."""
+    """A collector whose step is split into begin and finish."""
 
     env: WorkerEnv
 

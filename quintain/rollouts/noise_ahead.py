@@ -1,6 +1,6 @@
-"""Noise for rollouts of few steps, drawn for many steps at once, which takes as long as for one.
+"""Draws noise for many steps at once, for short rollouts: it takes as long as for one step.
 
-It is a function of lane and step, so that the numbers are the same.
+Noise is a function of lane and step, so that results are unchanged.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _NUM_AHEAD = 32
 
 
 class NoiseAhead:
-    """Fills the noise of one rollout after the other; what it has drawn ahead is no state."""
+    """Fills the noise of successive rollouts; noise drawn in advance is no state."""
 
     def __init__(self, noise: NoiseSpec, rng: Rng) -> None:
         self.noise = noise
         self.rng = rng
         self.drawn: Array = np.zeros((0, 0, noise.size), np.float32)
         self.place = (0, 0)
-        """The lane step and the lane that what is drawn begins with."""
+        """The first lane step and lane of the drawn noise."""
 
     def fill(self, rollout: Rollout, first_step: int, first_lane: int) -> None:
-        """Fills the noise of a rollout whose lanes stand at `first_step`."""
+        """Fills the noise of a rollout whose lanes are at `first_step`."""
         num_slots = rollout.num_steps + 1
         if not rollout.arrays or 2 * num_slots > _NUM_AHEAD:
             draw_noise(rollout, self.noise, self.rng, first_step=first_step, first_lane=first_lane)

@@ -1,4 +1,4 @@
-"""The store of off-policy algorithms: the newest block waits as in any store, and what was learned from it is kept."""
+"""The replay buffer of off-policy algorithms: a store that keeps experience after it was learned from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReplayBuffer(RolloutBuffer):
-    """Blocks to fill, and a replay memory to draw from: of transitions, or of sequences for a recurrent policy."""
+    """Blocks to fill, and a replay buffer of transitions, or of sequences for a recurrent policy."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class ReplayBuffer(RolloutBuffer):
         keep: Collection[str] = (),
         allocate: Allocator = np.zeros,
     ) -> None:
-        """Makes the memory; declared fields that are in `keep` are kept beside each step."""
+        """Allocates the replay buffer; declared fields in `keep` are stored with each step."""
         super().__init__(block, *more, settings=settings)
         layout, num_rows = replay_rows(block, settings, keep)
         self.memory = ReplayMemory(layout, num_rows, allocate)
         self.keeps_open = not (block.is_whole or layout.horizon)
-        """Whether transitions begin in one block and are complete in another."""
+        """Whether transitions begin in one block and are completed in another."""
         self.writer = TransitionWriter(
             self.memory, block.num_lanes if self.keeps_open else 0, settings.num_return_steps
         )
@@ -57,7 +57,7 @@ class ReplayBuffer(RolloutBuffer):
 def replay_rows(
     block: Rollout, settings: ReplaySettings | TrajectoryReplaySettings, keep: Collection[str] = ()
 ) -> tuple[RowLayout, int]:
-    """Returns what a row of replay holds, and how many there are: transitions, or sequences of as many steps in all."""
+    """Returns row layout and capacity of the replay buffer: transitions, or sequences with as many steps."""
     kept = [path for name in keep for path in f.names_of(name, block.declared_names)]
     extra = {path: block.fields[path] for path in kept}
     (state_size,) = block.fields[f.POLICY_STATE].shape

@@ -1,7 +1,7 @@
-"""Where a replay memory lies: in memory while it is small enough, else in a file that is mapped into it.
+"""Where a replay buffer is stored: in memory while it is small enough, else in a memory-mapped file.
 
-The file has no name, so that nothing is left behind when the process is killed; checkpoints have copies of their own.
-What cannot fit is refused before anything is allocated.
+The file has no name, so that nothing is left behind when the process is killed; checkpoints have their own copies. A
+buffer that cannot fit is refused before anything is allocated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GROUP_LIMIT, _GROUP_USE = (Path("/sys/fs/cgroup") / name for name in ("memory.m
 
 
 class ReplayPlace:
-    """Decides between memory and a file, and refuses what fits in neither."""
+    """Decides between memory and a file, and refuses a buffer that fits in neither."""
 
     def __init__(self, settings: ReplayPlaceSettings, folder: Path, *, keeps_checkpoints: bool) -> None:
         self.max_memory_bytes = settings.max_memory_bytes
@@ -34,15 +34,15 @@ class ReplayPlace:
         self.checkpoint_folder = _existing(folder) if keeps_checkpoints else None
 
     def allocator(self, num_bytes: int, row_bytes: int) -> tuple[Allocator, str]:
-        """Returns what makes the arrays of a replay of that size, and what the user should know about it."""
+        """Returns the allocator for a replay buffer of that size, and a note for the user."""
         in_file = num_bytes > self.max_memory_bytes
         if in_file:
             self._require_disk(num_bytes, row_bytes)
             return self._map, f"note: the replay of {atomic.format_size(num_bytes)} is kept in a file in {self.folder}"
         if num_bytes > (available := available_memory()):
             raise ResourceError(
-                f"the replay needs {_sizes(num_bytes, row_bytes)}, and {atomic.format_size(available)} of memory is "
-                f"available. Set rollout.buffer_size to {max(1, available // row_bytes)} or less, or "
+                f"the replay buffer needs {_sizes(num_bytes, row_bytes)}, and {atomic.format_size(available)} of "
+                f"memory is available. Set rollout.buffer_size to {max(1, available // row_bytes)} or less, or "
                 f"run.replay.max_memory_bytes to less than {num_bytes} to keep it in a file",
                 code="E0803",
             )
@@ -55,7 +55,7 @@ class ReplayPlace:
         if checkpoints is not None and checkpoints.stat().st_dev == self.folder.stat().st_dev:
             self._require_room(self.folder, 2 * num_bytes, 2 * row_bytes, "the replay and its checkpoints need")
             return
-        self._require_room(self.folder, num_bytes, row_bytes, "the replay needs")
+        self._require_room(self.folder, num_bytes, row_bytes, "the replay buffer needs")
         if checkpoints is not None:
             self._require_room(checkpoints, num_bytes, row_bytes, "checkpoints of the replay need")
 
@@ -78,7 +78,7 @@ class ReplayPlace:
 
 
 def available_memory() -> int:
-    """Returns the bytes that this process may still use without swapping, as far as the system says."""
+    """Returns the bytes that this process may still use without swapping, as reported by the system."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if _MEMORY_FACTS.is_file():
         facts = dict(line.split(":", 1) for line in _MEMORY_FACTS.read_text().splitlines())
@@ -91,7 +91,7 @@ def available_memory() -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """Returns the folder, or the nearest above it that exists: a run's own is made only when all else is."""
+    """Returns the folder, or its nearest existing parent: a run's own is made later."""
     folder = folder.absolute()
     while not folder.is_dir():
         folder = folder.parent

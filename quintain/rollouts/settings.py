@@ -1,4 +1,4 @@
-"""Declares the settings of the rollout stores that ship. Imports no torch."""
+"""Settings of the built-in rollout stores. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from quintain.settings.base import Count, PartSettings
 
 
 class RolloutSettings(PartSettings):
-    """Configures how many steps a rollout has and how long it may wait."""
+    """Length of rollouts and their maximum staleness."""
 
     keeps_replay: ClassVar[bool] = False
-    """Whether experience is kept beyond the update that it was collected for."""
+    """Whether experience is kept beyond the update it was collected for (a replay buffer)."""
     report_every_env_steps: ClassVar[int] = 1
-    """Steps between two rows of metrics, where the run does not say; 1 is every update."""
+    """Environment steps between two rows of metrics, if the run does not set it; 1 is every update."""
     steps_per_batch: ClassVar[int] = 0
-    """Steps of trajectories that make a batch; blocks of lanes are always full."""
+    """Steps of trajectories in a batch; 0 for lanes, whose blocks are always full."""
 
     num_steps: Count = 128
     """Steps of each lane in one rollout."""
 
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Policy versions by which experience may lag behind; 0 makes acting and learning take turns."""
+    """Maximum lag of the acting policy in versions; 0 alternates acting and learning, 1 makes them asynchronous."""
 
 
 class BlockSettings(RolloutSettings):
-    """Keeps whole rollouts in blocks that are allocated once and used once."""
+    """Whole rollouts for on-policy algorithms, in blocks that are allocated once and used once."""
 
 
 class ReplaySettings(RolloutSettings):
-    """Keeps the newest transitions, to learn from each many times."""
+    """A replay buffer: keeps the newest transitions, to learn from each many times."""
 
     keeps_replay: ClassVar[bool] = True
     report_every_env_steps: ClassVar[int] = 1000
@@ -41,34 +41,34 @@ class ReplaySettings(RolloutSettings):
     """Steps of each lane between two updates."""
 
     buffer_size: Count = 1_000_000
-    """Transitions that are kept; the oldest make room for new ones."""
+    """Capacity of the replay buffer in transitions; the oldest are overwritten."""
 
     num_return_steps: Count = 1
-    """Rewards that are added up before the critic is asked what follows (n-step returns)."""
+    """Number of rewards in n-step returns, before the critic's bootstrap value."""
 
     @property
     def sequence_steps(self) -> int:
-        """Steps of a sequence at most, where a recurrent policy learns from sequences."""
+        """Maximum length of a sequence, for recurrent policies."""
         return self.num_steps
 
 
 class TrajectorySettings(PartSettings):
-    """Keeps whole trajectories of agents until there are enough for an update."""
+    """Whole trajectories of agents, collected until there are enough for an update."""
 
     keeps_trajectories: ClassVar[bool] = True
     """Whether it holds trajectories of agents that come and go instead of steps of lanes."""
 
     time_horizon: Count = 64
-    """Steps of one agent after which a trajectory is cut, and bootstrapped from what was seen next."""
+    """Maximum steps of one agent in a trajectory, which is then bootstrapped from the next observation."""
 
     buffer_size: Count = 10_240
-    """Steps of all agents of the behaviour in one update; whole trajectories may make it a little more."""
+    """Steps of all agents of the behaviour in one update; whole trajectories may exceed it a little."""
 
     max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
-    """1 lets agents act on while their policy learns, with the version before; 0 makes both take turns."""
+    """Maximum lag of the acting policy in versions: 0 alternates acting and learning, 1 makes them asynchronous."""
 
     budget_env_steps: Count | None = None
-    """Steps of the behaviour's agents to learn from; null is the run's budget."""
+    """Number of steps of the behaviour's agents to train on; null is the run's budget."""
 
     @property
     def steps_per_batch(self) -> int:
@@ -77,7 +77,7 @@ class TrajectorySettings(PartSettings):
 
 
 class TrajectoryReplaySettings(PartSettings):
-    """Keeps the newest transitions of agents, to learn from each many times."""
+    """A replay buffer for agents: keeps the newest transitions, to learn from each many times."""
 
     keeps_trajectories: ClassVar[bool] = True
     keeps_replay: ClassVar[bool] = True
@@ -85,19 +85,19 @@ class TrajectoryReplaySettings(PartSettings):
     num_return_steps: ClassVar[int] = 1
 
     time_horizon: Count = 64
-    """Steps of one agent after which a trajectory is cut and remembered."""
+    """Maximum steps of one agent in a trajectory, which is then written to the replay buffer."""
 
     num_steps: Count = 64
-    """Steps of all agents of the behaviour between two updates; whole trajectories may make it a little more."""
+    """Steps of all agents of the behaviour between two updates; whole trajectories may exceed it a little."""
 
     buffer_size: Count = 50_000
-    """Transitions that are kept; the oldest make room for new ones."""
+    """Capacity of the replay buffer in transitions; the oldest are overwritten."""
 
     max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
-    """1 lets agents act on while their policy learns, with the version before; 0 makes both take turns."""
+    """Maximum lag of the acting policy in versions: 0 alternates acting and learning, 1 makes them asynchronous."""
 
     budget_env_steps: Count | None = None
-    """Steps of the behaviour's agents to learn from; null is the run's budget."""
+    """Number of steps of the behaviour's agents to train on; null is the run's budget."""
 
     @property
     def steps_per_batch(self) -> int:
@@ -106,7 +106,7 @@ class TrajectoryReplaySettings(PartSettings):
 
     @property
     def sequence_steps(self) -> int:
-        """Steps of a sequence at most, where a recurrent policy learns from sequences."""
+        """Maximum length of a sequence, for recurrent policies."""
         return self.time_horizon
 
 

@@ -1,4 +1,4 @@
-"""Means of what an environment says about its steps, summed where the numbers are and fetched once per rollout."""
+"""Means of an environment's step metrics, summed on their device and fetched once per rollout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from quintain.typing import Metrics
 
 GROUPS = ("rewards", "metrics")
-"""Entries of a step's info whose numbers, one per lane, are reported as `rewards/<name>` and `metrics/<name>`."""
+"""Entries of a step's info whose values, one per lane, are reported as `rewards/<name>` and `metrics/<name>`."""
 
 
 class StepMetrics:
-    """Adds up the means over lanes, step by step."""
+    """Sums the means over lanes, step by step."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Any] = {}
@@ -39,7 +39,7 @@ class StepMetrics:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def drain(self) -> Metrics:
-        """Returns the means over lanes and steps since the last time, and begins anew."""
+        """Returns the means over lanes and steps since the last call."""
         means = {name: float(total) / self.counts[name] for name, total in self.sums.items()}
         self.sums, self.counts = {}, {}
         return means
@@ -52,7 +52,7 @@ class StepMetrics:
 
 
 def _mean(values: Any) -> Any:
-    """Returns the mean over lanes where it is, or None for what is no number for each lane."""
+    """Returns the mean over lanes on its device, or None for a value without one number per lane."""
     if isinstance(values, torch.Tensor):
         return values.float().mean() if values.ndim <= 1 and values.numel() else None
     array = np.asarray(values) if isinstance(values, np.ndarray | np.generic | float | int) else np.empty(0)

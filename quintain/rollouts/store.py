@@ -1,11 +1,12 @@
-"""The only place where experience waits: a fixed number of blocks, so that acting runs ahead only as far as allowed.
+"""Stores of experience: a fixed number of blocks, which bounds how far acting runs ahead of learning.
 
-There is one block more than versions by which experience may be stale. A block is free again only when the learner has
-consumed it, published, and begun the next cycle: with one block, acting and learning take turns by construction.
+There is one block more than the maximum staleness. A block is free again only when the learner has consumed it,
+published, and begun the next cycle: with one block, acting and learning alternate by construction.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class RolloutStore(Protocol):
-    """Hands out free blocks, keeps filled ones, and decides when there is enough to learn from."""
+    """Provides free blocks, keeps filled ones, and decides when there is enough data for an update."""
 
     def reserve(self) -> Rollout | None: ...
     def take_back(self, rollout: Rollout) -> None: ...
     def commit(self, rollout: Rollout) -> None: ...
     def ready(self) -> bool: ...
     def take(self) -> Batch: ...
-    def spend(self) -> None: ...
+    def mark_consumed(self) -> None: ...
     def release(self) -> None: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
@@ -35,24 +36,24 @@ class StoreSettings(Protocol):
 
     @property
     def steps_per_batch(self) -> int:
-        """Steps of trajectories that make a batch; 0 for lanes, whose blocks are always full."""
+        """Steps of trajectories in a batch; 0 for lanes, whose blocks are always full."""
 
 
 @dataclass
 class _Shelf:
-    """A block and its lifecycle: free, reserved, committed, taken, spent, and free again."""
+    """A block and its lifecycle: free, reserved, committed, taken, consumed, and free again."""
 
     block: Rollout = field(compare=False)
     number: int = 0
-    """Which reservation of the store this is, or was."""
+    """The number of its reservation in the store."""
     is_lent: bool = False
-    """In the hands of a collector of this process; not saved, because a resume lends it anew."""
+    """Held by a collector of this process; not saved, because a resume lends it again."""
     is_open: bool = False
-    """Reserved and not committed: it may be half full."""
+    """Reserved and not committed: it may be partly filled."""
     is_committed: bool = False
     is_taken: bool = False
     is_spent: bool = False
-    """Taken, and never to be learned from again."""
+    """Taken and consumed: not learned from again."""
 
     @property
     def is_needed(self) -> bool:
@@ -60,10 +61,10 @@ class _Shelf:
 
 
 class RolloutBuffer:
-    """A ring of blocks, each reserved, filled, taken and released in its turn.
+    """A ring of blocks; each is reserved, filled, taken and released in turn.
 
     A block of lanes is filled by its collector and is one batch. A block of trajectories takes those that end until it
-    has enough steps; the last may make it longer.
+    has enough steps; the last may exceed the size.
     """
 
     def __init__(self, block: Rollout, *more: Rollout, settings: StoreSettings | None = None) -> None:
@@ -72,11 +73,11 @@ class RolloutBuffer:
 
     @property
     def block(self) -> Rollout:
-        """The block that the learner has, or is the next to have."""
+        """The learner's current block, or its next one."""
         return self._oldest.block
 
     def reserve(self) -> Rollout | None:
-        """Lends a free block to a collector, the oldest first; after a resume it may be half full already."""
+        """Lends a free block to a collector, oldest first; after a resume it may be partly filled."""
         for shelf in self._in_order():
             if shelf.is_open and not shelf.is_lent:
                 shelf.is_lent = True
@@ -93,14 +94,14 @@ class RolloutBuffer:
         return None
 
     def take_back(self, rollout: Rollout) -> None:
-        """Takes a block back that is not filled further for now; it stays as full as it is."""
+        """Takes an unfilled block back; its contents stay."""
         for shelf in self.shelves:
             if shelf.block is rollout:
                 shelf.is_lent = False
 
     @property
     def trajectories(self) -> Any:
-        """The block that trajectories go into now, or that they went into last."""
+        """The block that trajectories go to now, or went to last."""
         lent = (shelf.block for shelf in self.shelves if shelf.is_lent)
         return next(lent, self.block)
 
@@ -111,17 +112,17 @@ class RolloutBuffer:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a whole batch waits to be taken."""
+        """Whether a full batch can be taken."""
         return any(shelf.is_committed and not shelf.is_taken for shelf in self.shelves)
 
     @property
     def is_full(self) -> bool:
-        """Whether the trajectories that were collected are enough for an update."""
+        """Whether the collected trajectories are enough for an update."""
         return self.is_lent and self.trajectories.num_held >= self.steps_per_batch
 
     @property
     def utilisation(self) -> float:
-        """The part of a batch of trajectories that is there."""
+        """The filled fraction of a batch of trajectories."""
         return min(1.0, float(self.trajectories.num_held / self.steps_per_batch))
 
     def commit(self, rollout: Rollout) -> None:
@@ -136,27 +137,32 @@ class RolloutBuffer:
         return any(shelf.is_committed for shelf in self.shelves)
 
     def take(self) -> Batch:
-        """Returns the oldest block that was filled; it stays the oldest until it is released."""
+        """Returns the oldest filled block; it stays the oldest until it is released."""
         self._oldest.is_taken = True
         return self.batch_of(self.block)
 
     def batch_of(self, rollout: Rollout) -> Batch:
-        """Returns what an update sees of a filled block; a store that remembers more adds it here."""
+        """Returns the batch of a filled block; a replay buffer adds its contents here."""
         return Batch(rollout)
 
-    def spend(self) -> None:
-        """Says that what was taken is not learned from again: it can still be read, and need not be saved."""
+    def mark_consumed(self) -> None:
+        """Marks the taken data as consumed: it can still be read, but is not saved."""
         for shelf in self.shelves:
             shelf.is_spent = shelf.is_taken
 
+    def spend(self) -> None:
+        """Deprecated: `mark_consumed`."""
+        warnings.warn("RolloutBuffer.spend() is mark_consumed() now", DeprecationWarning, stacklevel=2)
+        self.mark_consumed()
+
     def release(self) -> None:
-        """Frees what the last update consumed; what was filled and not yet taken stays."""
+        """Frees the block of the last update; filled blocks that were not taken stay."""
         for shelf in self.shelves:
             if shelf.is_taken:
                 shelf.is_committed = shelf.is_taken = shelf.is_spent = False
 
     def state_dict(self) -> State:
-        """Saves a block's contents only while they are still needed."""
+        """Saves a block's contents only while they are needed."""
         blocks = {
             str(place): {
                 "number": shelf.number,

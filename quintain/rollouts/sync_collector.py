@@ -1,8 +1,8 @@
-"""Steps one environment with one policy, all lanes together, and fills one rollout.
+"""Steps one vectorized environment with one policy, and fills one rollout.
 
-Order of writing in step t: the policy writes action, log-probability and value into slot t, then the environment
+Order of writing in step t: the policy writes action, log-probability and value to time step t, then the environment
 steps, then reward, ends and the next observation are written, by the environment itself if it can. A rollout can be
-left after any step and continued, also in another process.
+interrupted after any step and continued, also in another process.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Metrics, State
 
 EpisodeListener = Callable[["Array", "Array"], None]
-"""Receives the returns and lengths of the episodes that just ended."""
+"""Callback with the returns and lengths of completed episodes."""
 StepListener = Callable[[Any, "dict[str, Any]"], None]
-"""Receives each step as a TensorDict of batch [N] that shares the rollout's memory, and what the environment said."""
+"""Callback with each step as a TensorDict of batch [N] that shares the rollout's memory, and the environment's info."""
 
 
 def never() -> bool:
@@ -42,11 +42,11 @@ def never() -> bool:
 
 
 def _ignore(returns: Array, lengths: Array) -> None:
-    """Listens to no episodes."""
+    """Ignores episodes."""
 
 
 class SyncCollector(KeepsState):
-    """Collects in lockstep; its state is where each lane stands."""
+    """Collects in lockstep; its state covers the position of each lane."""
 
     # The policy is the trainer's to save. The last observation is in slot T of the block, or in `obs` between blocks.
     not_state: ClassVar[frozenset[str]] = frozenset(
@@ -119,7 +119,7 @@ class SyncCollector(KeepsState):
         return True
 
     def _share(self, rollout: Rollout) -> None:
-        """Hands the rollout's memory to an environment that writes it, and prepares what listeners see."""
+        """Passes the rollout's memory to an environment that writes it, and prepares views for callbacks."""
         if rollout is not self.shared:
             self.shared, self.steps = rollout, []
             if self.writing_env is not None:
@@ -155,7 +155,7 @@ class SyncCollector(KeepsState):
         return action
 
     def _take_in(self, rollout: Rollout, t: int, admitted: Admitted) -> None:
-        """Writes what a step led to, and follows the episodes."""
+        """Writes the result of a step, and updates episode statistics."""
         result = admitted.result
         if self.writing_env is None or admitted.is_changed:
             rollout.write(f.REWARD, t, result.reward)
@@ -209,16 +209,16 @@ class SyncCollector(KeepsState):
             self.episode_length[lanes] = 0
 
     def _skip_resets(self, rollout: Rollout, t: int, valid: Array, done: Array) -> None:
-        """Marks the steps that only reset a lane: the episode starts after them, not at the end before them."""
+        """Marks steps that only reset a lane: the episode starts after them, not at the end before them."""
         rollout.write(f.VALID, t, valid)
         rollout.write(f.FIRST, t + 1, ~valid)
         self.episode_return[~valid] = 0.0
         self.episode_length[~valid] = 0
 
     def _drop_aborted(self, rollout: Rollout, t: int, aborted: Array, done: Array) -> None:
-        """Leaves out the step in which an environment broke; the one before it is bootstrapped from what it led to.
+        """Drops the step in which an environment broke; the one before it is bootstrapped from its next observation.
 
-        Where whole episodes are compared there is no critic to bootstrap from, so what was cut is left out with it.
+        Where whole episodes are compared there is no critic for a bootstrap, so the truncated episode is dropped too.
         """
         for lane in np.flatnonzero(aborted):
             rollout.storage[f.VALID][0 if self.starts_fresh else t : t + 1, int(lane)] = False
@@ -227,7 +227,7 @@ class SyncCollector(KeepsState):
         self.episode_length[aborted] = 0
 
     def _drop_episodes(self, rollout: Rollout, t: int, dropped: Array) -> None:
-        """Leaves the episodes of these lanes out, as far as they are in this rollout; new ones began after them."""
+        """Drops the episodes of these lanes, as far as they are in this rollout; new ones began after them."""
         first, valid, done = (rollout.array(name) for name in (f.FIRST, f.VALID, f.DONE))
         for lane in np.flatnonzero(dropped):
             begun = int(np.flatnonzero(first[: t + 1, lane])[-1]) if first[: t + 1, lane].any() else 0
@@ -243,7 +243,7 @@ class SyncCollector(KeepsState):
             self.playing &= ~dropped
 
     def start_episodes(self) -> None:
-        """Begins a new episode in every lane; what the cut episodes collected is nobody's return."""
+        """Starts a new episode in every lane; truncated episodes report no return."""
         assert self.cursor == 0, "episodes are cut between rollouts only"
         self._stand_at(self.env.reset())
         self.first.fill(True)
@@ -252,12 +252,12 @@ class SyncCollector(KeepsState):
         self.episode_length.fill(0)
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        """Begins new episodes in all lanes, at a lane step that none of these collectors had reached."""
+        """Starts new episodes in all lanes, at a lane step that none of these collectors reached."""
         self._stand_at(self.env.begin_anew([state["env"] for state in states]))
         self.lane_step = max(state["lane_step"] + state["cursor"] for state in states)
 
     def _stand_at(self, obs: Any) -> None:
-        """Keeps what the lanes see at the start of episodes."""
+        """Stores the first observations of episodes."""
         for name, rows in flatten(self.env.spec.obs, obs, f.OBS).items():
             np.copyto(self.obs[name], _array(rows))
         mask = self.env.action_mask()
@@ -265,7 +265,7 @@ class SyncCollector(KeepsState):
             np.copyto(self.mask, _array(mask))
 
     def _leave_rest_out(self, rollout: Rollout) -> None:
-        """Ends a rollout in which every lane has played its one episode; what an earlier one left there is cleared."""
+        """Ends a rollout in which every lane has played its one episode; clears leftovers of an earlier one."""
         last = rollout.num_steps
         after = {name: rollout.storage[name][self.cursor].clone() for name in rollout.obs_names}
         for name, field in rollout.storage.items():
@@ -276,7 +276,7 @@ class SyncCollector(KeepsState):
         self.cursor = last
 
     def _finish(self, rollout: Rollout) -> None:
-        """Values what the last step and the ended episodes are bootstrapped from, and hands over to the next block."""
+        """Computes the bootstrap values of the last step and of ended episodes, and prepares the next block."""
         if self.policy.has_values:
             value_last(rollout, self.policy, self.policy_state)
             value_truncated(rollout, self.policy)
@@ -285,7 +285,7 @@ class SyncCollector(KeepsState):
         self.hand_over(rollout)
 
     def hand_over(self, rollout: Rollout) -> None:
-        """Keeps where the lanes stand, for the next block."""
+        """Keeps the current observations, for the next block."""
         last = rollout.num_steps
         for name, rows in self.obs.items():
             np.copyto(rows, rollout.array(name)[last])
@@ -296,12 +296,12 @@ class SyncCollector(KeepsState):
         self.cursor = 0
 
     def drain_seconds(self) -> dict[str, float]:
-        """Returns and forgets the seconds spent acting and stepping."""
+        """Returns the seconds spent acting and stepping since the last call."""
         seconds, self.seconds = self.seconds, {"act": 0.0, "env": 0.0}
         return seconds
 
     def drain_metrics(self) -> Metrics:
-        """Returns and forgets what the environment said about the steps since the last time."""
+        """Returns the environment's step metrics since the last call."""
         return {**self.step_metrics.drain(), **self.gate.metrics()}
 
 

@@ -1,6 +1,6 @@
-"""What acting is made of, from settings: the environment with its events, the collector and the blocks it fills.
+"""Makes the acting side from settings: the environment with its events, the collector and its blocks.
 
-The same in the learner's process and in a collector's own: a plan is written as JSON to travel.
+The same in the learner's process and in a collector process: a plan is serialized as JSON.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 
 class EnvMaker(Protocol):
-    """Makes an environment of so many lanes, the first of which has that number among those of all ranks."""
+    """Makes an environment with so many lanes; the first has the given index among the lanes of all ranks."""
 
     def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
 
 
 FALLBACK = "default"
-"""The behaviour whose settings those have that are not named."""
+"""The behaviour whose settings apply to behaviours that are not named."""
 
 
 class ActingPlan:
-    """Makes what acts for one rank; implements `quintain.placements.plan.ActingPlan`."""
+    """Makes the acting side of one rank; implements `quintain.placements.plan.ActingPlan`."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class ActingPlan:
         self.env_events = dict(env_events or {})
         self.has_own_policy = has_own_policy
         self.learners = dict(learners or {})
-        """Learners that exist already, by behaviour."""
+        """Existing learners, by behaviour."""
         self.rank = rank
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
         self.has_agents = has_agents(run_file.experiment)
         self.fields: dict[str, Mapping[str, Field]] = {}
-        """The fields of blocks by behaviour; the composition root sets them when policies and algorithms are there."""
+        """The fields of blocks by behaviour; set by the composition root once policies and algorithms are made."""
 
     @property
     def runs_ahead(self) -> bool:
@@ -90,16 +90,16 @@ class ActingPlan:
 
     @property
     def pass_environment(self) -> Sequence[str]:
-        """Names of further environment variables that other processes may see."""
+        """Names of further environment variables that are passed to other processes."""
         return self.run_file.run.env_workers.pass_environment
 
     @property
     def patience_seconds(self) -> float:
-        """How long an actor may do nothing: a reset is the longest of what a lane does."""
+        """Time without progress after which an actor is given up: a reset is the longest call of a lane."""
         return self.run_file.run.env_workers.reset_timeout_seconds
 
     def make_hosting(self) -> Hosting:
-        """Makes places for lanes, and a keeper of faults, that are not shared."""
+        """Makes separate hosting for lanes, with its own fault keeper."""
         return Hosting.from_settings(self.run_file.run.env_workers)
 
     def specs(self, env: TrainingEnv) -> Mapping[str, BehaviorSpec]:
@@ -209,7 +209,7 @@ class ActingPlan:
         return block
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the plan as JSON; refuses objects that another process could not make again."""
+        """Serializes the plan; refuses objects that another process could not make."""
         if self.has_own_policy or self.learners:
             raise _cannot_travel("a policy that exists already", "name its type and settings")
         if self.env_events:
@@ -219,6 +219,7 @@ class ActingPlan:
         settings["run"]["writers"] = []
         for behavior in settings["experiment"]["behaviors"].values():
             behavior["events"] = []
+            behavior["auxiliary_losses"] = {}
             # So may reward signals; that there are so many is all that acting has to know of them.
             behavior["reward_signals"] = {name: {"type": "extrinsic"} for name in behavior["reward_signals"]}
         return {
@@ -251,7 +252,7 @@ class ActingPlan:
 
 
 def _ignore(returns: object, lengths: object) -> None:
-    """Listens to no episodes; the source connects a listener."""
+    """Ignores episodes; the source sets a callback."""
 
 
 def settings_of(run_file: RunFile, behavior: str) -> Behavior:
@@ -261,13 +262,13 @@ def settings_of(run_file: RunFile, behavior: str) -> Behavior:
 
 
 def stream_of(run_file: RunFile, behavior: str) -> Rng:
-    """Returns the random stream that the parts of a behaviour draw from: lanes have one behaviour, and the run's."""
+    """Returns the random stream of a behaviour's parts; lanes have one behaviour, with the run's stream."""
     rng = Rng(run_file.experiment.seed)
     return rng.child("behaviors").child(behavior) if has_agents(run_file.experiment) else rng
 
 
 def max_staleness(behavior: Behavior) -> int:
-    """Returns by how many versions experience of a behaviour is behind."""
+    """Returns the lag of a behaviour's acting policy in versions."""
     return int(getattr(behavior.rollout, "max_staleness", 0))
 
 
@@ -286,9 +287,9 @@ def _cannot_halve(why: str) -> SettingsError:
 def env_maker(
     run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
 ) -> EnvMaker:
-    """Returns what makes the run's environment with any number of lanes, for training and for evaluation.
+    """Returns a factory of the run's environment with any number of lanes, for training and for evaluation.
 
-    Only training groups lanes that begin alike: an evaluation of equal episodes would say less than it seems to.
+    Only training groups lanes with equal initial states: equal episodes in an evaluation would be redundant.
     """
     settings = run_file.experiment.env
     if has_agents(run_file.experiment):

@@ -1,7 +1,7 @@
-"""Files that a run writes beside its checkpoints, such as exported models, for programs that expect them there.
+"""Files that a run writes in addition to its checkpoints, such as exported models, for other programs.
 
 An environment's settings name the class (`artifacts`, as module:Name): the layout belongs to the system that reads the
-files, so the run only says when something is due, committed or finished.
+files. The run only calls it when artifacts are due, committed or finished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Artifacts:
-    """Writes nothing: the artifacts of a run whose environment names no others."""
+    """The default artifacts: writes nothing."""
 
     def __init__(self, settings: RunSettings, directory: RunDirectory) -> None:
         self.settings = settings
@@ -31,25 +31,25 @@ class Artifacts:
         return frozenset()
 
     def is_due(self, loop: Loop) -> bool:
-        """Says whether a checkpoint is due because artifacts are."""
+        """Whether artifacts require a checkpoint now."""
         return False
 
     def is_best(self, loop: Loop) -> bool:
-        """Says whether the checkpoint about to be committed is the best by the artifacts' own measure."""
+        """Whether the checkpoint about to be committed is the best by the artifacts' own measure."""
         return False
 
     def reported(self, row: Metrics) -> None:
-        """Is told of every row of metrics."""
+        """Called with every row of metrics."""
 
     def committed(self, loop: Loop, checkpoint: Checkpoint) -> None:
-        """Is told of every checkpoint once it is committed."""
+        """Called after every committed checkpoint."""
 
     def finish(self, loop: Loop, checkpoint: Checkpoint) -> None:
-        """Is told of the end of training, with the last checkpoint."""
+        """Called at the end of training, with the last checkpoint."""
 
 
 def artifacts_of(run_file: RunFile, directory: RunDirectory) -> Artifacts:
-    """Makes the artifacts that the settings of the environment name."""
+    """Makes the artifacts class that the environment's settings name."""
     # The name stands in the class, not in a file, so there is nothing to ask for.
     module, _, name = str(getattr(type(run_file.experiment.env), "artifacts", "")).partition(":")
     kind: type[Artifacts] = getattr(import_module(module), name) if module else Artifacts

@@ -1,4 +1,4 @@
-"""The composition root: the only module that reads the whole settings tree and makes the parts it names."""
+"""The composition root: the only module that reads the whole settings tree and makes the named parts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from quintain.algorithms.base import Algorithm
 from quintain.compiled.plug import Accelerated, accelerate
 from quintain.core.budget import Budget
-from quintain.core.process_group import Alone, World
+from quintain.core.process_group import ProcessGroup, SingleProcess
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
-from quintain.data.fields import DeclaresFields, gather_fields
+from quintain.data.fields import ALL_ENDS, DeclaresFields, gather_fields
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.agents.factory import agent_env
@@ -24,12 +24,11 @@ from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import AgentsSettings
 from quintain.errors import SettingsError, SpecMismatch
-from quintain.placements.local import LocalPlacement
+from quintain.placements.local import LocalPlacement, LocalSource
 from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
 from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
-from quintain.rollouts.source import LocalSource
 from quintain.rollouts.store import RolloutStore
 from quintain.runs.acting import FALLBACK, ActingPlan, env_maker, settings_of, stream_of
 from quintain.runs.kernel_notes import kernel_notes
@@ -57,35 +56,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slots:
-    """Ready objects that take the place of what the settings would make."""
+    """Objects that replace parts made from settings."""
 
     env: Any = None
     evaluation_env: Any = None
-    """What evaluation makes its environments from where `env` is one object, which training alone may step."""
+    """The factory of evaluation environments where `env` is one object, which only training may step."""
     policy: Policy | None = None
     learners: Mapping[str, ReadyLearner] = field(default_factory=dict)
-    """Learners by behaviour, each with a policy and an algorithm of its own."""
+    """Learners by behaviour, each with its own policy and algorithm."""
     make_algorithm: Callable[..., Algorithm] | None = None
+    make_loop: Callable[..., Loop] | None = None
+    """Makes the loop from its settings and a stream, where a user brought its function."""
     trainer_class: type[Trainer] | None = None
-    """The class of the trainer that the parts are for, where it is being made already."""
+    """The trainer class of the parts, where an instance is already being made."""
     env_events: Mapping[str, Any] = field(default_factory=dict)
-    """Events of the training environment, beside those of the settings."""
+    """Events of the training environment, in addition to those of the settings."""
     evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
     writer: Any = None
-    """What `trainer.writer` is to be, where a user brought one."""
+    """The user's `trainer.writer`."""
 
 
 def assemble(
-    run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: World | None = None
+    run_file: RunFile,
+    session: Session,
+    writer: Writer,
+    slots: Slots | None = None,
+    *,
+    world: ProcessGroup | None = None,
 ) -> Trainer:
     """Builds the trainer that the settings describe, or one rank's share of it."""
-    parts = assemble_parts(run_file, session, writer, slots or Slots(), world or Alone())
+    parts = assemble_parts(run_file, session, writer, slots or Slots(), world or SingleProcess())
     trainer: Trainer = _trainer_class(run_file, parts.learners).from_parts(parts)
     return trainer
 
 
 def _trainer_class(run_file: RunFile, behaviors: Iterable[str]) -> type[Trainer]:
-    """Returns the class that the settings name: one loop trains all behaviours."""
+    """Returns the trainer class in the settings: one loop trains all behaviours."""
     chosen = {settings_of(run_file, name).trainer.type: settings_of(run_file, name).trainer for name in behaviors}
     if len(chosen) > 1:
         raise SettingsError(
@@ -97,13 +103,16 @@ def _trainer_class(run_file: RunFile, behaviors: Iterable[str]) -> type[Trainer]
     return trainer_class
 
 
-def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world: World) -> Loop:
-    """Builds what the settings describe: a trainer, or a loop of the user's own, from its settings and a stream."""
+def assemble_loop(
+    run_file: RunFile, session: Session, writer: Writer, slots: Slots | None = None, *, world: ProcessGroup
+) -> Loop:
+    """Builds a trainer from settings, or a user's loop from its settings and a random stream."""
     if run_file.experiment.loop is None:
-        return assemble(run_file, session, writer, world=world)
+        return assemble(run_file, session, writer, slots, world=world)
     rng = _prepare_process(run_file, world)
     settings = run_file.experiment.loop
-    loop: Loop = load_part("loop", settings)(settings, rng.child("loop"))
+    make = (slots or Slots()).make_loop or load_part("loop", settings)
+    loop: Loop = make(settings, rng.child("loop"))
     loop.install_loop(
         progress=Progress(run_file.budget.env_steps, run_file.budget.updates),
         events=EventManager(),
@@ -116,15 +125,15 @@ def assemble_loop(run_file: RunFile, session: Session, writer: Writer, *, world:
     return loop
 
 
-def _prepare_process(run_file: RunFile, world: World) -> Rng:
-    """Sets threads and global generators, each rank's own; returns the stream of the run."""
+def _prepare_process(run_file: RunFile, world: ProcessGroup) -> Rng:
+    """Sets threads and global generators of this rank; returns the random stream of the run."""
     torch.set_num_threads(run_file.run.threads)
     rng = Rng(run_file.experiment.seed)
     GlobalStreams().seed(rng.child("global").child(f"rank_{world.rank}") if world.rank else rng.child("global"))
     return rng
 
 
-def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: World) -> Parts:
+def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: ProcessGroup) -> Parts:
     """Builds, behaviour by behaviour, policy, signals, algorithm and fields; then the source; then the learners."""
     _prepare_process(run_file, world)
     hosting = Hosting.from_settings(run_file.run.env_workers)
@@ -154,7 +163,9 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         accelerated[name] = accelerate(policy, algorithm)
         for note in kernel_notes(accelerated[name]):
             writer.note(note if len(specs) == 1 else f"{name}: {note}")
-        plan.fields[name] = gather_fields(spec, policy, *make.declaring(name, algorithm), trainer_class)
+        fields = gather_fields(spec, policy, *make.declaring(name, algorithm), trainer_class)
+        reads_ends = plan.has_agents and algorithm is not None and algorithm.sees_next_obs
+        plan.fields[name] = {**fields, **ALL_ENDS} if reads_ends else fields
     learners: dict[str, Learner] = {}
 
     def on_episodes(name: str, returns: Array, lengths: Array) -> None:
@@ -162,6 +173,12 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         curriculum.hear(name, returns.tolist())
 
     starts_fresh = any(each is not None and each.starts_fresh for each in algorithms.values())
+    if starts_fresh and plan.has_agents:
+        raise SettingsError(
+            "the algorithm begins every rollout with new episodes in all lanes, and agents come and go at times of "
+            "their own; choose another algorithm",
+            code="E0226",
+        )
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
     for name, policy in policies.items():
         learners[name] = make.learner(name, policy, algorithms[name], blocks[name], accelerated[name])
@@ -179,13 +196,13 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the parts of each behaviour from what they share."""
+    """Makes the parts of each behaviour."""
 
     run_file: RunFile
     session: Session
     writer: Writer
     slots: Slots
-    world: World
+    world: ProcessGroup
     hosting: Hosting
     curriculum: Curriculum
 
@@ -200,7 +217,7 @@ class _Maker:
     def algorithm(self, name: str, policy: Policy, env: TrainingEnv) -> Algorithm | None:
         """Makes the algorithm of a behaviour with its reward signals.
 
-        A learner that is ready brings its algorithm, or another way to learn.
+        An existing learner has its own algorithm, or another way to learn.
         """
         if name in self.slots.learners:
             return self.slots.learners[name].given_algorithm
@@ -208,6 +225,13 @@ class _Maker:
         signals = {key: load_part("reward_signal", each)(each) for key, each in behavior.reward_signals.items()}
         make = self.slots.make_algorithm or load_part("algorithm", behavior.algorithm)
         algorithm: Algorithm = make(behavior.algorithm, policy, signals, rng)
+        if behavior.auxiliary_losses:
+            algorithm.add_auxiliary_losses(
+                {
+                    key: load_part("auxiliary_loss", each)(each, policy, rng.child("auxiliary").child(key))
+                    for key, each in behavior.auxiliary_losses.items()
+                }
+            )
         algorithm.join(self.world)
         policy.join(self.world)
         if has_agents(self.run_file.experiment):
@@ -219,10 +243,11 @@ class _Maker:
         return algorithm
 
     def declaring(self, name: str, algorithm: Algorithm | None) -> Iterator[DeclaresFields]:
-        """Yields the parts of a behaviour that declare fields beside its policy."""
+        """Yields the parts of a behaviour that declare fields, in addition to its policy."""
         if algorithm is not None:
             yield algorithm
             yield from algorithm.signals.values()
+            yield from algorithm.auxiliary_losses.values()
         if name in self.slots.learners:
             yield self.slots.learners[name]
 
@@ -234,7 +259,7 @@ class _Maker:
         blocks: Sequence[Rollout],
         accelerated: Accelerated,
     ) -> Learner:
-        """Makes the learner of a behaviour, or gives one that is ready its store, events and guard."""
+        """Makes the learner of a behaviour, or gives an existing one its store, events and guard."""
         behavior, ready = settings_of(self.run_file, name), self.slots.learners.get(name)
         own_budget: int | None = getattr(behavior.rollout, "budget_env_steps", None)
         shared = self.run_file.budget
@@ -262,7 +287,7 @@ class _Maker:
         )
 
     def store(self, behavior: Behavior, blocks: Sequence[Rollout], keep: Sequence[str]) -> RolloutStore:
-        """Makes the store of a behaviour; a replay buffer keeps these fields beside each step."""
+        """Makes the store of a behaviour; a replay buffer keeps these fields with each step."""
         settings: Any = behavior.rollout
         make: Callable[..., RolloutStore] = load_part("rollout", settings)
         if not keeps_replay(behavior):
@@ -295,7 +320,7 @@ class _Maker:
 
 
 def _make_placement(run_file: RunFile, plan: ActingPlan) -> Placement:
-    """Makes what decides where acting happens, and with it the environment."""
+    """Makes the placement, and with it the environment."""
     settings = run_file.run.placement
     registered: Any = load_part("placement", settings)
     if isinstance(registered, type) and issubclass(registered, LocalSource):
@@ -328,7 +353,7 @@ def _require_behaviors(run_file: RunFile, found: Mapping[str, BehaviorSpec]) -> 
 
 
 def _require_groups(settings: PartSettings, algorithm: Algorithm, env: Env) -> None:
-    """Refuses an environment that does not start lanes alike though it should; settings alone cannot tell."""
+    """Refuses an environment that does not start groups of lanes alike; settings alone cannot tell."""
     wanted = integer(settings, "group_size") or 1
     if wanted > 1 and env.group_size != wanted:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""What runs in a collector's own process: the acting half, made from words and driven by commands."""
+"""The main function of a collector process: an actor, made from serialized settings and driven by commands."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
 from quintain.placements.remote_env import describe
-from quintain.placements.remote_errors import words_of
+from quintain.placements.remote_errors import error_to_json
 from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.snapshots import align
-from quintain.placements.wire import answer_in_words, contents, place_blocks, places_of, refill
+from quintain.placements.wire import answer_to_json, contents, place_blocks, places_of, refill
 from quintain.runs.acting import ActingPlan
 from quintain.runs.parts import make_policy
 from quintain.services.checkpoints.packed_state import pack_value
@@ -37,7 +37,7 @@ _BEAT_SECONDS = 0.25
 
 
 def serve(descriptor: int) -> None:
-    """Is the whole life of the process: ends when the learner closes its end, or with what went wrong."""
+    """Runs the process until the learner closes the connection, or until an error, which is sent."""
     # The learner is told to stop too, and needs this process until it has saved what is in it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
@@ -52,7 +52,7 @@ def serve(descriptor: int) -> None:
 
 
 class CollectorServer:
-    """The other end of the conversation."""
+    """The collector's side of the connection."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -108,10 +108,10 @@ class CollectorServer:
         command = Command(FILL, {"lend": words["lend"]})
         current = actor.current_with(command)
         answer = self._answer(actor, shared, command)
-        self._send({**answer_in_words(answer), "places": places_of(shared.blocks, current)})
+        self._send({**answer_to_json(answer), "places": places_of(shared.blocks, current)})
 
     def _fill_sent(self, actor: Actor, shared: SharedBlocks, descriptor: int) -> None:
-        """Fills blocks that came with the command, and sends them back however far they are."""
+        """Fills blocks that came with the command, and sends them back, full or not."""
         arguments = contents(descriptor)
         command = Command(FILL, {"lend": arguments["lend"]})
         for lend, state in zip((Lend(*each) for each in arguments["lend"]), arguments["blocks"], strict=True):
@@ -125,13 +125,13 @@ class CollectorServer:
         ]
         refill(descriptor, filled)
         os.close(descriptor)
-        self._send(answer_in_words(answer))
+        self._send(answer_to_json(answer))
 
     def _obey(self, actor: Actor, shared: SharedBlocks, do: str, descriptor: int) -> None:
         answer = self._answer(actor, shared, Command(do, contents(descriptor)))
         refill(descriptor, answer.value)
         os.close(descriptor)
-        self._send(answer_in_words(answer))
+        self._send(answer_to_json(answer))
 
     def _answer(self, actor: Actor, shared: SharedBlocks, command: Command) -> Answer:
         signals = shared.signals.numpy()
@@ -149,7 +149,7 @@ class CollectorServer:
 
 @contextmanager
 def _beating(actor: Actor, signals: torch.Tensor) -> Iterator[None]:
-    """Shows the learner the collector's pulse while the block runs, from a thread that stands still only with it."""
+    """Copies the collector's pulse to shared memory while the block runs, from a thread of its own."""
     is_over = threading.Event()
 
     def beat() -> None:
@@ -169,7 +169,7 @@ def _tell_failure(channel: socket.socket, error: Exception) -> None:
     trace = redact("".join(traceback.format_exception(error)))
     evidence = error.evidence if isinstance(error, NonFiniteError) else {}
     with suppress(ConnectionError):
-        failed = {"failed": words_of(_as_ours(error), trace), "has_evidence": bool(evidence)}
+        failed = {"failed": error_to_json(_as_ours(error), trace), "has_evidence": bool(evidence)}
         send_text(channel, json.dumps(failed).encode())
         if evidence:
             send_text(channel, pack_value(evidence))

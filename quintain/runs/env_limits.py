@@ -1,7 +1,7 @@
-"""Finds out what limits training in an environment: what a step costs in it, in acting and in learning.
+"""Finds the bottleneck of training in an environment: the cost of its steps, of acting and of learning.
 
-Every number is measured here and now: the environment alone in short loops, the rest in one short real run that leaves
-nothing behind. The advice names the setting that changes the largest cost.
+All values are measured: the environment alone in short loops, the rest in one short real run that leaves nothing
+behind. The advice names the setting that reduces the largest cost.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _ENDLESS = 10**12
 
 @dataclass(frozen=True)
 class RawRate:
-    """How fast an environment steps when nobody acts and nobody learns."""
+    """Steps per second of an environment without acting and learning."""
 
     num_lanes: int
     num_workers: int
-    """Processes that share the lanes; 0 is this process alone."""
+    """Number of workers that share the lanes; 0 is this process alone."""
     steps_per_second: float
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a real run was, and what its steps were spent on."""
+    """Steps per second of a real run, and the cost of its parts."""
 
     steps_per_second: float
     microseconds: Mapping[str, float]
-    """Of one step, by what it is spent on."""
+    """Microseconds per step, by part."""
 
     @property
     def bottleneck(self) -> str:
@@ -64,18 +64,18 @@ class Pace:
 
 @dataclass(frozen=True)
 class Limits:
-    """How fast a run could be, in steps per second."""
+    """Upper bounds on the speed of a run, in steps per second."""
 
     serial: float
-    """If the environment alone, acting and learning were all that costs time, one after the other."""
+    """With only the environment, acting and learning, one after the other."""
     overlapped: float
-    """The same with learning beside all else, on another core."""
+    """With learning in parallel, on another core."""
     fraction: float
-    """The part of the first that the real run reached."""
+    """The fraction of `serial` that the real run reached."""
 
 
 def raw_rates(run_file: RunFile, seconds: float) -> Iterator[RawRate]:
-    """Steps the environment with random actions: one lane, all lanes, and in workers where it can be put there."""
+    """Steps the environment with random actions: one lane, all lanes, and in workers if possible."""
     settings: Any = run_file.experiment.env
     for num_lanes in sorted({1, settings.num_lanes}):
         yield RawRate(num_lanes, 0, _raw_rate(run_file, num_lanes, seconds))
@@ -108,7 +108,7 @@ def _raw_rate(run_file: RunFile, num_lanes: int, seconds: float) -> float:
 
 
 class RowKeeper:
-    """A writer that keeps rows; they say what the time was spent on."""
+    """A writer that keeps rows, for their timings."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, float]]] = []
@@ -124,7 +124,7 @@ class RowKeeper:
 
 
 def real_pace(run_file: RunFile, seconds: float) -> Pace:
-    """Trains for a while, without a directory, and says how fast that was."""
+    """Trains for a while, without a directory, and returns the speed."""
     behavior = next(iter(run_file.experiment.behaviors))
     run_file = run_file.replace(f"experiment.behaviors.{behavior}.events", [])
     run_file = run_file.replace("experiment.budget", {"env_steps": _ENDLESS})
@@ -150,7 +150,7 @@ def real_pace(run_file: RunFile, seconds: float) -> Pace:
 
 
 def pace_of(rows: list[tuple[int, dict[str, float]]]) -> Pace:
-    """Averages over the rows after the first, each as long as it took."""
+    """Averages over the rows after the first, weighted by duration."""
     (first_step, first), (last_step, last) = rows[0], rows[-1]
     seconds = last["time/total_seconds"] - first["time/total_seconds"]
     rate = (last_step - first_step) / seconds
@@ -163,7 +163,7 @@ def pace_of(rows: list[tuple[int, dict[str, float]]]) -> Pace:
 
 
 def limits_of(raw: RawRate, pace: Pace) -> Limits:
-    """Works out the paces that are possible with the environment as fast as it is alone."""
+    """Computes the upper bounds from the speed of the environment alone."""
     act, learn = pace.microseconds[ACT], pace.microseconds[LEARN]
     collect = 1e6 / raw.steps_per_second + act
     serial = 1e6 / (collect + learn)
@@ -171,7 +171,7 @@ def limits_of(raw: RawRate, pace: Pace) -> Limits:
 
 
 def advice(run_file: RunFile, raw: tuple[RawRate, ...], pace: Pace) -> list[str]:
-    """Returns what to change, for the largest cost, each as a sentence that names a setting."""
+    """Returns advice for the largest cost, as sentences that name a setting."""
     settings: Any = run_file.experiment.env
     if pace.bottleneck == ENV:
         return _advice_for_env(settings, raw, env_name(run_file))
@@ -195,7 +195,7 @@ def _advice_for_env(settings: Any, raw: tuple[RawRate, ...], name: str) -> list[
         else:
             said.append(f"no workers: {hosted.num_workers} of them step only {factor:.1f} x as fast here")
     if settings.type == "gym" and _has_native(name):
-        said.append(f"the compiled version that gives the same numbers: native/{name}")
+        said.append(f"the compiled version that gives the same results: native/{name}")
     elif settings.type == "gym" and _has_vector_entry_point(settings):
         said.append("the environment's own vector version: vectorization=native")
     if settings.type == "gym":

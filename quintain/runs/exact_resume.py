@@ -1,4 +1,4 @@
-"""Shows that a run which was interrupted and resumed is the run that was not."""
+"""Checks that an interrupted and resumed run is bitwise equal to one without interruption."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def assert_resumes_exactly(run_file: RunFile, *, stop_after_steps: Sequence[int] | None = None) -> None:
-    """Trains once without and once with interruptions, through checkpoints on disk, and compares all that was learned.
+    """Trains once without and once with interruptions, through checkpoints on disk, and compares all state.
 
-    `stop_after_steps` lists after how many steps of all lanes to stop, those of evaluations included, each counted
-    from the last resume; unless given, the run stops once, about in the middle.
+    `stop_after_steps` lists the numbers of steps of all lanes after which to stop, those of evaluations included, each
+    counted from the last resume; by default the run stops once, about in the middle.
     """
     stops = _middle(run_file) if stop_after_steps is None else stop_after_steps
     with TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""What a run makes of environments that break: a line for the user, a record of each, a report of the first ones."""
+"""Reports environments that break: a line for the user, a record of each, a crash report of the first ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from quintain.trainers.loop import Loop
 
 MAX_REPORTS = 10
-"""Faults of one process that get a report of their own; the thousandth would say what the first did."""
+"""Maximum number of crash reports of faults per process."""
 
 
 class FaultDesk:
-    """Receives faults while a run goes on."""
+    """Receives faults during a run."""
 
     def __init__(self, run: Run, loop: Loop) -> None:
         self.run = run
@@ -42,7 +42,7 @@ class FaultDesk:
             self.run.writer.note(line if count == 1 else f"{line}; the {count}th of its kind")
 
     def final_error(self, spent: EnvError, first: LaneFault | None) -> EnvError:
-        """Returns the error that ends the run, with the place of the first report in it."""
+        """Returns the error that ends the run, with the path of the first crash report."""
         path = next((path for fault, path in self.reports if fault == first), None)
         if path is None and first is not None:
             path = self._write_report(first)
@@ -52,7 +52,7 @@ class FaultDesk:
         return _with_report(error, path)
 
     def error_elsewhere(self, end: EndElsewhere) -> EnvError:
-        """Returns the error that ends the run because of another rank, whose own traceback is kept here."""
+        """Returns the error that ends the run because of another rank, whose traceback is written here."""
         message = f"rank {end.rank}: {end.message}"
         return _with_report(EnvError(message, code="E0503"), self._write(f"{end.trace.rstrip()}\n\n{message}\n"))
 
@@ -82,7 +82,7 @@ def _with_report(error: EnvError, path: Path | None) -> EnvError:
 
 @contextmanager
 def watching_environments(run: Run, loop: Loop) -> Iterator[None]:
-    """Tells the user of faults while the block runs; raises at its end if environments broke too often to go on."""
+    """Reports faults while the block runs; raises at its end if the budget of faults is spent."""
     desk = FaultDesk(run, loop)
     faults, supervisors = loop.faults, loop.supervisors
     if supervisors and run.directory is not None and run.checkpoints is not None:

@@ -1,4 +1,4 @@
-"""What a run says about compiled kernels: which halves of it they do, and why not the others."""
+"""Notes on compiled kernels: which parts of a run they do, and reasons for the fallback of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def kernel_notes(accelerated: Accelerated) -> list[str]:
-    """Returns the lines to show before training."""
+    """Returns the lines to print before training."""
     acting, learning = accelerated.acting, accelerated.learning
     plain = {"acting": acting.fallback_reason, "learning": learning.fallback_reason}
     compiled = [half for half, reason in plain.items() if not reason]

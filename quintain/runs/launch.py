@@ -1,7 +1,6 @@
-"""Starting, continuing and evaluating runs in a directory: the order in which things are checked, locked and built.
+"""Starts, resumes and evaluates runs in a directory: the order of checks, locks and construction.
 
-What is wrong with a request is found before torch is imported, before the environment is built, and before anything is
-written.
+Invalid requests are refused before torch is imported, before the environment is built, and before anything is written.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
+    from quintain.runs.assemble import Slots
     from quintain.trainers.loop import Loop
 
 
@@ -51,8 +51,12 @@ def start(
     initialize_from: Path | None = None,
     stream: Any = None,
     quiet: bool = False,
+    slots: Slots | None = None,
 ) -> Launched:
-    """Prepares a new run; its directory is created only when everything else could be built."""
+    """Prepares a new run; its directory is created only when everything else could be built.
+
+    Objects in `slots` take the place of parts that the settings would make; the command line cannot make those again.
+    """
     run_file = with_ranks_of_torchrun(run_file, is_new=True)
     chosen = run_file.run.id if run_id is None else run_id
     if chosen is None:
@@ -60,11 +64,11 @@ def start(
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
     writers = [] if quiet else make_writers(run_file, stream)
     _require_known_env(run_file)
-    run = Run(run_file, writers, planned, ranks=Ranks(run_file))
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file), has_objects=slots is not None)
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
         _show_notes(run, run_file)
-        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"))
+        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"), slots)
         if initialize_from is not None:
             loaded = load(initialize_from)
             trainer.require_fit(loaded.manifest.about)
@@ -97,11 +101,12 @@ def resume(
     run_file: RunFile | None = None,
     stream: Any = None,
     quiet: bool = False,
+    slots: Slots | None = None,
 ) -> Launched:
-    """Prepares to continue a run from its newest sound checkpoint.
+    """Prepares to resume a run from its newest valid checkpoint.
 
-    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in what
-    cannot change a number.
+    Settings are the run's own, changed by `overrides`, or those of `run_file`, which may then differ only in settings
+    that cannot change results.
     """
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
@@ -111,14 +116,17 @@ def resume(
         stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
         settings = with_ranks_of_torchrun(settings, is_new=False)
         writers = [] if quiet else make_writers(settings, stream)
-        run = Run(settings, writers, directory, resources=resources, ranks=Ranks(settings))
+        ranks = Ranks(settings)
+        run = Run(settings, writers, directory, resources=resources, ranks=ranks, has_objects=slots is not None)
         with run.ranks.leading():
-            trainer = _continue(run, directory, which, changed_keys(stored, settings))
+            trainer = _continue(run, directory, which, changed_keys(stored, settings), slots)
     return Launched(run, trainer, directory)
 
 
-def _continue(run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]]) -> Loop:
-    """Builds the trainer of a run and puts it where the checkpoint stands."""
+def _continue(
+    run: Run, directory: RunDirectory, which: str | None, changes: list[tuple[str, Any, Any]], slots: Slots | None
+) -> Loop:
+    """Builds the trainer of a run and restores the checkpoint."""
     run.open_directory(directory)
     assert run.checkpoints is not None
     is_begun = which is not None or directory.has_checkpoint or run.checkpoints.has_ever_committed
@@ -127,7 +135,7 @@ def _continue(run: Run, directory: RunDirectory, which: str | None, changes: lis
     _show_notes(run, run.run_file)
     # Asked to train for longer, a run that once reached its goal goes on until it does again.
     goes_on = any(path.startswith("experiment.budget.") for path, _, _ in changes)
-    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on))
+    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on), slots)
     if checkpoint is None:
         run.begin_together(trainer)
         run.begin_again()
@@ -142,13 +150,13 @@ def _continue(run: Run, directory: RunDirectory, which: str | None, changes: lis
     return trainer
 
 
-def _assemble(run: Run, orders: Orders) -> Loop:
-    """Meets the other ranks, if any, and builds the trainer on all of them."""
+def _assemble(run: Run, orders: Orders, slots: Slots | None) -> Loop:
+    """Forms the process group, if there are ranks, and builds the trainer on all of them."""
     world = run.ranks.meet()
     from quintain.runs.assemble import assemble_loop
 
     orders.send(world, run.run_file)
-    trainer = assemble_loop(run.run_file, run, run.writer, world=world)
+    trainer = assemble_loop(run.run_file, run, run.writer, slots, world=world)
     # Nothing is written before everything could be built, on every rank.
     world.barrier()
     return trainer
@@ -164,7 +172,7 @@ def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
 
 
 def checkpoint_of(runs_dir: Path, text: str) -> Path:
-    """Finds the checkpoint that RUN or RUN@which names."""
+    """Finds the checkpoint of RUN or RUN@which."""
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
     return CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None).path
@@ -186,7 +194,7 @@ def _settings_to_resume(
         changes.append(("run.threads", accepted.run.threads, run_file.run.threads))
     for path, old, new in changes:
         raise SettingsError(
-            f"{path} changed {old} -> {new} since this run began, which would change its numbers. Repeat it as "
+            f"{path} changed {old} -> {new} since this run began, which would change its results. Repeat it as "
             f"{path}={new} to accept, or use another --run-id",
             code="E0207",
         )
@@ -204,7 +212,7 @@ def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[
 
 
 def _require_known_env(run_file: RunFile) -> None:
-    """Finds a misspelt Gymnasium id before anything is announced or built."""
+    """Refuses a misspelt Gymnasium id before anything is printed or built."""
     settings = run_file.experiment.env
     if settings.type == "gym" and ":" not in env_name(run_file):
         from quintain.envs.gym.factories import require_registered

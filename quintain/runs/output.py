@@ -1,4 +1,4 @@
-"""What a run says about itself: its header, its writers and the commands to try next. Needs no torch."""
+"""A run's header, writers and suggested commands. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from quintain.trainers.loop import Loop
 
 _SHOWN_OF_ENV = frozenset({"type", "id", "num_lanes", "group_size", "max_episode_steps", "vectorization"})
-_SHOWN_BLOCKS = ("algorithm", "policy", "rollout", "reward_signals")
+_SHOWN_BLOCKS = ("algorithm", "policy", "rollout", "reward_signals", "auxiliary_losses")
 _SHOWN_NAMES = ("type", "env.id", "activation", "cell", "shape")
 
 
 class CommandHints:
-    """Names the commands a user may want next; only ones that exist."""
+    """Suggests next commands to the user."""
 
     def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
         self.has_objects = has_objects
@@ -39,11 +39,12 @@ class CommandHints:
         self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
 
     def after(self, state: str, budget: Budget | None) -> list[tuple[str, str]]:
-        """Returns commands and what they are for; without a budget there is nothing to train for longer."""
+        """Returns commands with their purpose; without a budget there is none for longer training."""
         if self.run_id is None:
             return []
         run = f"{self.run_id}{self.place}"
-        saved = (f"quintain checkpoints list {run}", "what was saved; trainer.load_checkpoint goes on from one")
+        how = "trainer.load_checkpoint" if self.has_policy else "quintain.host(..., resume=True)"
+        saved = (f"quintain checkpoints list {run}", f"what was saved; {how} goes on from there")
         if self.has_objects:
             return [saved]
         if state != "finished":
@@ -65,7 +66,7 @@ def longer_by(budget: Budget | None) -> str:
 
 
 def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
-    """Makes the writers that the settings name; the console's stream may be redirected."""
+    """Makes the writers of the settings; the console's stream may be redirected."""
     writers: list[Writer] = []
     for settings in run_file.run.writers:
         make = registry.get("writer", settings.type).load()
@@ -77,9 +78,9 @@ def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
 
 
 def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
-    """Returns what describes the training and may be shown to anyone: numbers, and the names of parts.
+    """Returns the settings that describe the training and may be published: scalars, and the names of parts.
 
-    A list of what is allowed, not of what is secret: free text and what is passed on to an environment stay here.
+    An allow-list, not a list of secrets: free text and arguments of environments are left out.
     """
     experiment = run_file.experiment.model_dump(mode="json")
     behaviors = {
@@ -122,7 +123,7 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, done: tuple[int
 
 
 def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str, Any]:
-    """Says of a checkpoint what it was made for, with and on."""
+    """Returns the facts for a checkpoint's manifest: experiment, versions and machine."""
     return {
         "fingerprint": run_file.fingerprint(),
         "settings": run_file.to_dict(),
@@ -134,7 +135,7 @@ def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str,
 
 
 def env_name(run_file: RunFile) -> str:
-    """Returns what to call the environment: the one word that `train` takes for it."""
+    """Returns the name of the environment, as `train` takes it."""
     settings = run_file.experiment.env
     name = dict(settings).get("id")
     if name is None:

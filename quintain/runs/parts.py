@@ -1,4 +1,4 @@
-"""Single parts from their settings: policies, events, devices."""
+"""Makes single parts from their settings: policies, events, devices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def load_part(kind: str, settings: Any) -> Callable[..., Any]:
-    """Imports the part that these settings are of."""
+    """Imports the part of these settings."""
     return registry.get(kind, settings.type).load()
 
 
 def make_policy(run_file: RunFile, spec: BehaviorSpec, name: str | None = None) -> Policy:
-    """Builds an untrained policy of a behaviour that fits the spaces; lanes have one behaviour, which needs no name."""
+    """Builds an untrained policy of a behaviour for these spaces; lanes have one behaviour, which needs no name."""
     name = next(iter(run_file.experiment.behaviors)) if name is None else name
     behavior, rng = settings_of(run_file, name), stream_of(run_file, name)
     policy: Policy = load_part("policy", behavior.policy)(behavior.policy, spec, rng.child("policy"))
@@ -39,7 +39,7 @@ def make_policy(run_file: RunFile, spec: BehaviorSpec, name: str | None = None) 
 
 
 def resolve_device(name: str) -> torch.device:
-    """Turns `run.device` into a device that exists here."""
+    """Resolves `run.device` to an available device."""
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
@@ -65,7 +65,7 @@ def make_events(behavior: Behavior, context: EventContext) -> EventManager:
 
 
 def connect_symmetry(settings: PartSettings, algorithm: Algorithm, find_mirror: Callable[[], Mirror | None]) -> None:
-    """Gives an algorithm with `use_symmetry` the environment's mirror function.
+    """Connects an algorithm with `use_symmetry` to the environment's mirror function.
 
     `find_mirror` is called only then: environments in worker processes construct a copy in this process to find it.
     """

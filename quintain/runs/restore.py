@@ -1,4 +1,4 @@
-"""Putting a checkpoint's state back, strictly: anything missing, extra or of another shape is refused."""
+"""Restores a checkpoint's state strictly: missing, extra or differently shaped values are refused."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 _OF_OTHER_STATE = (LookupError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
-"""What putting back a state raises that is of something else, or was changed."""
+"""Exceptions of restoring a state that belongs to another object, or was changed."""
 
 
 def restore_rank(loop: Loop, state: State) -> None:
-    """Loads this rank's share of a state strictly; anything missing, extra or of another shape is incompatible.
+    """Loads this rank's share of a state strictly: missing, extra or differently shaped values are incompatible.
 
-    A state of another number of ranks is dealt anew: what all ranks have alike is kept, and lanes begin new episodes.
+    A state of another number of ranks is redistributed: shared state is kept, and lanes begin new episodes.
     """
     try:
         state = upgraded(state, list(getattr(loop, "learners", ())))
@@ -58,13 +58,13 @@ def restore_rank(loop: Loop, state: State) -> None:
 
 
 def stored_settings(directory: RunDirectory, *overrides: str, allow: Collection[str] = ()) -> RunFile:
-    """Reads a run's settings; those of a run that this user did not make here may name only code that is allowed."""
+    """Reads a run's settings; if this user did not make the run here, they may name only allowed code."""
     doubt = directory.doubt()
     return RunFile.load(directory.config, *overrides, trusted=doubt is None, allow=allow, doubt=doubt or "")
 
 
 def names_given_by(run_file: RunFile | None) -> list[str]:
-    """Lists the code that settings of the user's own name, which a stored run may then name too."""
+    """Lists the code that the user's own settings name, which a stored run may then name too."""
     return [] if run_file is None else [name for _, name in code_names(run_file.to_dict())]
 
 
@@ -72,14 +72,14 @@ def require_same_settings(directory: RunDirectory, run_file: RunFile) -> None:
     stored = stored_settings(directory, allow=names_given_by(run_file))
     for key, old, new in changed_keys(stored, run_file):
         raise SettingsError(
-            f"{key} was {old} in this run and is {new} in this trainer, which would change its numbers. Make the "
+            f"{key} was {old} in this run and is {new} in this trainer, which would change its results. Make the "
             f"trainer with the settings of {directory.config}",
             code="E0207",
         )
 
 
 def is_from_environment(error: Exception) -> bool:
-    """Says whether the environment's own code raised, and not ours that found its state to be another."""
+    """Whether the environment's own code raised the error, not our comparison of its state."""
     from quintain.envs.base import Env
 
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -88,7 +88,7 @@ def is_from_environment(error: Exception) -> bool:
 
 
 def num_ranks_in(state: State) -> int:
-    """Returns how many ranks a state is of."""
+    """Returns the number of ranks of a state."""
     return len(state["training"].get(RANKS, {})) or 1
 
 
@@ -102,7 +102,7 @@ def restore_policy(policy: Policy, loaded: Loaded, behavior: str = LANES) -> Non
 
 
 def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:
-    """Gives one part of a trainer the state that a checkpoint has of it."""
+    """Restores one part of a trainer from a checkpoint."""
     try:
         part.load_state_dict(loaded.state["training"][name])
     except _OF_OTHER_STATE as error:
@@ -112,7 +112,7 @@ def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:
 
 
 def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> dict[str, Policy]:
-    """Makes the policies that a checkpoint holds, by behaviour, for the spaces it names."""
+    """Makes the policies in a checkpoint, by behaviour, for its spaces."""
     policies: dict[str, Policy] = {}
     described = specs_in(loaded.manifest.about)
     for name in described:
@@ -125,7 +125,7 @@ def policies_of(loaded: Loaded, make: Callable[[str, BehaviorSpec], Policy]) -> 
 
 
 def _make_policy(described: Mapping[str, Any], key: str, make: Callable[[BehaviorSpec], Policy]) -> Policy:
-    """Makes a policy for spaces that a file names; it may say anything, and is not ours."""
+    """Makes a policy for spaces in a file, which is untrusted."""
     try:
         return make(spec_from_dict(described[key]))
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:

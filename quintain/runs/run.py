@@ -1,4 +1,4 @@
-"""One run: a loop with its directory, output, checkpoints and signals; with no directory, only output."""
+"""One run: a loop with its directory, output, checkpoints and signals; without a directory, only output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_FAILED_COMMITS = 3
 
 
 class Run:
-    """Surrounds training: it implements the loop's `Session`."""
+    """The loop's `Session`: everything around training."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Run:
         is_kept: bool = False,
         has_objects: bool = False,
     ) -> None:
-        """Surrounds training with a directory from the start if one is given or `is_kept`; else when one is needed.
+        """Opens a directory at the start if one is given or `is_kept`; otherwise when one is needed.
 
-        A run that `has_objects` for which the settings have no name cannot be taken up from the command line.
+        A run that `has_objects` without a name in settings cannot be resumed from the command line.
         """
         self.run_file = run_file
         self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
@@ -69,10 +69,12 @@ class Run:
         self.event_log: EventLog | None = None
         self.artifacts: Artifacts | None = None
         self.last: Checkpoint | None = None
+        self.saved_updates = -1
+        """The updates that are in the last checkpoint; a loop without an environment has no other measure."""
         self.last_commit_time = time.monotonic()
         self.failed_commits = 0
         self.num_faults = 0
-        """Of all ranks, as far as they were reported."""
+        """Faults of all ranks, as far as they were reported."""
         self.state = "running"
         self.resources = resources or ExitStack()
         self.ranks = ranks or Ranks(run_file, starts_processes=False)
@@ -88,14 +90,14 @@ class Run:
     # -- before training ------------------------------------------------------------------------------------------
 
     def show_header(self, *, start_step: int = 0, start_updates: int = 0, budget: Budget | None = None) -> None:
-        """Prints what is about to happen, once; needs no torch, so it can come before the slow imports."""
+        """Prints the header, once; needs no torch, so it can come before slow imports."""
         if not self.is_header_shown:
             self.is_header_shown = True
             budget = budget or self.run_file.budget
             self.writer.open(header_of(self.run_file, self.directory, (start_step, start_updates), budget))
 
     def open_directory(self, directory: RunDirectory) -> None:
-        """Clears up after a killed process and opens the files; the caller holds the run's lock in `resources`."""
+        """Removes leftovers of a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
         self.commands = CommandHints(directory, self.run_file, has_objects=self.has_objects)
         self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
@@ -113,7 +115,7 @@ class Run:
         self.directory.write_environment(facts(self.run_file.run.threads))
 
     def restore(self, loop: Loop, checkpoint: Checkpoint) -> None:
-        """Puts a fresh loop where the checkpoint stands and drops the metric rows after it."""
+        """Restores a checkpoint into a new loop and drops the metric rows after it."""
         assert self.directory is not None
         assert self.metrics is not None
         assert self.checkpoints is not None
@@ -123,12 +125,12 @@ class Run:
             broadcast_state(loop.world, loaded.state)
         restore_rank(loop, loaded.state)
         loop.set_budget(self.run_file.budget)
-        self.last = checkpoint
+        self.last, self.saved_updates = checkpoint, loop.progress.updates
         # Going back is a new branch: until it is committed, the next resume would take up the old one.
         if decide(loop.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
             self._commit(loop)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
-        self.metrics.truncate_after(loop.stats.last_step)
+        self.metrics.truncate_after(loop.stats.last_step, loop.stats.last_updates)
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", loop, detail={"checkpoint": checkpoint.name})
@@ -139,19 +141,19 @@ class Run:
         self.show_determinism(exactness)
 
     def begin_together(self, loop: Loop) -> str:
-        """Gives all ranks the same weights and returns how exactly the run can be resumed."""
+        """Gives all ranks the same weights and returns the exactness of a resume."""
         loop.share()
         return joint_exactness(loop)
 
     def show_determinism(self, exactness: str) -> None:
-        """Says what a resume of this run promises, as soon as the environment is known."""
+        """Prints the exactness of a resume, as soon as the environment is known."""
         if exactness == "exact":
-            self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same numbers")
+            self.writer.note("determinism L3: stopped or killed anywhere, a resume ends with the same results")
         else:
             self.writer.note(f"warning[W0402]: determinism L1: a resume is not exact; {exactness}")
 
     def begin_again(self) -> None:
-        """Takes up a run that ended before its first checkpoint: nothing was learned, so nothing is lost."""
+        """Restarts a run that ended before its first checkpoint: no training is lost."""
         assert self.metrics is not None
         self.metrics.truncate_after(0)
         self.writer.note("note: the run ended before its first checkpoint; starting at step 0")
@@ -160,7 +162,7 @@ class Run:
 
     @contextmanager
     def running(self, loop: Loop) -> Iterator[None]:
-        """Opens the run, and closes it whatever happens."""
+        """Opens the run, and closes it in any case."""
         if self.is_kept:
             self._require_directory()
         done = loop.progress
@@ -193,7 +195,7 @@ class Run:
         self.is_header_shown = False
 
     def after_stage(self, loop: Loop) -> None:
-        """Commits a stage of a loop that asks for it."""
+        """Commits after a stage if the loop requests it."""
         if decide(loop.world, self.checkpoints is not None):
             self._try_commit(loop)
 
@@ -211,8 +213,8 @@ class Run:
         loop.world.broadcast(str(path).encode())
         return path
 
-    def take_up(self, loop: Loop, path: Path) -> None:
-        """Goes on with the run that a checkpoint is of, from there."""
+    def resume_from(self, loop: Loop, path: Path) -> None:
+        """Continues the run of a checkpoint from there."""
         checkpoint = verify(path)
         directory = RunDirectory.open_existing(checkpoint.path.parents[1])
         if self.directory is not None and self.checkpoints is not None:
@@ -233,7 +235,7 @@ class Run:
         return self._require_directory().folder(name)
 
     def keep_evidence(self, loop: Loop, tensors: Mapping[str, Any]) -> Path | None:
-        """Writes arrays to crash/ if the run has a directory, and says where."""
+        """Writes arrays to crash/ if the run has a directory, and returns the path."""
         if self.directory is None or self.checkpoints is None:
             return None
         path = self.directory.write_evidence(tensors)
@@ -241,7 +243,7 @@ class Run:
         return path
 
     def rollback(self, loop: Loop) -> bool:
-        """Puts all ranks back to the last checkpoint; says whether there was one."""
+        """Restores the last checkpoint on all ranks; returns whether there was one."""
         if not decide(loop.world, self.last is not None and self.metrics is not None):
             return False
         assert self.last is not None
@@ -250,16 +252,16 @@ class Run:
         if loop.world.size > 1:
             broadcast_state(loop.world, state)
         restore_rank(loop, state)
-        self.metrics.truncate_after(loop.stats.last_step)
+        self.metrics.truncate_after(loop.stats.last_step, loop.stats.last_updates)
         return True
 
     def warn(self, loop: Loop, code: str, text: str) -> None:
-        """Tells the user and the event log of something that training survives."""
+        """Sends a warning to the user and the event log."""
         self.writer.note(f"warning[{code}]: {text}")
         self.log("warning", loop, code=code, detail=text)
 
     def tell(self, text: str) -> None:
-        """Shows the user a line."""
+        """Prints a line."""
         self.writer.note(text)
 
     def summary(self, loop: Loop) -> RunSummary:
@@ -309,7 +311,7 @@ class Run:
         return self.directory
 
     def _report_idle_events(self, loop: Loop) -> None:
-        """Says which events the whole run never called: a typing error in a trigger shows nowhere else."""
+        """Reports events that were never called in the whole run, such as a misspelt trigger."""
         idle = loop.idle_events() if self.state == "finished" else []
         if idle:
             self.warn(loop, "W0214", f"these events never happened in this run: {', '.join(idle)}")
@@ -325,7 +327,7 @@ class Run:
         stats.set_all(reported := loop.report())
         self.num_faults = int(reported.get("env/restarts", 0))
         stats.set_stat("time/iterations", progress.updates)
-        row = stats.write_stats(progress.env_steps)
+        row = stats.write_stats(progress.env_steps, progress.updates)
         if self.metrics is not None:
             self.metrics.append(progress.env_steps, row)
         if self.artifacts is not None:
@@ -342,7 +344,7 @@ class Run:
         )
 
     def _try_commit(self, loop: Loop) -> None:
-        """Commits; a full disk is tried again at the next interval, a few times, before the run gives up."""
+        """Commits; on a full disk it tries again at the next interval, a few times, before the run fails."""
         try:
             self._commit(loop)
             self.failed_commits = 0
@@ -355,7 +357,7 @@ class Run:
             self.last_commit_time = time.monotonic()
 
     def _commit_last(self, loop: Loop) -> None:
-        is_saved = self.last is not None and self.last.step == loop.progress.env_steps and not loop.stop_reason
+        is_saved = self.saved_updates == loop.progress.updates and not loop.stop_reason
         if decide(loop.world, self.checkpoints is not None and not is_saved):
             self._commit(loop)
 
@@ -374,7 +376,7 @@ class Run:
             self.last = self.checkpoints.commit(state, step=step, about=about, is_best=is_best)
         finally:
             loop.world.broadcast(b"")  # the others wait for the disk
-        self.last_commit_time = time.monotonic()
+        self.last_commit_time, self.saved_updates = time.monotonic(), loop.progress.updates
         self._write_status(loop)
         self.artifacts.committed(loop, self.last)
         return self.last

@@ -1,4 +1,4 @@
-"""What Python users may put into a Trainer's slots: names, settings, factories and ready objects, in any mixture."""
+"""The slots of a Trainer in Python: names, settings, factories and objects, in any mixture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gymnasium
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core import registry
-from quintain.core.process_group import Alone, Gloo, World
+from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.envs.base import Env
 from quintain.errors import SettingsError
 from quintain.placements.torchrun import place_in_torchrun
@@ -122,7 +122,7 @@ def parts_from_slots(
 
 
 def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
-    """Returns an algorithm that was made before, with the one setting that a trainer may change on it."""
+    """Returns an existing algorithm, with the one setting that a trainer may change on it."""
     ours = algorithm.settings
     before, after = dict(ours), dict(settings)
     changed = [name for name, value in before.items() if name != "type" and after[name] != value]
@@ -135,7 +135,7 @@ def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:
 
 
 def _without_idle(algorithm: Any, translation: embodichain_names.Translation) -> dict[str, Any]:
-    """Returns the settings without a minibatch size for an algorithm that has no minibatches."""
+    """Returns the settings without a minibatch size for an algorithm without minibatches."""
     settings = dict(translation.settings)
     if "batch_size" in settings and "batch_size" not in _settings_class(algorithm).model_fields:
         del settings["batch_size"]
@@ -144,7 +144,7 @@ def _without_idle(algorithm: Any, translation: embodichain_names.Translation) ->
 
 
 def _settings_class(algorithm: Any) -> type[PartSettings]:
-    """Returns the class of an algorithm's settings, given as they are or as a mapping with a type."""
+    """Returns the class of an algorithm's settings, given as an object or as a mapping with a type."""
     name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
     return registry.get("algorithm", name).settings_class if name else type(algorithm)
 
@@ -154,7 +154,7 @@ def _needs_replay(chosen: type[PartSettings]) -> bool:
 
 
 def _evaluation_env(env: Any, eval_env: Any) -> Any:
-    """Returns what evaluation makes its environments from, where that is not the settings."""
+    """Returns the factory of evaluation environments, if it is not in the settings."""
     if eval_env is None:
         return _maker_of_more(env) if _is_instance(env) else None
     if eval_env is env:
@@ -173,7 +173,7 @@ def _require_mappings(given: Mapping[str, Any]) -> None:
 
 
 def _own_writers(slot: Any) -> list[Writer]:
-    """Returns the writer that a user brought: one of ours as it is, a SummaryWriter behind a queue."""
+    """Returns the user's writer: one of ours unchanged, a SummaryWriter behind a queue."""
     if slot is None:
         return []
     if hasattr(slot, "add_scalar"):
@@ -185,13 +185,13 @@ def _own_writers(slot: Any) -> list[Writer]:
     )
 
 
-def _join_torchrun() -> World:
+def _join_torchrun() -> ProcessGroup:
     place = place_in_torchrun()
-    return Alone() if place is None else Gloo(*place)
+    return SingleProcess() if place is None else GlooGroup(*place)
 
 
-def _refuse_disagreement(run_file: RunFile, world: World) -> None:
-    """Refuses ranks that nobody started, and ranks that were told different things."""
+def _refuse_disagreement(run_file: RunFile, world: ProcessGroup) -> None:
+    """Refuses ranks that were not started, and ranks with different settings."""
     if num_ranks_of(run_file) != world.size:
         raise SettingsError(
             f"{NUM_RANKS} is {num_ranks_of(run_file)}: from Python, start the script once for each rank with "
@@ -245,15 +245,15 @@ def _num_lanes(env: Any) -> int:
 
 
 def _gym_spec(env: Any) -> Any:
-    """Returns how Gymnasium made this object, if it did; our own environments have a spec of another kind."""
+    """Returns the Gymnasium spec of this object, if it has one; our own environments have another kind of spec."""
     spec = None if isinstance(env, Env) else getattr(env, "spec", None)
     return spec if isinstance(spec, gymnasium.envs.registration.EnvSpec) else None
 
 
 def _maker_of_more(env: Any) -> Any:
-    """Returns what makes environments like this object, or None where nobody knows how it came about.
+    """Returns a factory of environments like this object, or None if its origin is unknown.
 
-    Wrappers around a vector environment leave no trace in its spec, so what is wrapped cannot be made again.
+    Wrappers around a vector environment leave no trace in its spec, so a wrapped one cannot be made again.
     """
     spec = _gym_spec(env)
     if spec is None or isinstance(env, gymnasium.vector.VectorWrapper):
@@ -262,7 +262,7 @@ def _maker_of_more(env: Any) -> Any:
 
 
 def _without_evaluation(run_file: RunFile) -> tuple[RunFile, str]:
-    """Leaves evaluation out: stepping the training environment would disturb it, and there is no other."""
+    """Removes evaluation: it would disturb the training environment, and there is no other."""
     events = next(iter(run_file.experiment.behaviors.values())).events
     kept = [event for event in events if event.type != "evaluate"]
     if len(kept) == len(events):

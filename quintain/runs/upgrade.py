@@ -1,8 +1,8 @@
-"""Reads the state of checkpoints of 0.1, in which one behaviour and several were saved differently.
+"""Converts the state of checkpoints of 0.1, in which one behaviour and several were saved differently.
 
-Then a run of lanes had the parts of its one learner at the top, and a run of agents had all policies in one part, the
+In 0.1 a run of lanes had the parts of its one learner at the top, and a run of agents had all policies in one part, the
 state of its environment in another, and updates that were computed and not published. Now every learner has its parts
-below `learners`, and the source has what is ordered of the actor.
+below `learners`, and the source has the actor's unfinished commands.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from quintain.typing import State
 _OF_LEARNER = {"training": ("policy", "algorithm", "store", "events"), "records": ("episodes", "firings", "guard")}
 _LEARNERS = {"training": "learners", "records": "learner_records"}
 _UPDATE, _PUBLISH = 2, 3
-"""Places of these stages in a cycle."""
+"""Indices of these stages in a cycle."""
 
 
 def is_old(training: State) -> bool:
-    """Says whether a state is of 0.1."""
+    """Whether a state is of 0.1."""
     return "policy" in training
 
 
 def weights_in(training: State, behavior: str) -> State:
-    """Returns the state of a behaviour's policy in a state of any age; of lanes the one there is."""
+    """Returns the state of a behaviour's policy in a state of any version; for lanes the only one."""
     if not is_old(training):
         learners: State = training["learners"]
         found: State = learners[behavior if behavior in learners else next(iter(learners))]["policy"]
@@ -38,7 +38,7 @@ def weights_in(training: State, behavior: str) -> State:
 
 
 def upgraded(state: State, behaviors: Sequence[str]) -> State:
-    """Returns a state as it is saved now, for a run with these behaviours."""
+    """Returns a state in the current format, for a run with these behaviours."""
     if not is_old(state["training"]):
         return state
     if "learners" in state["training"]:

@@ -1,1 +1,1 @@
-"""What every run needs besides learning: events, statistics, checkpoints, the run directory."""
+"""Services of every run besides learning: events, statistics, checkpoints, the run directory."""

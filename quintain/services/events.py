@@ -1,7 +1,7 @@
-"""Events: a *when* and a *what*. They are called between stages only, so they never see half-done state.
+"""Events are callbacks with a condition. They are called between stages only, so they never see an inconsistent state.
 
-Order: `startup` once before the first stage of a run, then after every stage what is due there, then at the end of the
-cycle the rest; always in the order in which events were added.
+Order: `startup` once before the first stage of a run, then after every stage the events that are due there, then at the
+end of the cycle the rest; always in the order in which events were added.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from quintain.settings.base import PartSettings
 from quintain.typing import Keyword, State, Stateful
 
 CYCLE_END = "cycle_end"
-"""The point after the last stage, when all counters have moved."""
+"""The point after the last stage, when all counters are updated."""
 STARTUP = "startup"
 """The point before the first stage of a run; a resumed run does not pass it again."""
 
 
 class When(Protocol):
-    """Says whether an event is due at a point of the cycle; has no state of its own."""
+    """Condition of an event: whether it is due at a point of the cycle. Stateless."""
 
     def is_due(self, point: str, progress: Progress) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Every:
-    """Is due when a cycle passes a multiple of so many steps, or every so many updates, and at the end if wanted."""
+    """Due when a cycle passes a multiple of so many steps, or every so many updates, and optionally at the end."""
 
     env_steps: int | None = None
     updates: int | None = None
@@ -50,7 +50,7 @@ class Every:
 
 @dataclass(frozen=True)
 class After:
-    """Is due after every run of one stage."""
+    """Due after every execution of one stage."""
 
     stage: str
 
@@ -60,7 +60,7 @@ class After:
 
 @dataclass(frozen=True)
 class On:
-    """Is due when someone calls `EventManager.fire` with this name."""
+    """Due when `EventManager.fire` is called with this name."""
 
     trigger: str
 
@@ -69,7 +69,7 @@ class On:
 
 
 class Fires(Protocol):
-    """What is asked of the trainer that events are called with; they may ask for more."""
+    """The interface of the trainer that callbacks receive; they may need more."""
 
     @property
     def stages(self) -> Collection[str]: ...
@@ -79,7 +79,7 @@ class Fires(Protocol):
 
 @dataclass(frozen=True)
 class ScheduledEvent:
-    """One event under its name."""
+    """One named event."""
 
     name: str
     when: When
@@ -87,7 +87,7 @@ class ScheduledEvent:
 
 
 class Firings(KeepsState):
-    """Counts how often each event was called; a record, so that watching changes no digest."""
+    """Counts the calls of each event; a record outside the digest."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -102,11 +102,11 @@ class Firings(KeepsState):
 
 
 class EventManager:
-    """Calls events in the order in which they were added.
+    """Calls events (callbacks) in the order in which they were added.
 
-    An event that returns False was interrupted: the round at the end of a cycle stops there, and the next one
-    continues with that same event, so that a stop in the middle of a long evaluation neither skips nor repeats
-    anything. At other points the trainer does not wait, so the rest of the round is called all the same.
+    An event that returns False was interrupted: the round at the end of a cycle stops there, and the next one continues
+    with the same event, so that a stop within a long evaluation neither skips nor repeats an event. At other points the
+    trainer does not wait, and the rest of the round is called all the same.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class EventManager:
         self.has_started = False
 
     def add(self, when: When, function: Callable[..., object], /, **parameters: Keyword) -> str:
-        """Adds an event and returns the name under which it is counted: its function's or class's."""
+        """Adds an event and returns its name: that of its function or class."""
         name = _name_of(function)
         taken = [entry.name for entry in self.entries]
         number = 1 + sum(each == name or each.startswith(f"{name}-") for each in taken)
@@ -125,14 +125,14 @@ class EventManager:
         return name
 
     def start(self, trainer: Fires) -> None:
-        """Fires `startup` when the run begins; a run that was resumed has begun before."""
+        """Fires `startup` when the run begins; not in a resumed run."""
         require_stages(self.entries, trainer.stages)
         if not self.has_started:
             self.has_started = True
             self.fire(STARTUP, trainer)
 
     def fire(self, point: str, trainer: Fires) -> bool:
-        """Calls what is due; returns False if an event was interrupted."""
+        """Calls the events that are due; returns False if one was interrupted."""
         if point == CYCLE_END:
             return self._end_cycle(trainer)
         due = [entry for entry in self.entries if entry.when.is_due(point, trainer.progress)]
@@ -140,7 +140,7 @@ class EventManager:
         return not any(answer is False for answer in answers)
 
     def never_fired(self) -> list[str]:
-        """Names the events that were not called once, in their order."""
+        """Returns the names of the events that were never called, in order."""
         return [entry.name for entry in self.entries if entry.name not in self.firings.counts]
 
     def _end_cycle(self, trainer: Fires) -> bool:
@@ -153,7 +153,7 @@ class EventManager:
         return True
 
     def close(self) -> None:
-        """Frees what events hold outside of memory."""
+        """Closes events that hold resources."""
         for entry in self.entries:
             if hasattr(entry.function, "close"):
                 entry.function.close()
@@ -166,7 +166,7 @@ class EventManager:
         return answer
 
     def state_dict(self) -> State:
-        """Saves the events that remember something, by their place among these."""
+        """Returns the states of stateful events, by index among these."""
         memories = {str(i): event.state_dict() for i, event in enumerate(self._remembering)}
         return {"next_event": self.next_event, "has_started": self.has_started, "memories": memories}
 
@@ -184,7 +184,7 @@ class EventManager:
 
 
 def require_stages(entries: Collection[ScheduledEvent], stages: Collection[str]) -> None:
-    """Refuses events that wait for a stage which this trainer does not have."""
+    """Refuses events that wait for a stage that this trainer does not have."""
     for entry in entries:
         if isinstance(entry.when, After) and entry.when.stage not in stages:
             raise SettingsError(

@@ -1,4 +1,4 @@
-"""Opens what lies in a run directory without trusting it: no link is followed, no pipe waited for, no size believed."""
+"""Opens files of a run directory without trusting it: no link is followed, no pipe waited for, sizes are limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_file(path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Opens a regular file; one to be written must have no second name, which may be anywhere."""
+    """Opens a regular file; one to be written must have no second hard link, which could be anywhere."""
     try:
         fd = os.open(path, flags | _FLAGS, atomic.FILE_MODE, dir_fd=dir_fd)
     except OSError as error:
@@ -31,7 +31,7 @@ def open_file(path: Path | str, flags: int, *, dir_fd: int | None = None) -> int
 
 
 def read(path: Path, max_bytes: int) -> bytes:
-    """Returns the contents of a regular file; one that is larger is refused by its size, before it is read."""
+    """Returns the contents of a regular file; refuses a larger one before reading it."""
     fd = open_file(path, os.O_RDONLY)
     with open(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -41,7 +41,7 @@ def read(path: Path, max_bytes: int) -> bytes:
 
 
 def is_folder(path: Path) -> bool:
-    """Says whether there is a folder that is not a link."""
+    """Whether the path is a folder and not a link."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -49,7 +49,7 @@ def is_folder(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder of a run if it is not there; refuses a link in its place."""
+    """Makes a folder of a run if it does not exist; refuses a link in its place."""
     if is_folder(path):
         return
     try:
@@ -60,7 +60,7 @@ def make_folder(path: Path) -> None:
 
 
 def odd_entry(directory: Path) -> str | None:
-    """Returns the name of an entry that is neither a regular file nor a folder, if there is one."""
+    """Returns the first entry that is neither a regular file nor a folder, or None."""
     with os.scandir(directory) as entries:
         odd = [
             entry.name

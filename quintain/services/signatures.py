@@ -1,4 +1,4 @@
-"""Signatures that say which runs this user made on this machine: HMAC-SHA256 with a key that only the user can read.
+"""Signs the runs that this user made on this machine: HMAC-SHA256 with a key that only the user can read.
 
 The key lies outside of every run, and is made when the first run is signed. It enters no run directory, log or message.
 """
@@ -24,11 +24,11 @@ _SIGNED = re.compile(rf"(?P<text>.*\n){re.escape(_MARK)}(?P<signature>[0-9a-f]{{
 
 
 class NoKey(Exception):
-    """Says why there is no key that could be trusted."""
+    """The reason why there is no trusted key."""
 
 
 def key_path() -> Path:
-    """Returns where the user's key lies: in `$XDG_STATE_HOME/quintain`, or in `~/.local/state/quintain`."""
+    """Returns the path of the user's key: in `$XDG_STATE_HOME/quintain`, or in `~/.local/state/quintain`."""
     # The XDG base directory specification wants a relative path to be ignored.
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
@@ -39,7 +39,7 @@ def key_path() -> Path:
 
 
 def sign(kind: str, data: bytes) -> str | None:
-    """Returns the signature of one kind of contents, or None where no key can be kept."""
+    """Returns the signature of one kind of contents, or None if no key can be stored."""
     try:
         key = _read(key_path()) or _create(key_path())
     except NoKey:
@@ -48,7 +48,7 @@ def sign(kind: str, data: bytes) -> str | None:
 
 
 def doubt_about(kind: str, data: bytes, signature: str | None) -> str | None:
-    """Says why a signature does not show that this user made the contents; None if it does."""
+    """Returns why a signature does not prove that this user made the contents; None if it does."""
     try:
         key = _read(key_path()) or _create(key_path())
     except NoKey as error:
@@ -61,13 +61,13 @@ def doubt_about(kind: str, data: bytes, signature: str | None) -> str | None:
 
 
 def signed_text(kind: str, text: str) -> str:
-    """Returns a text with its signature in a comment at the end; where no key can be kept, the text alone."""
+    """Returns a text with its signature in a comment at the end; the text alone if no key can be stored."""
     signature = sign(kind, text.encode())
     return text if signature is None else f"{text}{_MARK}{signature}\n"
 
 
 def doubt_about_text(kind: str, text: str) -> str | None:
-    """Says why the comment at a text's end does not show that this user made it; None if it does."""
+    """Returns why the comment at a text's end does not prove that this user made it; None if it does."""
     found = _SIGNED.fullmatch(text)
     return doubt_about(kind, (found["text"] if found else text).encode(), found["signature"] if found else None)
 
@@ -77,7 +77,7 @@ def _signature(key: bytes, kind: str, data: bytes) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """Returns the key, None if there is none yet; one that others may know or have made is not trusted."""
+    """Returns the key, or None; a key that other users could read or have made is not trusted."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(path: Path) -> bytes:
-    """Makes the key whole or not at all; of several processes that do so at once, all use the first one's."""
+    """Creates the key atomically; concurrent processes all use the first one."""
     temporary = path.with_name(f"{atomic.TEMPORARY_PREFIX}{KEY_FILE}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         atomic.make_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Calling what a user wrote: if it fails, the error names the part, what it raised and where, in one line."""
+"""Calls user code: on failure, the error names the part, the exception and its place, in one line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from quintain.errors import QuintainError
 
 ANYTHING = (Exception, SystemExit)
-"""What a user's code may raise and the process survives: a simulator may call sys.exit()."""
+"""Exceptions of user code that the process survives: a simulator may call sys.exit()."""
 
 
 @contextmanager
 def named_failure(what: str, error_class: type[QuintainError], code: str) -> Iterator[None]:
-    """Turns what a part of the user's raises into an error that names the part; what is ours passes unchanged."""
+    """Converts exceptions of user code to an error that names the part; our own errors pass unchanged."""
     try:
         yield
     except (QuintainError, MemoryError):
@@ -26,7 +26,7 @@ def named_failure(what: str, error_class: type[QuintainError], code: str) -> Ite
 
 
 def in_one_line(error: BaseException) -> str:
-    """Names an exception and the first line of what it says."""
+    """Returns the exception's name and the first line of its message."""
     try:
         first = str(error).strip().partition("\n")[0]
     except Exception:  # what the user's class says of itself is the user's code too

@@ -1,4 +1,4 @@
-"""Holds the typed, frozen tree of everything a user can set. Imports no torch; names load on first use."""
+"""The typed, frozen tree of all settings. Imports no torch; names load on first use."""
 
 from __future__ import annotations
 

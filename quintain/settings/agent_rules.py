@@ -1,4 +1,4 @@
-"""Checks combinations that concern environments of agents that come and go."""
+"""Checks combinations of settings with environments whose agents come and go."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from quintain.settings.yaml_text import KeyPath, shortened
 
 
 def has_agents(experiment: Experiment) -> bool:
-    """Says whether agents come and go in the environment, of one or several behaviours."""
+    """Whether agents come and go in the environment, of one or several behaviours."""
     return getattr(type(experiment.env), "has_agents", False)
 
 
 def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
-    """Lets only an environment of agents have several behaviours, and no workers."""
+    """Refuses several behaviours without an environment of agents, and agents with workers."""
     found = shortened(", ".join(tree.experiment.behaviors))
     if not has_agents(tree.experiment):
         if len(tree.experiment.behaviors) > 1:
@@ -39,7 +39,15 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
 
 
 def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
-    """Lets agents have trajectories, and whatever has lanes have none."""
+    """Requires trajectories for agents, and refuses them for lanes."""
+    if has_agents(experiment) and getattr(type(behavior.algorithm), "starts_fresh", False):
+        yield Problem(
+            (*path, "algorithm", "type"),
+            f"{behavior.algorithm.type} begins every rollout with new episodes in all lanes, and agents come and go at "
+            f"times of their own; choose another algorithm, such as ppo",
+            "E0226",
+        )
+        return
     keeps = getattr(type(behavior.rollout), "keeps_trajectories", False)
     if keeps != has_agents(experiment):
         needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
@@ -56,13 +64,15 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
 
 
 def _can_be_mirrored(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    """Refuses symmetry where a step has fields that nothing mirrors."""
-    learns_from_mates = getattr(type(behavior.algorithm), "needs_mates", False)
+    """Refuses symmetry where a step has fields without a mirror image."""
+    learns_from_teammates = getattr(type(behavior.algorithm), "needs_teammates", False)
     if getattr(behavior.algorithm, "use_symmetry", False) and (
-        learns_from_mates or getattr(behavior.algorithm, "clip_per_component", False)
+        learns_from_teammates or getattr(behavior.algorithm, "clip_per_component", False)
     ):
         beside = (
-            "agents of its group" if learns_from_mates else "components, whose probabilities are compared one by one"
+            "agents of its group"
+            if learns_from_teammates
+            else "components, whose probabilities are compared one by one"
         )
         yield Problem(
             (*path, "algorithm", "use_symmetry"), f"a mirrored step has no mirrored {beside}; leave it out", "E0220"
@@ -70,8 +80,8 @@ def _can_be_mirrored(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
 
 
 def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    """Refuses with lanes what only agents have."""
-    if getattr(type(behavior.algorithm), "needs_mates", False):
+    """Refuses settings with lanes that only agents have."""
+    if getattr(type(behavior.algorithm), "needs_teammates", False):
         yield Problem(
             (*path, "algorithm", "type"),
             f"{behavior.algorithm.type} learns for groups of agents, which only an environment of agents "
@@ -97,14 +107,7 @@ def _lanes_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
 
 
 def _agents_can_learn(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    """Refuses with agents what only lanes have, and sizes that cannot work."""
-    if getattr(type(behavior.algorithm), "needs_groups", False):
-        yield Problem(
-            (*path, "algorithm", "type"),
-            f"{behavior.algorithm.type} compares lanes that start alike, and agents that come and go do not; choose "
-            f"another algorithm",
-            "E0226",
-        )
+    """Refuses settings with agents that only lanes have, and invalid sizes."""
     for place, event in enumerate(behavior.events):
         if getattr(event, "env_events", ()):
             yield Problem(

@@ -1,4 +1,4 @@
-"""Writes a tree of settings as YAML in which every value carries its origin as a comment."""
+"""Writes settings as YAML in which every value carries its origin as a comment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _COMMENT_COLUMN = 44
 
 
 def annotated_yaml(tree: Mapping[str, Raw], origins: Mapping[str, str]) -> str:
-    """Writes the tree; the comments stand in one column."""
+    """Writes the tree; the comments are aligned in one column."""
     return "".join(f"{line}\n" for line in _mapping(tree, origins, "", ""))
 
 
 def origins_behind(origins: Mapping[str, str], source: str, text: str) -> dict[str, str]:
-    """Replaces each origin that is only a line of an annotated file by what that line's own comment says."""
+    """Replaces each origin that is a line of an annotated file by the origin in that line's comment."""
     comments = [line.rpartition(" # ")[2] if " # " in line else "" for line in text.splitlines()]
     behind = {f"{source}:{number}": comment for number, comment in enumerate(comments, start=1) if comment}
     return {path: behind.get(origin, origin) for path, origin in origins.items()}

@@ -1,4 +1,4 @@
-"""Defines what every settings class is: frozen, strict, documented by the string below each field."""
+"""The base of all settings classes: frozen, strict, documented by the string below each field."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _accepts_tuple(annotation: object) -> bool:
 
 
 class Settings(BaseModel):
-    """Refuses unknown names, silent conversions and later changes."""
+    """Refuses unknown names, implicit conversions and later changes."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -68,17 +68,17 @@ class Settings(BaseModel):
 
 
 class PartSettings(Settings):
-    """Configures one registered part; a field of the tree chooses the part by its `type`."""
+    """Settings of one registered part; a field of the tree selects the part by its `type`."""
 
     type: str = ""
     """Registered name of the part, or module:Name for your own code."""
 
     behavior_defaults: ClassVar[JsonObject] = {}
-    """What an environment of this kind brings for its behaviours; a user's file still has the last word."""
+    """Defaults that an environment of this kind sets for its behaviours; a user's file overrides them."""
 
 
 def parse_count(value: object) -> object:
-    """Reads 100k, 1.5M and 1e5 as the integers they mean; leaves anything else to validation."""
+    """Parses 100k, 1.5M and 1e5 as integers; leaves other values to validation."""
     if isinstance(value, str) and len(value) <= _MAX_COUNT_TEXT and (match := _COUNT_TEXT.fullmatch(value)):
         number, suffix = match.groups()
         # Decimal, because 4.35 * 1000 is not a whole number in binary.
@@ -122,20 +122,23 @@ Range = Annotated[tuple[float, float], BeforeValidator(_parse_range), AfterValid
 
 
 class Schedule(Settings):
-    """Moves a number from `start` to `end` over the run; a bare number stays constant.
+    """A value that moves from `start` to `end` over the run; a bare number is constant.
 
     >>> Schedule(start=1.0, end=0.5, shape="linear").at(0.5)
     0.75
     """
 
     start: float
-    """Value at the beginning of the run."""
+    """Value at the start of the run."""
 
     end: float | None = None
-    """Value when the budget is spent; only for shapes that move."""
+    """Value when the budget, or the part `until` of it, is spent; only for shapes that move."""
 
     shape: Literal["constant", "linear", "cosine"] = "constant"
     """Path from start to end; linear when only an end is given."""
+
+    until: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of the budget after which the end is reached and kept; only for shapes that move."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,7 +149,7 @@ class Schedule(Settings):
             return {**data, "shape": "linear"}
         if isinstance(data, Mapping | Schedule):
             return data
-        raise PydanticCustomError("schedule", "expected a number or {start, end, shape}")
+        raise PydanticCustomError("schedule", "expected a number or {start, end, shape, until}")
 
     @model_validator(mode="after")
     def _end_belongs_to_shape(self) -> Schedule:
@@ -156,26 +159,31 @@ class Schedule(Settings):
                 "shape {shape} goes with {expected}",
                 {"shape": self.shape, "expected": "no end" if self.shape == "constant" else "an end"},
             )
+        if self.end is None and self.until != 1.0:
+            raise PydanticCustomError("schedule", "until goes with an end")
         return self
 
     @model_serializer(mode="wrap")
     def _write_constant_as_number(self, handler: SerializerFunctionWrapHandler) -> Any:
-        return self.start if self.end is None else handler(self)
+        if self.end is None:
+            return self.start
+        # A schedule over the whole budget is written as before there were others: fingerprints depend on it.
+        return {name: value for name, value in handler(self).items() if name != "until" or value != 1.0}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{"type": "number"}, handler(schema)]}
 
     def at(self, fraction: float) -> float:
-        """Returns the value after `fraction` of the budget; past the end it stays at the end."""
+        """Returns the value after `fraction` of the budget; past `until` it stays at the end."""
         if self.end is None:
             return self.start
-        moved = min(max(fraction, 0.0), 1.0)
+        moved = min(max(fraction / self.until, 0.0), 1.0)
         if self.shape == "cosine":
             moved = 0.5 - 0.5 * math.cos(math.pi * moved)
         return (1.0 - moved) * self.start + moved * self.end
 
 
 def constant(value: float) -> Schedule:
-    """Returns the schedule that never moves, for the defaults of fields."""
+    """Returns a constant schedule, for the defaults of fields."""
     return Schedule(start=value)

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from quintain.typing import JsonObject
 
 Annotation: TypeAlias = object
-"""The type of a field as its class declares it, or something in its Annotated."""
+"""The type of a field as its class declares it, or an item of its Annotated."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Marks a field as a choice among the registered parts of one kind.
+    """Marks a field that selects a registered part of one kind.
 
-    `default` is the type when none is written; with `named_by_key` the key above the part is. An optional one may be
-    null.
+    `default` is the type if none is given; with `named_by_key` the type is the key above the part. An optional one may
+    be null.
     """
 
     kind: str
@@ -35,11 +35,11 @@ class Choice:
     is_optional: bool = False
 
     def under(self, key: str) -> Choice:
-        """Returns the choice as it is for the part that stands under this key of a mapping."""
+        """Returns this field's rule for the part under the given key of a mapping."""
         return Choice(self.kind, default=key) if self.named_by_key else self
 
     def named(self, data: object) -> object:
-        """Completes the short forms: a bare name, and a mapping without its type."""
+        """Expands the short forms: a bare name, and a mapping without its type."""
         if isinstance(data, str):
             return {"type": data}
         if isinstance(data, Mapping) and self.default is not None and "type" not in data:
@@ -47,7 +47,7 @@ class Choice:
         return data
 
     def settings_class(self, data: object) -> type[PartSettings] | None:
-        """Returns the class that would validate this value, if it names a known part."""
+        """Returns the settings class of this value, if it names a known part."""
         if isinstance(data, PartSettings):
             return type(data)
         complete = self.named(data)
@@ -93,7 +93,9 @@ class Choice:
             if name != self.default:
                 option["required"] = ["type", *option.get("required", ())]
             options += [{"const": name}, option]
-        return {"oneOf": [*options, {"type": "null"}] if self.is_optional else options}
+        # Of some kinds none ships; those that users register are not known here.
+        one_of = [*options, {"type": "null"}] if self.is_optional else options or [{"type": "object"}]
+        return {"oneOf": one_of}
 
 
 def _dump(settings: PartSettings | None, info: core_schema.SerializationInfo) -> JsonObject | None:

@@ -1,6 +1,6 @@
-"""EmbodiChain's constructor in the words of the settings: `Trainer(policy, env, algorithm, buffer_size, ...)`.
+"""Translates EmbodiChain's constructor to settings: `Trainer(policy, env, algorithm, buffer_size, ...)`.
 
-Nothing is decided here. A parameter becomes a setting or a slot, or is reported once as having no effect.
+A parameter becomes a setting or a slot, or is reported once as having no effect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PARAMETERS = (
     "eval_env", "event_cfg", "eval_event_cfg", "num_eval_episodes", "distributed", "rank", "world_size", "eval_seed",
     "best_eval_metric", "best_eval_mode",
 )  # fmt: skip
-"""What may follow `Trainer(policy, env, algorithm)`, in order or by name."""
+"""Parameters that may follow `Trainer(policy, env, algorithm)`, in order or by name."""
 
 METRICS = {"eval/avg_reward": "eval/mean_reward", "eval/avg_length": "eval/mean_ep_length"}
-"""EmbodiChain's names of metrics that are called otherwise here."""
+"""EmbodiChain's names of metrics that have other names here."""
 
 _EVENTS = "experiment.behaviors.default.events"
 _SETTINGS = ("buffer_size", "batch_size")
@@ -31,7 +31,7 @@ _SETTINGS = ("buffer_size", "batch_size")
 
 @dataclass
 class Translation:
-    """What a call said beyond its slots: settings as they are, and everything that is no setting."""
+    """A call's parameters beyond its slots: settings, and all that are no settings."""
 
     settings: Keywords
     given: Keywords = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Translation:
 
 
 def translate(more: Sequence[Keyword], keywords: Mapping[str, Keyword]) -> Translation:
-    """Sorts what followed the three slots into settings and EmbodiChain's other parameters."""
+    """Sorts the parameters after the three slots into settings and EmbodiChain's other parameters."""
     if len(more) > len(PARAMETERS):
         raise TypeError(f"Trainer takes at most {3 + len(PARAMETERS)} positional arguments")
     named = dict(zip(PARAMETERS, more, strict=False))
@@ -61,7 +61,7 @@ def translate(more: Sequence[Keyword], keywords: Mapping[str, Keyword]) -> Trans
 
 
 def apply(run_file: RunFile, translation: Translation) -> RunFile:
-    """Returns the run file with what the other parameters say; what has no effect is noted."""
+    """Returns the run file with the other parameters applied; parameters without effect are noted."""
     given = translation.given
     if "save_freq" in given:
         run_file = run_file.replace("run.checkpoint.every_env_steps", given["save_freq"] or None)
@@ -104,7 +104,7 @@ def _with_evaluation(run_file: RunFile, translation: Translation) -> RunFile:
 
 
 def _note_short_intervals(run_file: RunFile, translation: Translation) -> None:
-    """Says what an interval below one update comes to; these are environment steps, which their names do not tell."""
+    """Notes how an interval below one update is rounded; the unit is environment steps, which the names do not tell."""
     behavior: Any = next(iter(run_file.experiment.behaviors.values()))
     env: Any = run_file.experiment.env
     per_update = env.num_lanes * behavior.rollout.num_steps

@@ -1,4 +1,4 @@
-"""Turns what validation found into one SettingsError: where, which setting, what is wrong, what was meant."""
+"""Converts validation findings to one SettingsError: place, setting, problem, suggestion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXPECTED_BOUND: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Describes one thing that is wrong, at one path."""
+    """One problem at one path."""
 
     path: KeyPath
     what: str
@@ -53,7 +53,7 @@ def settings_error(problems: Sequence[Problem], place: Callable[[KeyPath], str])
 
 
 def problems_of(error: ValidationError, draft: Draft) -> list[Problem]:
-    """Reads pydantic's findings in the words of a user."""
+    """Converts pydantic's findings to messages for users."""
     found = error.errors(include_url=False)
     # What is not shown is only counted: to look for the name that was meant takes far longer than to find it unknown.
     return [_problem(each, draft) if i < MAX_PROBLEMS else Problem(each["loc"], "") for i, each in enumerate(found)]
@@ -76,7 +76,7 @@ def _problem(details: ErrorDetails, draft: Draft) -> Problem:
 
 
 def value_problem(details: ErrorDetails) -> str:
-    """Says what is wrong with a value in the words of a user."""
+    """Describes a value's problem for users."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in _EXPECTED:
         return f"found {_shown(details['input'])}, expected {_EXPECTED[kind]}"

@@ -1,4 +1,4 @@
-"""Defines `experiment`: everything that may change a number, and is therefore fingerprinted."""
+"""Defines `experiment`: all settings that may change results, and are therefore fingerprinted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from quintain.settings.base import Count, PartSettings, Settings
 from quintain.settings.choice import Choice
 
 _REWARD_SIGNAL = Choice("reward_signal", named_by_key=True)
+_AUXILIARY_LOSS = Choice("auxiliary_loss", named_by_key=True)
 # Files and folders are called by it, so "..", hidden names and names too long for a file are none.
 _BEHAVIOR_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
@@ -21,13 +22,13 @@ DEFAULT_ENV_STEPS = 100_000
 
 
 class BudgetSettings(Settings):
-    """Says when a run is finished: after so many environment steps, so many updates, or the first of both."""
+    """When a run is finished: after so many environment steps, so many updates, or the first of both."""
 
     env_steps: Count | None = None
-    """Environment steps to learn from; 100,000 where no budget is given."""
+    """Number of environment steps to train on; 100,000 if no budget is given."""
 
     updates: Count | None = None
-    """Cycles of the trainer, each of which ends with an update."""
+    """Number of updates, one per cycle of the trainer."""
 
     @model_validator(mode="before")
     @classmethod
@@ -38,53 +39,57 @@ class BudgetSettings(Settings):
 
 
 class Behavior(Settings):
-    """Puts together what acts, what it learns from and how it changes."""
+    """The policy, algorithm, rollout store, reward signals and events of one behaviour."""
 
     trainer: Annotated[PartSettings, Choice("trainer", default="rollout")] = Field(default={}, validate_default=True)
-    """The stages that are repeated."""
+    """The trainer: the stages of a training cycle."""
 
     policy: Annotated[PartSettings, Choice("policy", default="actor_critic")] = Field(default={}, validate_default=True)
-    """What acts and is trained."""
+    """The policy network."""
 
     algorithm: Annotated[PartSettings, Choice("algorithm")]
-    """How the policy changes."""
+    """The learning algorithm."""
 
     rollout: Annotated[PartSettings, Choice("rollout", default="block")] = Field(default={}, validate_default=True)
-    """Where experience waits, how much of it and for how long."""
+    """The store of experience: rollouts or a replay buffer, their size and staleness."""
 
     reward_signals: dict[str, Annotated[PartSettings, _REWARD_SIGNAL]] = Field(
         default={"extrinsic": "extrinsic"}, validate_default=True
     )
-    """What counts as good, by name; the name is the type unless another is given."""
+    """Reward signals by name; the name is the type unless one is given."""
+
+    auxiliary_losses: dict[str, Annotated[PartSettings, _AUXILIARY_LOSS]] = Field(default={})
+    """Losses beside the algorithm's, by name; the name is the type unless another is given."""
 
     events: tuple[Annotated[PartSettings, Choice("event")], ...] = Field(default=("evaluate",), validate_default=True)
-    """What else happens between stages."""
+    """Callbacks between stages, such as evaluations."""
 
-    @field_validator("reward_signals", mode="before")
+    @field_validator("reward_signals", "auxiliary_losses", mode="before")
     @classmethod
-    def _name_is_type(cls, signals: object) -> object:
-        if not isinstance(signals, Mapping):
-            return signals
-        return {name: _REWARD_SIGNAL.under(name).named(signal) for name, signal in signals.items()}
+    def _name_is_type(cls, parts: object, field: ValidationInfo) -> object:
+        if not isinstance(parts, Mapping):
+            return parts
+        choice = _REWARD_SIGNAL if field.field_name == "reward_signals" else _AUXILIARY_LOSS
+        return {name: choice.under(name).named(part) for name, part in parts.items()}
 
 
 class Experiment(Settings):
-    """Decides every number of a run."""
+    """All settings that determine a run's results."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """Start of every random stream."""
+    """Seed of all random streams."""
 
     budget: BudgetSettings = BudgetSettings()
     """When the run is finished."""
 
     loop: Annotated[PartSettings | None, Choice("loop", is_optional=True)] = None
-    """A loop of your own that has no environment and no behaviours; in place of both."""
+    """A training loop of your own without environment and behaviours; replaces both."""
 
     env: Annotated[PartSettings, Choice("env")]
-    """What is acted in."""
+    """The training environment."""
 
     behaviors: dict[str, Behavior] = Field(default={"default": {}}, validate_default=True)
-    """One block for each kind of actor."""
+    """One block per behaviour."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Identifies an experiment by all that can change a number, so that a resume cannot change it unseen."""
+"""Identifies an experiment by all settings that can change results, so that a resume cannot change one unnoticed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def fingerprint_of(experiment: Experiment) -> str:
-    """Returns the SHA-256 of the canonical JSON of what can change a number."""
+    """Returns the SHA-256 of the canonical JSON of the experiment."""
     text = json.dumps(_relevant(experiment), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class HasExperiment(Protocol):
-    """A run file, as far as it can change a number."""
+    """A run file, as far as it can change results."""
 
     @property
     def experiment(self) -> Experiment: ...
 
 
 def changed_keys(old: HasExperiment, new: HasExperiment) -> list[tuple[str, Json, Json]]:
-    """Lists what differs between two experiments as (path, old, new); None is a setting that is not there."""
+    """Lists the differences of two experiments as (path, old, new); None is a missing setting."""
     before = dict(leaves(_relevant(old.experiment), "experiment"))
     after = dict(leaves(_relevant(new.experiment), "experiment"))
     return [
@@ -39,7 +39,7 @@ def changed_keys(old: HasExperiment, new: HasExperiment) -> list[tuple[str, Json
 
 
 def leaves(value: Raw, path: str = "") -> Iterator[tuple[str, Json]]:
-    """Yields every single value of a dumped tree by its dotted path; a list of single values is one."""
+    """Yields every single value of a dumped tree by its dotted path; a list of scalars is one value."""
     items: Iterable[tuple[str | int, Raw]] = ()
     if isinstance(value, Mapping):
         items = value.items()

@@ -1,4 +1,4 @@
-"""Lays what a user set over the defaults that the chosen algorithm and environment bring."""
+"""Merges user settings over the defaults of the chosen algorithm and environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quintain.settings.yaml_text import KeyPath, Raw
 
 
 def algorithm_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
-    """Returns the blocks an algorithm's registration brings, by the path of the block."""
+    """Returns the default blocks of an algorithm's registration, by path."""
     experiment = values.get("experiment")
     behaviors = experiment.get("behaviors") if isinstance(experiment, Mapping) else None
     blocks: dict[KeyPath, Mapping[str, Raw]] = {}
@@ -23,7 +23,7 @@ def algorithm_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, 
 
 
 def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
-    """Returns what the kind of environment brings for each behaviour, by the path of the behaviour."""
+    """Returns the defaults of the environment type for each behaviour, by path."""
     experiment = values.get("experiment")
     if not isinstance(experiment, Mapping) or not isinstance(experiment.get("behaviors"), Mapping):
         return {}
@@ -47,7 +47,7 @@ def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, Raw]]:
 
 
 def with_algorithm_defaults(values: Mapping[str, Raw]) -> Mapping[str, Raw]:
-    """Completes what a user set by what the algorithm brings, and below that by what the environment does."""
+    """Completes user settings with the algorithm's defaults, and below them with the environment's."""
     # All blocks of one kind at once: laid under the values one by one, each would copy all behaviours.
     for found in (algorithm_defaults(values), env_defaults(values)):
         lower: dict[str, Raw] = {}
@@ -62,7 +62,7 @@ def with_algorithm_defaults(values: Mapping[str, Raw]) -> Mapping[str, Raw]:
 
 
 def merged(lower: Mapping[str, Raw], upper: Mapping[str, Raw]) -> dict[str, Raw]:
-    """Lays one mapping over another; a block of another `type` replaces the whole block below it."""
+    """Merges one mapping over another; a block of another `type` replaces the whole block below it."""
     result = dict(lower)
     for key, value in upper.items():
         below = result.get(key)

@@ -1,4 +1,4 @@
-"""Brings a draft into its canonical form: short forms written out, aliases renamed, named code trusted."""
+"""Normalizes a draft: expands short forms, renames aliases, checks the trust in named code."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "reward_signal": {"discount": "gamma"},
     }
 )
-"""Spellings of other frameworks, by the block in which the canonical name lives."""
+"""Spellings of other frameworks, by the block of the canonical name."""
 
 
 MAX_PARTS = 1_000
-"""Parts in one tree: far more than any run has, and few enough to look each of them up."""
+"""Maximum number of parts in one tree: far more than any run has, and few enough to look up each."""
 
 
 def normalize(draft: Draft, *, doubt: str = "") -> None:
-    """Brings a draft into its canonical form; before it imports any code it checks who asked for it.
+    """Normalizes a draft; before importing any code it checks whether the settings are trusted.
 
     `doubt` says why values whose code is limited to permitted names are not taken for the user's own.
     """
@@ -121,7 +121,7 @@ def _rename_aliases(draft: Draft) -> None:
 
 
 def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
-    """Returns the path with the canonical name in place of an alias, and notes how it was understood."""
+    """Returns the path with the canonical name in place of an alias, and notes the replacement."""
     complete = with_algorithm_defaults(draft.values)
     for depth, step in enumerate(path):
         for aliases in ALIASES.values():
@@ -133,7 +133,7 @@ def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
 
 
 def alias_applies(values: Mapping[str, Raw], path: KeyPath, alias: str, canonical: str) -> bool:
-    """Says whether the block at a path of completed values has the canonical setting and none called like the alias."""
+    """Whether the block at a path has the canonical setting and none called like the alias."""
     try:
         governing = class_at(path, values)
     except SettingsError:

@@ -1,4 +1,4 @@
-"""Draws the outline of a run file: its two halves, and which settings class governs each path of it."""
+"""The outline of a run file: its two halves, and the settings class of each path."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from quintain.settings.yaml_text import KeyPath, Raw
 
 
 class RunTree(Settings):
-    """Joins what decides the numbers of a run with where and how it happens."""
+    """Joins `experiment`, which determines results, and `run`, which does not."""
 
     experiment: Experiment
-    """Everything that may change a number."""
+    """All settings that may change results."""
 
     run: RunSettings = RunSettings()
-    """Where and how the run happens."""
+    """Where and how the run executes."""
 
 
 def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
-    """Returns the settings class of the mapping at a path of the raw values, None where there is none."""
+    """Returns the settings class of the mapping at a path of the raw values, or None."""
     annotation: Annotation = RunTree
     choice: Choice | None = None
     value: Raw = values
@@ -43,7 +43,7 @@ def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
 
 
 def choices(values: Mapping[str, Raw]) -> Iterator[tuple[KeyPath, Choice]]:
-    """Yields every place of the raw values where a part is chosen."""
+    """Yields every place of the raw values where a part is selected."""
     return _choices_below((), RunTree, None, values)
 
 
@@ -66,7 +66,7 @@ def _choices_below(
 
 @cache
 def _branches(settings_class: type[Settings]) -> tuple[tuple[str, Annotation, Choice | None], ...]:
-    """Lists the fields below which a part can be chosen; all others are single values."""
+    """Lists the fields below which a part can be selected; all others are single values."""
     fields = [(name, *_unwrap(field.annotation, field.metadata)) for name, field in settings_class.model_fields.items()]
     return tuple(
         (name, annotation, choice)
@@ -82,7 +82,7 @@ def _governing_class(annotation: Annotation, choice: Choice | None, value: Raw) 
 
 
 def _unwrap(annotation: Annotation, metadata: Iterable[Annotation]) -> tuple[Annotation, Choice | None]:
-    """Splits an annotation into its type and its choice, if it has one."""
+    """Splits an annotation into its type and its part selection, if any."""
     if get_origin(annotation) is Annotated:
         annotation, *marks = get_args(annotation)
         metadata = [*metadata, *marks]
@@ -90,7 +90,7 @@ def _unwrap(annotation: Annotation, metadata: Iterable[Annotation]) -> tuple[Ann
 
 
 def _element(annotation: Annotation, step: str | int) -> tuple[Annotation, Choice | None]:
-    """Returns what the values of a mapping, or the items of a list, are."""
+    """Returns the type of a mapping's values, or of a list's items."""
     arguments = get_args(annotation)
     if get_origin(annotation) is dict:
         element, choice = _unwrap(arguments[1], ())

@@ -1,4 +1,4 @@
-"""Reads `key=value` from the command line and finds the one setting that a short key means."""
+"""Parses `key=value` from the command line and finds the setting of a short key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollou
 
 
 def apply_override(draft: Draft, text: str) -> None:
-    """Sets what one `key=value` says."""
+    """Applies one `key=value`."""
     place = f"override {shortened(text)}"
     key, separator, value_text = text.partition("=")
     if not separator or not _KEY.fullmatch(key):
@@ -31,7 +31,7 @@ def apply_override(draft: Draft, text: str) -> None:
 
 
 def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:
-    """Sets one setting; a part of a schedule that is one number so far makes a schedule of it."""
+    """Sets one setting; a field of a schedule that is a bare number makes a schedule of it."""
     above = path[:-1]
     if class_at(above, draft.values) is Schedule and not isinstance(draft.get(above), dict):
         if path[-1] == "start":
@@ -50,12 +50,12 @@ def _open_schedule(draft: Draft, path: KeyPath) -> None:
 
 
 def types_first(overrides: Iterable[str]) -> list[str]:
-    """Orders overrides so that a part is chosen before its settings are looked up."""
+    """Orders overrides so that a part is selected before its settings are looked up."""
     return sorted(overrides, key=lambda text: text.partition("=")[0].rpartition(".")[2] not in _TYPE_KEYS)
 
 
 def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
-    """Finds the path that a key means: literal, by alias, or as the only setting of that name."""
+    """Finds the path of a key: literal, by alias, or as the only setting of that name."""
     first, _, rest = key.partition(".")
     if first in RunTree.model_fields:
         return canonical_path(draft, _split(draft, key))
@@ -127,7 +127,7 @@ def _split(draft: Draft, key: str) -> KeyPath:
 
 
 def _default_at(draft: Draft, path: KeyPath) -> object:
-    """Returns what a setting is if nobody sets it."""
+    """Returns the default value of a setting."""
     above = class_at(path[:-1], draft.values)
     field = above.model_fields.get(str(path[-1])) if above is not None else None
     return field.default if field is not None else None

@@ -1,4 +1,4 @@
-"""Rules about where a run happens: placements, ranks and workers, and what they share. Imports no torch."""
+"""Rules on placements, ranks and workers, and on settings they share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -69,6 +69,9 @@ def halves_are_whole(tree: RunTree) -> Iterator[Problem]:
 
 def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
     num_ranks = integer(tree.run.placement, "num_ranks") or 1
+    if num_ranks > 1 and tree.experiment.loop is not None and tree.experiment.loop.type == "hosted":
+        text = "a hosted function runs in one process; set it to 1. The function may use torch.distributed itself"
+        yield Problem(("run", "placement", "num_ranks"), text, "E0241")
     num_lanes = integer(tree.experiment.env, "num_lanes") or num_ranks
     group_size = integer(tree.experiment.env, "group_size") or 1
     if num_lanes % num_ranks or (num_ranks > 1 and num_lanes // num_ranks % group_size):

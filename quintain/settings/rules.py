@@ -1,4 +1,4 @@
-"""Checks what no single field can know: combinations that cannot work. Each rule names both keys."""
+"""Checks combinations of settings that cannot work. Each rule names both keys."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterato
 
 
 def keeps_replay(behavior: Behavior) -> bool:
-    """Says whether the rollout store keeps experience beyond the update that it was collected for."""
+    """Whether the rollout store is a replay buffer, which keeps experience beyond one update."""
     return getattr(type(behavior.rollout), "keeps_replay", False)
 
 
@@ -189,7 +189,7 @@ def _replay_has_its_algorithm(path: KeyPath, behavior: Behavior) -> Iterator[Pro
     needs_replay = getattr(type(behavior.algorithm), "needs_replay", False)
     if needs_replay == keeps_replay(behavior):
         return
-    wanted = "learns from what is remembered" if needs_replay else "learns from each batch once"
+    wanted = "learns from a replay buffer" if needs_replay else "learns from each batch once"
     advice = "replay" if needs_replay else "block"
     yield Problem(
         (*path, "rollout", "type"),

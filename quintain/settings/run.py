@@ -1,4 +1,4 @@
-"""Defines `run`: where and how a run happens. Nothing here may change a number; it is not fingerprinted."""
+"""Defines `run`: where and how a run executes. Nothing here may change results; it is not fingerprinted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _require_device(text: str) -> str:
 
 
 class CheckpointSettings(Settings):
-    """Says how often a run is made durable and how much of it is kept."""
+    """How often checkpoints are committed, and how many are kept."""
 
     every_env_steps: Count | None = None
     """Environment steps between two checkpoints."""
@@ -47,27 +47,27 @@ class CheckpointSettings(Settings):
     """Updates between two checkpoints."""
 
     every_seconds: Seconds | None = 60.0
-    """Time between two checkpoints; null never looks at the clock."""
+    """Seconds between two checkpoints; null ignores the clock."""
 
     keep: Annotated[Count, Field(ge=2)] = 5
-    """Newest checkpoints that are kept, beside the best one."""
+    """Number of newest checkpoints to keep, in addition to the best one."""
 
 
 class ReplayPlaceSettings(Settings):
-    """Says where remembered transitions lie; the numbers are the same in both places."""
+    """Where the replay buffer is stored; results do not depend on it."""
 
     max_memory_bytes: Count = 4_000_000_000
-    """Bytes up to which they lie in memory; a larger replay lies in a file."""
+    """Size in bytes up to which the replay buffer is held in memory; a larger one is in a memory-mapped file."""
 
     directory: str | None = None
-    """Folder of that file; null is where the run directory is."""
+    """Folder of that file; null is the run directory's."""
 
 
 class ReportSettings(Settings):
-    """Says how often a row of metrics is written."""
+    """How often a row of metrics is written."""
 
     every_updates: Count | None = None
-    """Updates between two rows; null is every update, or with replay every 1000 environment steps."""
+    """Updates between two rows; null is every update, or with a replay buffer every 1000 environment steps."""
 
     every_env_steps: Count | None = None
     """Environment steps between two rows, instead of updates."""
@@ -80,41 +80,42 @@ class ReportSettings(Settings):
 
 
 class EnvWorkerSettings(Settings):
-    """Says in how many processes environments run, and how often they may break."""
+    """Worker processes for environments, and the budget of their failures."""
 
     num_workers: Count | None = None
-    """Processes that share the lanes; null steps all lanes in the learner's own process."""
+    """Number of worker processes that share the lanes; null steps all lanes in the learner's process."""
 
     acts_in_halves: bool = False
-    """Lets half of the workers step half of the lanes while the policy acts for the other half; may change rounding."""
+    """Let half of the workers step half of the lanes while the policy acts for the other half; may change rounding."""
 
     step_timeout_seconds: Seconds = 60.0
-    """Time after which an environment that does not answer to step() is ended and made anew; only in workers."""
+    """Timeout of step(); an environment that exceeds it is killed and restarted. Only in workers."""
 
     reset_timeout_seconds: Seconds = 300.0
-    """The same for reset(), and for making an environment."""
+    """Timeout of reset(), and of making an environment."""
 
     max_restarts: Count = 10
     """Failures of one lane within the window that end the run."""
 
     restart_window_steps: Count = 1000
-    """The window: so many steps of the lane."""
+    """Length of the window in steps of the lane."""
 
     restart_window_seconds: Seconds | None = None
-    """A window by the clock instead, which ends runs earlier on fast machines; of older versions."""
+    """Length of the window in seconds instead, which ends runs earlier on fast machines; of older versions."""
 
     max_failures_in_a_row: Count = 5
-    """Failures of one lane without a good step between them that end the run."""
+    """Failures of one lane in a row, without a good step between them, that end the run."""
 
     max_down_seconds: Seconds | None = None
-    """Time without a single lane that works, after which the next failure ends the run; null sets no limit."""
+    """Seconds without any working lane, after which the next failure ends the run; null sets no limit."""
 
     pass_environment: tuple[str, ...] = ()
-    """Names of environment variables that workers see although they look like secrets; others are passed on anyway."""
+    """Names of environment variables that workers get although they look like secrets; all others are passed on
+    anyway."""
 
 
 class RunSettings(Settings):
-    """Decides where a run happens and what it leaves behind."""
+    """Where a run executes and which files it writes."""
 
     id: Annotated[str, AfterValidator(require_run_id)] | None = None
     """Name of the run directory; null makes one from the environment, the algorithm and the date."""
@@ -123,34 +124,34 @@ class RunSettings(Settings):
     """cpu, cuda, cuda:N, or auto for cuda where there is one."""
 
     threads: Count = 1
-    """Torch threads of this process; recorded, because it can change rounding."""
+    """Number of torch threads of this process; recorded, because it can change rounding."""
 
     placement: Annotated[PartSettings, Choice("placement", default="local")] = Field(default={}, validate_default=True)
-    """Where acting happens."""
+    """Where actors run."""
 
     env_workers: EnvWorkerSettings = EnvWorkerSettings()
-    """Processes for environments, and what becomes of environments that break."""
+    """Worker processes for environments, and the handling of environments that break."""
 
     checkpoint: CheckpointSettings = CheckpointSettings()
-    """When the state is saved."""
+    """When checkpoints are committed."""
 
     replay: ReplayPlaceSettings = ReplayPlaceSettings()
-    """Where remembered transitions lie."""
+    """Where the replay buffer is stored."""
 
     report: ReportSettings = ReportSettings()
     """When metrics are written."""
 
     on_nonfinite_update: Literal["skip", "rollback", "stop"] = "skip"
-    """What follows an update with numbers that are not finite: go on without it, go back to a checkpoint, or stop."""
+    """Handling of updates that are not finite (NaN, infinity): skip the update, roll back to a checkpoint, or stop."""
 
     max_nonfinite_updates: Count = 3
-    """Such updates in a row that end the run; ten in a thousand do so too."""
+    """Number of such updates in a row that end the run; ten in a thousand do so too."""
 
     rollback_learning_rate_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """What the learning rate is multiplied by each time the run goes back."""
+    """Factor on the learning rate at each rollback."""
 
     writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(default=("console",), validate_default=True)
-    """Who receives the metrics, beside metrics.jsonl."""
+    """Destinations of metrics, in addition to metrics.jsonl."""
 
     grace_seconds: Seconds = 10.0
-    """Time to finish and save after a signal to stop."""
+    """Seconds to finish and save after a signal to stop."""

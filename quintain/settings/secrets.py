@@ -1,4 +1,4 @@
-"""Finds secrets among settings, which end in files, on screens and at tracking services: they belong elsewhere."""
+"""Finds secrets in settings, which are written to files, screens and tracking services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def literal_secrets(values: object, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def looks_secret(text: str, name: str = "") -> bool:
-    """Says whether a text should not stand in a file.
+    """Whether a text looks like a secret that must not be stored in a file.
 
     >>> looks_secret("0123456789abcdef", "api_key"), looks_secret("0123456789abcdef", "digest")
     (True, False)

@@ -1,4 +1,4 @@
-"""Collects what a user set, from file, names, overrides and Python, and remembers who set each value."""
+"""Collects user settings from file, names, overrides and Python, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON = "python"
 
 @dataclass(frozen=True)
 class Origin:
-    """Says who set a value: `label` in a listing, `place` at the head of an error (empty: nowhere)."""
+    """The origin of a value: `label` in a listing, `place` at the head of an error (empty: nowhere)."""
 
     label: str
     place: str = ""
@@ -28,7 +28,7 @@ class Origin:
 
 @dataclass
 class Draft:
-    """Holds the values a user set, before defaults and validation, each with its origin."""
+    """User settings before defaults and validation, each with its origin."""
 
     source: str = ""
     values: dict[str, Raw] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Draft:
     origins: dict[KeyPath, Origin] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     permitted: set[str] | None = None
-    """Names of code that may be imported for these values; None for values whose author is the user."""
+    """Names of code that may be imported for these values; None for the user's own settings."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Draft:
@@ -55,7 +55,7 @@ class Draft:
         return draft
 
     def copy(self) -> Draft:
-        """Returns a draft that can change without this one."""
+        """Returns an independent copy of the draft."""
         return Draft(
             self.source,
             deepcopy(self.values),
@@ -66,7 +66,7 @@ class Draft:
         )
 
     def get(self, path: KeyPath) -> Raw:
-        """Returns the value at a path, None if nobody set it."""
+        """Returns the value at a path, or None if it is not set."""
         value: Raw = self.values
         for step in path:
             if not _has(value, step):
@@ -75,7 +75,7 @@ class Draft:
         return value
 
     def set(self, path: KeyPath, value: object, origin: Origin) -> None:
-        """Sets one value (or a whole mapping, in place of what was there)."""
+        """Sets one value, or replaces a whole mapping."""
         parent = self._parent(path, origin)
         plain = _plain(value)
         # Only what stands there: looking through all records would cost as much as the whole file for each value.
@@ -87,7 +87,7 @@ class Draft:
             self.origins[path + below] = origin
 
     def rename(self, path: KeyPath, name: str) -> None:
-        """Gives a key its canonical name, in the same place of its mapping."""
+        """Renames a key to its canonical name, at the same place of its mapping."""
         parent, origin = self.get(path[:-1]), self.origin(path)
         entries = [(name if key == path[-1] else key, value) for key, value in parent.items()]
         parent.clear()
@@ -96,7 +96,7 @@ class Draft:
             self.origins[(*path[:-1], name, *below)] = origin
 
     def origin(self, path: KeyPath) -> Origin:
-        """Returns who set the value at a path."""
+        """Returns the origin of the value at a path."""
         if path in self.origins:
             return self.origins[path]
         if path in self.positions:
@@ -105,12 +105,12 @@ class Draft:
         return Origin(DEFAULT)
 
     def all_origins(self) -> Iterator[tuple[KeyPath, Origin]]:
-        """Yields who set what, for every path that somebody set."""
+        """Yields the origin of every path that is set."""
         for path in {**self.positions, **self.origins}:
             yield path, self.origin(path)
 
     def place(self, path: KeyPath) -> str:
-        """Returns where to look for a problem at a path: the nearest place above it that somebody wrote."""
+        """Returns the place of a problem at a path: that of the nearest set path above it."""
         for length in range(len(path), 0, -1):
             if place := self.origin(path[:length]).place:
                 return place
@@ -134,7 +134,7 @@ class Draft:
 
 
 def dotted(path: KeyPath) -> str:
-    """Writes a path as users do, for a message."""
+    """Formats a path for messages."""
     return shortened(".".join(map(str, path)))
 
 
@@ -145,7 +145,7 @@ def _has(node: object, step: str | int) -> bool:
 
 
 def _plain(value: object) -> Raw:
-    """Takes settings objects apart, except parts, whose type depends on where they stand."""
+    """Converts settings objects to mappings, except parts, whose type depends on their place."""
     if isinstance(value, Settings) and not isinstance(value, PartSettings):
         return {name: _plain(getattr(value, name)) for name in value.model_fields_set}
     if isinstance(value, Mapping):

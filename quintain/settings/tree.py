@@ -1,4 +1,4 @@
-"""Defines RunFile: one validated tree of settings from a file, two names or Python, with each origin."""
+"""Defines RunFile: one validated tree of settings from a file, two names or Python, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFile:
-    """Holds everything that was set for one run, validated; equal if the settings are, whoever set them.
+    """All settings of one run, validated; equality ignores origins.
 
     >>> run_file = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=16")
     >>> run_file.experiment.env.num_lanes, run_file.origins["experiment.env.num_lanes"]
@@ -45,12 +45,12 @@ class RunFile:
 
     @property
     def budget(self) -> Budget:
-        """How long the run trains."""
+        """The budget of the run."""
         return Budget(self.experiment.budget.env_steps, self.experiment.budget.updates)
 
     @property
     def trained(self) -> str:
-        """What trains: the type of the loop, or of the first behaviour's algorithm."""
+        """The type of the loop, or of the first behaviour's algorithm."""
         if self.experiment.loop is not None:
             return self.experiment.loop.type
         return next(iter(self.experiment.behaviors.values())).algorithm.type
@@ -59,9 +59,9 @@ class RunFile:
     def load(
         cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = (), doubt: str = ""
     ) -> RunFile:
-        """Reads a settings file; one that is not trusted may name only code that `allow` lists.
+        """Reads a settings file; an untrusted one may name only code that `allow` lists.
 
-        `doubt` says why it is not.
+        `doubt` says why it is not trusted.
         """
         return cls._resolve(Draft.from_file(path), overrides, trusted, allow, doubt=doubt)
 
@@ -69,7 +69,7 @@ class RunFile:
     def from_names(
         cls, algorithm: str, env: str, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
     ) -> RunFile:
-        """Makes the tree of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id."""
+        """Makes the settings of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id."""
         registry.get("algorithm", algorithm)
         experiment = {
             "env": registry.env_named(env),
@@ -88,7 +88,7 @@ class RunFile:
         allow: Collection[str] = (),
         changes: Mapping[str, object] | None = None,
     ) -> RunFile:
-        """Makes the tree of a mapping, which may contain settings objects; `changes` are as in `replace`."""
+        """Makes the settings from a mapping, which may contain settings objects; `changes` are as in `replace`."""
         draft = Draft.from_mapping(mapping, Origin(origin))
         return cls._resolve(draft, overrides, trusted, allow, changes or {})
 
@@ -126,12 +126,12 @@ class RunFile:
 
     @property
     def permitted(self) -> Collection[str] | None:
-        """Returns the names of code that may be imported for this run; None if its settings are the user's own."""
+        """Returns the names of code that may be imported for this run; None for the user's own settings."""
         return self._draft.permitted
 
     @property
     def notes(self) -> list[str]:
-        """Returns what a user should be told: aliases that were understood, code that is imported, old settings."""
+        """Returns notes for the user: replaced aliases, imported code, old settings."""
         if self.run.env_workers.restart_window_seconds is None:
             return list(self._draft.notes)
         return [
@@ -142,7 +142,7 @@ class RunFile:
 
     @cached_property
     def origins(self) -> Mapping[str, str]:
-        """Returns who set each single value, by its dotted path."""
+        """Returns the origin of each single value, by its dotted path."""
         labels = {".".join(map(str, path)): origin.label for path, origin in self._draft.all_origins()}
         from_algorithm = {
             path
@@ -170,7 +170,7 @@ class RunFile:
     def to_yaml(self) -> str:
         """Writes the whole tree as YAML, with the origin of each value in a comment.
 
-        Values that came from such a file keep the origins it names, so that a resumed run still says who set them.
+        Values from such a file keep the origins it names, so that a resumed run still lists the original ones.
         """
         origins, source = self.origins, self._draft.source
         if source and Path(source).is_file():
@@ -182,12 +182,12 @@ class RunFile:
         Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """Returns the hash of everything that can change a number."""
+        """Returns the hash of all settings that can change results."""
         return fingerprint_of(self.experiment)
 
 
 def _refuse_secrets(draft: Draft) -> None:
-    """Refuses what must not be written down, without repeating it."""
+    """Refuses secrets, without repeating them."""
     for path in literal_secrets(draft.values):
         # The place of an override is its whole text.
         place = "an override" if draft.origin(path).label == OVERRIDE else draft.place(path)

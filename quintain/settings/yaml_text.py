@@ -1,6 +1,6 @@
 """Reads and writes YAML 1.2 with the position of every key and with limits against hostile text.
 
-It builds values from parser events itself: only str, int, float, bool, None, dict and list can come out.
+Values are built from parser events: only str, int, float, bool, None, dict and list can result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_SHOWN = 200
 
 KeyPath = tuple[str | int, ...]
 Raw: TypeAlias = Any
-"""A value of a run file before it is validated: what YAML can hold, or a settings object that was passed in Python."""
+"""A value of a run file before validation: a YAML value, or a settings object that was passed in Python."""
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = re.compile(r"null|Null|NULL|~|")
@@ -47,7 +47,7 @@ class HasPosition(Protocol):
 
 @dataclass(frozen=True)
 class Document:
-    """Holds the value of one YAML text and where each key of it stands."""
+    """The value of one YAML text and the position of each key."""
 
     source: str
     value: Raw
@@ -242,7 +242,7 @@ def write_flow(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a text that came from a file or a command line, cut so that a message stays one line to read."""
+    """Returns a text from a file or a command line, shortened for a one-line message."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 

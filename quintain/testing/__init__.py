@@ -1,4 +1,4 @@
-"""Doubles and assertions for testing parts of your own: a scripted environment, and two checks of saved state."""
+"""Doubles and assertions for testing custom parts: a scripted environment, and two checks of saved state."""
 
 from __future__ import annotations
 

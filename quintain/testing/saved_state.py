@@ -1,4 +1,4 @@
-"""Shows that a trainer's saved state is complete: a fresh trainer that loads it is the same and continues the same."""
+"""Checks that a trainer's saved state is complete: a new trainer that loads it continues identically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from quintain.trainers.learner import Learner
 
 _NOT_COMPARED = frozenset({"session", "hosting", "stats", "batch", "stop_reason", "trainer", "learner_records"})
-"""What surrounds the trainer, measures time, or is taken from the store again."""
+"""Attributes around the trainer, timings, and data that is taken from the store again."""
 
 
 def assert_all_state_saved(trainer: Trainer, fresh: Trainer | None = None, *, num_cycles: int = 2) -> None:
-    """Trains a little, loads the saved state into a fresh trainer, and compares every attribute of both.
+    """Trains a little, loads the saved state into a new trainer, and compares every attribute of both.
 
-    Then both take one more cycle and are compared again, because what was forgotten may only show in what follows.
-    `fresh` is made from the settings of the trainer's run unless given; give it if parts were passed as objects.
+    Then both take one more cycle and are compared again, because forgotten state may only show later. `fresh` is made
+    from the settings of the trainer's run unless given; pass it if parts were given as objects.
     """
     other = fresh or _rebuild(trainer)
     for _ in range(num_cycles):

@@ -1,4 +1,4 @@
-"""An environment that plays given episodes whatever the policy does, so that a test knows every number beforehand."""
+"""An environment that plays given episodes regardless of actions, so that a test knows every value in advance."""
 
 from __future__ import annotations
 

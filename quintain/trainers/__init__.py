@@ -1,4 +1,4 @@
-"""The loop, and the events that watch it."""
+"""The training loop, and its events (callbacks)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ register = registrar("trainer")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "HostedLoop": "quintain.trainers.hosted",
+        "HostedSettings": "quintain.trainers.settings",
         "Loop": "quintain.trainers.loop",
         "LoopSettings": "quintain.trainers.settings",
         "Parts": "quintain.trainers.base",

@@ -1,7 +1,7 @@
-"""Trains policies: a loop whose cycle is collect, estimate, update and publish, one turn from experience to weights.
+"""Trains policies: a loop with the stages collect, estimate, update and publish.
 
-A trainer has a learner for each behaviour, and one source that acts for all of them. A cycle is that of one learner:
-the one whose block became full first. A learner that has spent its budget acts on, and stays as it is.
+A trainer has one learner per behaviour, and one source that acts for all of them. A cycle is that of one learner: the
+one whose block became full first. A learner whose budget is spent continues to act, and is not updated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scope
 from quintain.trainers.loop import Loop
 from quintain.trainers.parts import Parts
 from quintain.trainers.session import Session
+from quintain.trainers.settings import TrainerSettings
 
 if TYPE_CHECKING:
+    from quintain.settings.base import PartSettings
     from quintain.typing import Metrics, State, TrainingEnv
 
 __all__ = ["Learner", "Parts", "Session", "Trainer", "as_tensors"]
@@ -41,6 +43,7 @@ class Trainer(CurrentLearner, Loop):
     cycle it is.
     """
 
+    settings_class: ClassVar[type[PartSettings]] = TrainerSettings
     stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
     counts_cycles: ClassVar[bool] = False
     training_parts: ClassVar[tuple[str, ...]] = (
@@ -91,18 +94,18 @@ class Trainer(CurrentLearner, Loop):
             first.records = self.records
 
     label: ClassVar[str] = ""
-    """What messages about the learner of this cycle begin with; a learner among several has its name."""
+    """Prefix of messages about the learner of this cycle; a learner among several has its name."""
 
     @property
     def loop(self) -> Trainer:
-        """The trainer itself; a learner has it too."""
+        """The trainer itself; a learner has this attribute too."""
         return self
 
     # -- learners --------------------------------------------------------------------------------------------------
 
     @property
     def learner(self) -> Learner:
-        """The learner whose cycle it is; the only one where there is one behaviour."""
+        """The learner of the current cycle; the only one with one behaviour."""
         return self.learners[self.turn.behavior]
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -114,12 +117,12 @@ class Trainer(CurrentLearner, Loop):
 
     @property
     def budget(self) -> Budget:
-        """How long learners train that have no budget of their own."""
+        """The budget of learners without their own."""
         shared = (each.progress.budget for each in self.learners.values() if each.own_budget is None)
         return next(shared, self.progress.budget)
 
     def set_budget(self, budget: Budget) -> None:
-        """Changes how long learners train that have no budget of their own."""
+        """Sets the budget of learners without their own."""
         for learner in self.learners.values():
             own = learner.own_budget
             learner.progress.budget = budget if own is None else Budget(own, budget.updates)
@@ -141,28 +144,28 @@ class Trainer(CurrentLearner, Loop):
             learner.events.start(self._face_of(learner))
 
     def _fire(self, point: str) -> bool:
-        """Fires the events of the behaviour whose cycle it is."""
+        """Fires the events of the current cycle's behaviour."""
         return self.learner.events.fire(point, self._face_of(self.learner))
 
     def _face_of(self, learner: Learner) -> Any:
-        """Returns the object that events of a learner are called with: the trainer, where it has no other."""
+        """Returns the argument of a learner's event callbacks: the trainer, if there is one behaviour."""
         return learner if len(self.learners) > 1 else self
 
     def wait(self) -> None:
         self.source.wait()
 
     def begin_from_policy(self) -> None:
-        """Takes note that policies were given other weights before the run began."""
+        """Called when policies got other weights before the run began."""
         for learner in self.learners.values():
             learner.begin_from_policy()
 
     def _cycle_ended(self) -> None:
         # Before the checkpoint: observations that were learned from would be most of it.
-        self.learner.spend()
+        self.learner.mark_consumed()
         self._teach()
 
     def _teach(self) -> None:
-        """Goes on to the next lesson where one is learned."""
+        """Advances the curriculum where a lesson is completed."""
         if not self.curriculum.lessons:
             return
         fractions = {name: learner.progress.fraction for name, learner in self.learners.items()}
@@ -185,7 +188,7 @@ class Trainer(CurrentLearner, Loop):
             learner.stats.add_all(self.source.drain_metrics(learner.name))
             if has_enough:
                 return True
-            learner.spend()
+            learner.mark_consumed()
             learner.begin_cycle()
             # A learner that never has enough gives up some time.
             if self.is_finished:
@@ -194,8 +197,8 @@ class Trainer(CurrentLearner, Loop):
     def _collect_rollout(self, on_step: StepListener | None = None) -> bool:
         """Fills a store through the source; returns False if asked to stop first.
 
-        `on_step(step, info)` sees every step as a TensorDict that shares the rollout's memory, for statistics of your
-        own; override this method, or call `trainer.source.listen`, to have it in every cycle.
+        `on_step(step, info)` is a callback for every step, a TensorDict that shares the rollout's memory; override this
+        method, or call `trainer.source.listen`, to have it in every cycle.
         """
         stores = {name: learner.store for name, learner in self.learners.items()}
         learning = [name for name, learner in self.learners.items() if not learner.is_finished]
@@ -225,7 +228,7 @@ class Trainer(CurrentLearner, Loop):
         return True
 
     def _log_train(self, losses: Mapping[str, float]) -> None:
-        """Puts what an update reports into this cycle's row; a bare name is one of `train/`."""
+        """Adds the metrics of an update to this cycle's row; a bare name is one of `train/`."""
         self.learner.stats.add_all(train_metrics(losses))
 
     def _stage_publish(self) -> bool:
@@ -236,19 +239,20 @@ class Trainer(CurrentLearner, Loop):
         learner.progress.close_cycle(env_steps=env_steps, episodes=episodes)
         if learner.progress is not self.progress:
             self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+        learner.policy.explore_at(learner.progress.fraction)
         self.source.publish(learner.name, learner.progress.version, learner.policy)
         learner.published()
         return True
 
     def _eval_once(self, num_episodes: int | None = None, *, evaluation: Evaluate | None = None) -> Metrics | None:
-        """Evaluates now and returns the metrics, which also go into the next row; None if asked to stop first."""
+        """Evaluates now and returns the metrics, which also go to the next row; None if asked to stop first."""
         chosen = evaluation or self.evaluation
         if chosen is None:
             raise SettingsError("this trainer has no evaluate event, so it cannot evaluate. Give it one, or eval_env")
         return chosen.play(self._face_of(self.learner), num_episodes)
 
     def trigger(self, name: str, lanes: Any = None) -> None:
-        """Fires the events that wait for this name: the trainer's, and the environment's in these lanes or in all."""
+        """Fires the events of this name: the trainer's, and the environment's in these lanes or in all."""
         for learner in self.learners.values():
             learner.events.fire(name, self._face_of(learner))
         self.source.trigger(name, lanes)
@@ -268,6 +272,8 @@ class Trainer(CurrentLearner, Loop):
         for learner in self.learners.values():
             for tensor in learner.policy.state_dict().values():
                 self.world.share(tensor)
+            if learner.given_algorithm is not None:
+                learner.given_algorithm.share_parts()
 
     def report(self) -> Metrics:
         for name, seconds in self.source.drain_seconds().items():
@@ -280,12 +286,12 @@ class Trainer(CurrentLearner, Loop):
         return [*([] if team is None else [team.supervisor]), *self.source.supervisors]
 
     def begin_anew(self, ranks: Sequence[State]) -> None:
-        """Begins new episodes in all lanes: experience that waited belonged to the old ranks, and is dropped."""
+        """Starts new episodes in all lanes: unconsumed experience belonged to the old ranks, and is dropped."""
         self.source.begin_anew([state["source"] for state in ranks])
         self.progress.begin_cycle_anew()
 
     def episode_stats(self) -> Metrics:
-        """Returns what the recent episodes of all ranks were like: sums and counts, so that each counts once."""
+        """Returns statistics of the recent episodes of all ranks: sums and counts, so that each counts once."""
         windows = {name: learner.episodes for name, learner in self.learners.items()}
         if self.world.size == 1:
             return dict(metrics_of(self.learners, {name: each.stats() for name, each in windows.items()}))
@@ -293,13 +299,13 @@ class Trainer(CurrentLearner, Loop):
         return dict(metrics_of(self.learners, totals))
 
     def fault_stats(self) -> Metrics:
-        """Returns how often environments of all ranks broke; nothing while none has."""
+        """Returns the counts of environment faults of all ranks; empty without any."""
         restarts, aborted = self.world.sum([self.faults.restarts, self.faults.aborted])
         return {"env/restarts": restarts, "env/aborted": aborted} if restarts else {}
 
     @property
     def paths(self) -> dict[str, str]:
-        """Whether acting and learning are compiled, and why not where they are plain."""
+        """Whether acting and learning are compiled, with the reason if not."""
         if len(self.learners) == 1:
             return self.learner.paths
         learners = self.learners.items()
@@ -307,11 +313,11 @@ class Trainer(CurrentLearner, Loop):
 
     @property
     def env(self) -> TrainingEnv:
-        """The training environment, or what stands for it in this process."""
+        """The training environment, or its stand-in in this process."""
         return self.source.env
 
     def idle_events(self) -> list[str]:
-        """Names the events of the trainer and of its environments that were never called."""
+        """Returns the names of the events of the trainer and its environments that were never called."""
         idle = [
             f"{scoped(self.learners, name)}{event}"
             for name, learner in self.learners.items()
@@ -330,7 +336,10 @@ class Trainer(CurrentLearner, Loop):
 
     def settle(self) -> None:
         # Only what is not being written to can be saved.
-        self.source.pause(self.should_stop)
+        if self.is_finished:
+            self.source.complete({name: learner.store for name, learner in self.learners.items()})
+        else:
+            self.source.pause(self.should_stop)
 
     def load_state_dict(self, state: State) -> None:
         # A run that goes back may have an actor at work on the blocks that are restored.

@@ -1,4 +1,4 @@
-"""What a trainer shows of its learner: the only one, or the one whose cycle it is."""
+"""Attributes of a trainer that belong to its learner: the only one, or that of the current cycle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CurrentLearner:
-    """Parts and numbers of the learner whose cycle it is, under the names that a trainer of one behaviour has."""
+    """Parts and counters of the current cycle's learner, with the names that a trainer of one behaviour has."""
 
     @property
     def learner(self) -> Learner:
@@ -55,7 +55,7 @@ class CurrentLearner:
 
     @property
     def taken(self) -> Batch:
-        """The batch that this cycle learns from, until the next one is collected."""
+        """The batch of this cycle, until the next one is collected."""
         return self.learner.taken
 
     @property
@@ -64,7 +64,7 @@ class CurrentLearner:
 
     @property
     def evaluation(self) -> Evaluate | None:
-        """The first event that evaluates, if there is one."""
+        """The first evaluation event, if any."""
         found = (entry.function for entry in self.learner.events.entries)
         return next((event for event in found if isinstance(event, Evaluate)), None)
 
@@ -82,7 +82,7 @@ class CurrentLearner:
 
     @property
     def ret_window(self) -> deque[float]:
-        """The returns of the newest episodes, the oldest first."""
+        """The returns of the newest episodes, oldest first."""
         return self.episodes.returns
 
     @property
@@ -99,7 +99,7 @@ class CurrentLearner:
         rng: Rng | np.random.Generator | None = None,
         seed: int | None = None,
     ) -> tuple[Any, Any]:
-        """Returns what the policy does in an observation, ready for `env.step`, and its next state.
+        """Returns the policy's action for an observation, ready for `env.step`, and the next hidden state.
 
         With `deterministic=False` the action is sampled; see `Policy.predict` for `rng` and `seed`.
         """

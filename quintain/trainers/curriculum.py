@@ -1,4 +1,4 @@
-"""Lessons: numbers of a task that change as behaviours learn, between cycles and never within one."""
+"""Curricula: environment parameters that change as behaviours learn, between cycles and never within one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from quintain.envs.settings import CriterionSettings, LessonSettings
 from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.typing import Metrics, State
 
 _KEPT = 0.25
-"""How much of the smoothed number stays at each look."""
+"""Decay of the smoothed measure at each check."""
 
 
 class Curriculum(KeepsState):
-    """Remembers which lesson each parameter is in, and what behaviours achieved in it."""
+    """The current lesson of each parameter, and the returns of behaviours in it."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"lessons", "capacity"})
 
@@ -33,7 +33,7 @@ class Curriculum(KeepsState):
         criteria = [each.until for some in lessons.values() for each in some if each.until is not None]
         self.capacity = max([1, *(each.min_episodes for each in criteria)])
         self.numbers = dict.fromkeys(lessons, 0)
-        """Which lesson each parameter is in."""
+        """The index of each parameter's current lesson."""
         self.smoothed = dict.fromkeys(lessons, 0.0)
         self.returns: dict[str, list[float]] = {each.behavior: [] for each in criteria}
         """The newest returns of each behaviour since a lesson last changed."""
@@ -44,7 +44,7 @@ class Curriculum(KeepsState):
         super().load_state_dict(state)
 
     def require_behaviors(self, known: Mapping[str, object]) -> None:
-        """Refuses lessons that wait for a behaviour that there is not."""
+        """Refuses lessons that depend on an unknown behaviour."""
         for name in self.returns:
             if name not in known:
                 raise SettingsError(
@@ -52,15 +52,15 @@ class Curriculum(KeepsState):
                 )
 
     def hear(self, behavior: str, returns: Sequence[float]) -> None:
-        """Takes note of the returns of episodes that ended."""
+        """Records the returns of completed episodes."""
         if behavior in self.returns:
             kept = [*self.returns[behavior], *map(float, returns)]
             self.returns[behavior] = kept[-self.capacity :]
 
-    def advance(self, fractions: Mapping[str, float], world: World | None = None) -> tuple[list[str], bool]:
-        """Moves on where a lesson is learned; returns whose lesson changed, and whether all is to begin anew.
+    def advance(self, fractions: Mapping[str, float], world: ProcessGroup | None = None) -> tuple[list[str], bool]:
+        """Advances where a lesson is completed; returns the changed parameters, and whether to reset the environment.
 
-        `fractions` says which part of its budget each behaviour has spent. Of several ranks, the first decides by the
+        `fractions` are the completed fractions of each behaviour's budget. Of several ranks, the first decides by the
         episodes of its own agents.
         """
         if world is not None and world.size > 1:
@@ -98,11 +98,11 @@ class Curriculum(KeepsState):
         return until
 
     def apply(self, env: AgentEnv, names: list[str] | None = None) -> None:
-        """Gives the environment the parameters of the lessons that are on, these or all."""
+        """Sets the environment parameters of the current lessons, these or all."""
         env.set_parameters(**self.parameters(names))
 
     def parameters(self, names: list[str] | None = None) -> dict[str, Any]:
-        """Returns the arguments of `set_parameters` for the lessons that are on, of these parameters or of all."""
+        """Returns the arguments of `set_parameters` for the current lessons, of these parameters or of all."""
         chosen = {name: self.current(name) for name in (self.lessons if names is None else names)}
         samplers = {name: sampler_of(each.sampler) for name, each in chosen.items() if each.sampler is not None}
         return {

@@ -1,4 +1,4 @@
-"""Events that look at the data: files of transitions for a look afterwards, and extra numbers for the metrics."""
+"""Events on the data: files of transitions for debugging, and additional metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILE_NAME = re.compile(r"rollout-(\d+)\.safetensors")
 
 
 class CollectData:
-    """Writes rollouts to `rollouts/rollout-<number>.safetensors`, fields [N, T+1, ...]; old files make room for new."""
+    """Writes rollouts to `rollouts/rollout-<number>.safetensors`, fields [N, T+1, ...]; old files are removed."""
 
     def __init__(self, settings: CollectDataSettings, context: EventContext) -> None:
         self.settings = settings
@@ -55,7 +55,7 @@ class CollectData:
 
 
 class LogData:
-    """Reports `data/<field>_mean`, `_std`, `_min` and `_max` over the steps that count."""
+    """Reports `data/<field>_mean`, `_std`, `_min` and `_max` over valid steps."""
 
     def __init__(self, settings: LogDataSettings, context: EventContext) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""The events that ship. Each is built once from its settings and what the run offers, and called with the trainer."""
+"""The built-in events (callbacks). Each is made once from its settings and a context, and called with the trainer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quintain.core.budget import Budget
-from quintain.core.process_group import Alone, World
+from quintain.core.process_group import ProcessGroup, SingleProcess
 from quintain.core.rng import Rng
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, events_of, with_events
 from quintain.envs.events import EnvEventManager
 from quintain.errors import SettingsError
-from quintain.rollouts.agent_evaluator import AgentEvaluator
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
 from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
@@ -36,31 +35,31 @@ MAX_EVAL_LANES = 10
 
 @dataclass(frozen=True)
 class EventContext:
-    """What an event may be built from."""
+    """The context in which events are made."""
 
     make_env: Callable[[int, Rng], Env]
     rng: Rng
     budget: Budget
-    world: World = field(default_factory=Alone)
+    world: ProcessGroup = field(default_factory=SingleProcess)
     env_events: Mapping[str, Any] = field(default_factory=dict)
-    """Events for the environments of an evaluation, beside those of its settings."""
+    """Events of evaluation environments, in addition to those of the settings."""
     on_nonfinite: str = "error"
     agents: AgentContext | None = None
-    """Where agents come and go: what else an evaluation of one behaviour needs, in place of `make_env`."""
+    """For agents that come and go: the context of one behaviour's evaluation, in place of `make_env`."""
 
 
 @dataclass(frozen=True)
 class AgentContext:
-    """What surrounds one behaviour among several."""
+    """The context of one behaviour among several."""
 
     behavior: str
     make_env: Callable[[Rng], AgentEnv]
     prepare: Callable[[AgentEnv], None]
-    """Gives an environment the parameters of the lesson that is on."""
+    """Sets the environment parameters of the current lesson."""
 
 
 class Evaluate:
-    """Plays whole episodes with the current policy and remembers the best; of several ranks, the first plays."""
+    """Evaluates the current policy over whole episodes and records the best; of several ranks, the first plays."""
 
     def __init__(self, settings: EvaluateSettings, context: EventContext) -> None:
         self.settings = settings
@@ -73,34 +72,31 @@ class Evaluate:
         self.has_played = False
         self.has_warned = False
         # Rank 0 plays for all.
-        self.evaluator = self._make_evaluator(context) if context.world.rank == 0 and not context.agents else None
-        self.agents = context.agents
-        self.agent_evaluator: AgentEvaluator | None = None
-        if context.agents is not None and context.world.rank == 0:
-            rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
-            with GlobalStreams().untouched():
-                made = context.agents.make_env(rng.child("env"))
-            prepare, limit = context.agents.prepare, settings.max_episode_steps
-            self.agent_evaluator = AgentEvaluator(made, rng, prepare, max_episode_steps=limit)
+        self.only = None if context.agents is None else context.agents.behavior
+        self.evaluator = self._make_evaluator(context) if context.world.rank == 0 else None
 
     def _make_evaluator(self, context: EventContext) -> Evaluator:
-        settings = self.settings
+        settings, agents = self.settings, context.agents
         rng = (context.rng if settings.seed is None else Rng(settings.seed)).child("evaluation")
         # An environment may draw from a global generator when it is made; training must not notice.
         with GlobalStreams().untouched():
-            env = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
-            env_events = {**cfg_of(settings.env_events), **context.env_events}
-            env = with_events(env, env_events, rng.child("env_events"))
+            if agents is not None:
+                env: Env | AgentEnv = agents.make_env(rng.child("env"))
+            else:
+                lanes = context.make_env(min(MAX_EVAL_LANES, settings.num_episodes), rng.child("env"))
+                env_events = {**cfg_of(settings.env_events), **context.env_events}
+                env = with_events(lanes, env_events, rng.child("env_events"))
         return Evaluator(
             env,
             settings.num_episodes,
             rng,
             on_nonfinite=context.on_nonfinite,
             max_episode_steps=settings.max_episode_steps,
+            prepare=None if agents is None else agents.prepare,
         )
 
     @property
-    def env(self) -> Env | None:
+    def env(self) -> Env | AgentEnv | None:
         return None if self.evaluator is None else self.evaluator.env
 
     @property
@@ -108,7 +104,7 @@ class Evaluate:
         return None if self.evaluator is None else events_of(self.evaluator.env)
 
     def idle_env_events(self) -> list[str]:
-        """Names the events of its environments that no evaluation of this process called; a resume counts anew."""
+        """Returns the names of its environments' events that no evaluation of this process called."""
         return self.env_events.never_fired() if self.has_played and self.env_events is not None else []
 
     def __call__(self, trainer: Trainer) -> bool:
@@ -135,7 +131,7 @@ class Evaluate:
         return metrics
 
     def _play(self, trainer: Trainer, num_episodes: int | None) -> Metrics | None:
-        """Returns what the episodes were like; None if the run was asked to stop, or if another rank plays them."""
+        """Returns the results of the episodes; None if the run was asked to stop, or if another rank plays them."""
         with trainer.global_streams.untouched():
             results = self._episodes(trainer, num_episodes)
         if results is None:
@@ -147,29 +143,17 @@ class Evaluate:
         return metrics_of(results)
 
     def _episodes(self, trainer: Trainer, num_episodes: int | None) -> EpisodeResults | None:
-        deterministic = self.settings.deterministic
-
-        def tell(text: str) -> None:
-            trainer.session.tell(f"{trainer.label}{text}")
-
-        if self.agents is not None and self.agent_evaluator is not None:
-            played = self.agent_evaluator.play(
-                {name: learner.policy for name, learner in trainer.loop.learners.items()},
-                {self.agents.behavior: num_episodes or self.settings.num_episodes},
-                deterministic=deterministic,
-                should_stop=trainer.should_stop,
-                tell=tell,
-            )
-            return None if played is None else played[self.agents.behavior]
         if self.evaluator is None:
             return None
-        return self.evaluator.play(
-            trainer.policy,
-            deterministic=deterministic,
+        played = self.evaluator.play(
+            {name: learner.policy for name, learner in trainer.loop.learners.items()},
+            deterministic=self.settings.deterministic,
             should_stop=trainer.should_stop,
             num_episodes=num_episodes,
-            tell=tell,
+            only=self.only,
+            tell=lambda text: trainer.session.tell(f"{trainer.label}{text}"),
         )
+        return None if played is None else next(iter(played.values()))
 
     def _score(self, metrics: Metrics) -> float:
         name = self.settings.best_metric
@@ -181,13 +165,12 @@ class Evaluate:
         return metrics[name]
 
     def close(self) -> None:
-        for evaluator in (self.evaluator, self.agent_evaluator):
-            if evaluator is not None:
-                evaluator.env.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
 
 def metrics_of(results: EpisodeResults) -> Metrics:
-    """Names what came of an evaluation as it is reported."""
+    """Names the metrics of an evaluation."""
     said = {f"eval/{'success_rate' if k == 'success' else k}": float(v.mean()) for k, v in results.said.items()}
     return {
         "eval/mean_reward": results.mean_return,
@@ -212,7 +195,7 @@ class StopAtReturn:
 
 
 class RandomizeEnv:
-    """Draws parameters of the training environments; each draw depends on the seed and the update only."""
+    """Domain randomization of the training environments; each draw depends on the seed and the update only."""
 
     def __init__(self, settings: RandomizeEnvSettings, context: EventContext) -> None:
         self.settings = settings
@@ -220,7 +203,7 @@ class RandomizeEnv:
         self.rng = context.rng.child("randomize_env")
 
     def check(self, trainer: Trainer) -> None:
-        """Refuses parameters that the environments do not have, before anything is trained."""
+        """Refuses unknown parameters before training starts."""
         trainer.source.require_env_parameters(list(self.settings.ranges))
 
     def __call__(self, trainer: Trainer) -> None:
@@ -230,7 +213,7 @@ class RandomizeEnv:
 
 
 class ResetEnv:
-    """Cuts the episodes that are going on and begins new ones in all training lanes."""
+    """Truncates the running episodes and starts new ones in all training lanes."""
 
     def __init__(self, settings: ResetEnvSettings, context: EventContext) -> None:
         self.settings = settings
@@ -241,7 +224,7 @@ class ResetEnv:
 
 
 class CallFunction:
-    """Calls a registered function `f(trainer, **parameters)` when its settings say."""
+    """Calls a registered function `f(trainer, **parameters)` when it is due."""
 
     def __init__(self, function: Callable[..., None], settings: ScheduledEventSettings) -> None:
         self.function = function

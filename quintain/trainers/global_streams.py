@@ -1,4 +1,4 @@
-"""The process-wide random generators, for users' code that draws from them. Nothing of ours does."""
+"""The global random generators, for users' code that draws from them. Our own code does not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GlobalStreams:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Puts the generators back afterwards, so that what happens inside cannot disturb training."""
+        """Restores the generators afterwards, so that code inside cannot affect training."""
         before = self.state_dict()
         try:
             yield

@@ -1,6 +1,6 @@
-"""What happens when an update meets numbers that are not finite: skip it, go back, or stop, within a budget.
+"""Handling of updates that are not finite: skip, roll back, or stop, within a budget.
 
-The optimizer has not taken such a step (it sees the gradient's norm on the device), so the policy is as it was.
+The optimizer has not taken such a step (it checks the gradient's norm on the device), so the policy is unchanged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from quintain.typing import State
 
 WINDOW = 1000
-"""Updates over which failures are counted."""
+"""Number of updates over which failures are counted."""
 MAX_IN_WINDOW = 10
 
 
 class UpdateGuard(KeepsState):
-    """Counts failed updates and decides what follows."""
+    """Counts failed updates and decides how to continue."""
 
     saved_counts: ClassVar[frozenset[str]] = frozenset({"num_updates", "in_a_row", "obstacle"})
 
@@ -32,7 +32,7 @@ class UpdateGuard(KeepsState):
         self.in_a_row = 0
         self.failed_at: list[int] = []
         self.obstacle = 0
-        """The latest update of the run that failed; a run that went back is past it only once that one went well."""
+        """The latest failed update of the run; after a rollback the count is reset only once that one succeeded."""
 
     def load_state_dict(self, state: State) -> None:
         for number in state["failed_at"]:
@@ -40,13 +40,13 @@ class UpdateGuard(KeepsState):
         super().load_state_dict(state)
 
     def passed(self, update: int) -> None:
-        """Takes note of an update that went well, of this number in the run."""
+        """Records a successful update, by its number in the run."""
         self.num_updates += 1
         if update >= self.obstacle:
             self.in_a_row = 0
 
     def failed(self, trainer: Learner, fault: NonFiniteError) -> bool:
-        """Decides about a failed update: True goes on without it, False means the trainer stands somewhere else now."""
+        """Decides about a failed update: True continues without it, False means the trainer was rolled back."""
         self.num_updates += 1
         self.in_a_row += 1
         self.obstacle = max(self.obstacle, trainer.progress.updates)

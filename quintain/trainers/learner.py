@@ -1,4 +1,4 @@
-"""A learner: the policy, algorithm and store of one behaviour, and how far it has come."""
+"""A learner: the policy, algorithm and store of one behaviour, with its progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from quintain.algorithms.base import Algorithm
 from quintain.compiled.plug import Accelerated
 from quintain.core.state import KeepsState, as_tensors
-from quintain.data.fields import MATE_FIELDS, Declared
+from quintain.data.fields import TEAMMATE_FIELDS, Declared
 from quintain.data.rollout import Batch, Rollout
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Learner:
-    """Turns batches of one behaviour into new versions of its policy.
+    """Updates the policy of one behaviour from batches, and publishes new versions.
 
-    Of several behaviours, events get the learner of theirs in place of the trainer. It answers for the trainer: any
-    other attribute, such as `source` or `session`, is the trainer's.
+    With several behaviours, event callbacks get their learner in place of the trainer. Other attributes, such as
+    `source` or `session`, are forwarded to the trainer.
     """
 
     training_parts: ClassVar[tuple[str, ...]] = ("policy", "algorithm", "store", "events")
@@ -52,7 +52,7 @@ class Learner:
         accelerated: Accelerated | None = None,
         own_budget: int | None = None,
     ) -> None:
-        """Makes a learner; `own_budget` are environment steps of its own in place of the run's budget."""
+        """Makes a learner; `own_budget` is its own number of environment steps in place of the run's budget."""
         self.name = name
         self.label = f"{name}: "
         self.policy = policy
@@ -78,13 +78,18 @@ class Learner:
         return getattr(self.trainer, name)
 
     @property
+    def given_algorithm(self) -> Algorithm | None:
+        """Its own algorithm; None if it learns in another way."""
+        return self.algorithm
+
+    @property
     def is_finished(self) -> bool:
-        """Whether its budget is spent, or its goal reached: it acts on, and stays as it is."""
+        """Whether its budget is spent, or its goal reached: it continues to act, and is not updated."""
         return self.progress.is_budget_spent or self.records.goal_reached
 
     @property
     def taken(self) -> Batch:
-        """The batch that this cycle learns from, until the next one is collected."""
+        """The batch of this cycle, until the next one is collected."""
         assert self.batch is not None, "a stage ran before collect"
         return self.batch
 
@@ -93,12 +98,12 @@ class Learner:
         return self.progress.env_steps
 
     def begin_cycle(self) -> None:
-        """Frees what the last update consumed; events and checkpoints at the end of its cycle saw a quiet store."""
+        """Frees the batch of the last update; events and checkpoints at the end of its cycle still saw it."""
         self.store.release()
         self.algorithm.adopt_weights()
 
     def take(self) -> bool:
-        """Takes the full block; returns False if there is not yet enough to learn from."""
+        """Takes the full block; returns False if there is not yet enough data for an update."""
         self.batch = self.store.take()
         return True
 
@@ -109,12 +114,12 @@ class Learner:
                 self.algorithm.estimate(self.taken)
 
     def update(self) -> Metrics:
-        """Changes the policy by what the batch shows; raises NonFiniteError where it shows no finite number."""
+        """Changes the policy by the batch, then lets reward signals learn; raises NonFiniteError if it cannot."""
         self.algorithm.adopt_weights()
-        return self.algorithm.update(self.taken, self.progress)
+        return self.algorithm.learn(self.taken, self.progress)
 
     def observe(self) -> None:
-        """Lets the normalizer learn from the batch, after the update: acting and learning saw the same one."""
+        """Updates the normaliser from the batch, after the update: acting and learning used the same one."""
         self.algorithm.observe(self.taken.valid_obs())
 
     @property
@@ -122,38 +127,39 @@ class Learner:
         """Environment steps and episodes of this cycle's batch."""
         return self.taken.num_valid, self.taken.num_episodes
 
-    def spend(self) -> None:
-        """Marks the batch as consumed: it can still be read, and need not be saved."""
-        self.store.spend()
+    def mark_consumed(self) -> None:
+        """Marks the batch as consumed: it can still be read, but is not saved."""
+        self.store.mark_consumed()
 
     def published(self) -> None:
-        """Is called when the version of this cycle was published."""
+        """Called when the version of this cycle was published."""
 
     def hear_episodes(self, returns: Array, lengths: Array) -> None:
-        """Takes note of episodes that ended."""
+        """Records completed episodes."""
         self.episodes.extend(returns, lengths)
 
     def begin_from_policy(self) -> None:
-        """Takes note that the policy was given other weights before the run began."""
+        """Called when the policy got other weights before the run began."""
+        self.policy.explore_at(self.progress.fraction)
         self.algorithm.begin_from_policy()
 
     def restore_batch(self) -> None:
-        """Takes the batch again that a cycle which was stopped learns from."""
+        """Takes the batch of an interrupted cycle again."""
         if not self.store.ready():
             raise ValueError(f"the cycle of {self.name} was stopped, and there is nothing to learn from")
         self.batch = self.store.take()
 
     @property
     def paths(self) -> dict[str, str]:
-        """Whether acting and learning are compiled, and why not where they are plain."""
+        """Whether acting and learning are compiled, with the reason if not."""
         return self.accelerated.paths
 
     def parts_state(self, kind: str) -> State:
-        """Returns the state of its parts that train (`training`) or record (`records`)."""
+        """Returns the state of its training parts (`training`) or its records (`records`)."""
         return {name: getattr(self, name).state_dict() for name in self._parts(kind)}
 
     def load_parts_state(self, kind: str, state: State, leaving_out: Collection[str] = ()) -> None:
-        """Restores what `parts_state` returned, strictly, but for parts that are left out."""
+        """Restores the result of `parts_state`, strictly, except for omitted parts."""
         expected = [name for name in self._parts(kind) if name not in leaving_out]
         if set(expected) != set(state) - set(leaving_out):
             raise KeyError(f"{self.name}: saved parts are {sorted(state)}, this run has {sorted(expected)}")
@@ -170,15 +176,10 @@ class Learner:
 
 
 class ReadyLearner(Learner):
-    """A learner that exists before the run that trains it, such as one by hooks: it brings its policy.
+    """A learner that exists before its run, such as one by hooks, with its own policy.
 
-    The composition root gives it the rest by `connect`.
+    The composition root adds the other parts by `connect`.
     """
-
-    @property
-    def given_algorithm(self) -> Algorithm | None:
-        """The algorithm that changes its policy; None if it has another way."""
-        return self.algorithm
 
     @property
     def has_own_blocks(self) -> bool:
@@ -189,8 +190,8 @@ class ReadyLearner(Learner):
     """Whether its trajectories have the observations, actions and rewards of the agent's teammates."""
 
     def declare_fields(self) -> Declared:
-        """Declares the fields that its blocks need beside those of its policy and algorithm."""
-        return MATE_FIELDS if self.follows_groups else {}
+        """Declares the fields of its blocks in addition to those of its policy and algorithm."""
+        return TEAMMATE_FIELDS if self.follows_groups else {}
 
     def make_block(self) -> Rollout:
         raise NotImplementedError
@@ -199,7 +200,7 @@ class ReadyLearner(Learner):
         raise NotImplementedError
 
     def connect(self, store: RolloutStore, events: EventManager, guard: UpdateGuard, accelerated: Accelerated) -> None:
-        """Takes the parts that the run made for it."""
+        """Sets the parts that the run made for it."""
         self.store = store
         self.events = events
         self.firings = events.firings
@@ -208,7 +209,7 @@ class ReadyLearner(Learner):
 
 
 class Turn(KeepsState):
-    """Whose cycle it is."""
+    """The behaviour of the current cycle."""
 
     def __init__(self, behavior: str) -> None:
         self.behavior = behavior
@@ -221,7 +222,7 @@ class Learners(dict[str, Learner]):
 
     @property
     def records(self) -> LearnerRecords:
-        """The parts that only record, saved as another part."""
+        """The records, saved as another part."""
         return LearnerRecords(self)
 
     def state_dict(self) -> State:
@@ -245,17 +246,17 @@ def require_same_behaviors(state: Mapping[str, object], learners: Mapping[str, o
 
 
 def scoped(learners: Mapping[str, Learner], name: str) -> str:
-    """Returns what the names of a behaviour's metrics begin with: nothing where it is the only one."""
+    """Returns the prefix of a behaviour's metrics: empty for the only one."""
     return f"{name}/" if len(learners) > 1 else ""
 
 
 def train_metrics(losses: Mapping[str, float]) -> Metrics:
-    """Returns what an update reports under its names in the row: a bare name is one of `train/`."""
+    """Returns the metrics of an update with their names in the row: a bare name is one of `train/`."""
     return {name if "/" in name else f"train/{name}": value for name, value in losses.items()}
 
 
 def metrics_of(learners: Mapping[str, Learner], values: Mapping[str, Metrics]) -> Iterator[tuple[str, float]]:
-    """Yields metrics of all behaviours under their names in the row."""
+    """Yields metrics of all behaviours with their names in the row."""
     for name, metrics in values.items():
         for key, value in metrics.items():
             yield f"{scoped(learners, name)}{key}", value

@@ -1,4 +1,4 @@
-"""The loop: stages in turn until the budget is spent, and the narrow face that a run sees of it.
+"""The loop: stages in turn until the budget is spent, and the narrow interface for the run.
 
 cycle          all stages of the loop, once each
   stage        a method `_stage_<name>` that returns True (done) or False (must wait, or was asked to stop)
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from quintain.core.budget import Budget
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.core.progress import Progress
 from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
@@ -21,9 +21,11 @@ from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import StatsReporter
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.records import Records
+from quintain.trainers.settings import LoopSettings
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
+    from quintain.settings.base import PartSettings
     from quintain.trainers.session import Session
     from quintain.typing import Metrics, State
 
@@ -31,21 +33,23 @@ if TYPE_CHECKING:
 class Loop:
     """Repeats its stages, between which events fire and the run reports and saves.
 
-    A loop knows no policy, no environment and no batch; `Trainer` adds those. A subclass names its stages and the parts
-    that hold its state. A run asks of it only the members that stand under "the face to the run".
+    A loop has no policy, no environment and no batch; `Trainer` adds those. A subclass names its stages and the parts
+    that hold its state. A run uses only the members under "the face to the run".
     """
 
+    settings_class: ClassVar[type[PartSettings]] = LoopSettings
+    """The settings that a run file has for it."""
     stages: ClassVar[tuple[str, ...]] = ()
     training_parts: ClassVar[tuple[str, ...]] = ("progress", "events", "global_streams")
-    """Parts whose state decides the numbers; the digest covers exactly these. Global generators are restored last."""
+    """Parts whose state determines results; the digest covers exactly these. Global generators are restored last."""
     record_parts: ClassVar[tuple[str, ...]] = ("records", "stats", "firings")
     """Parts that only record the course of the run."""
     rank_parts: ClassVar[tuple[str, ...]] = ("events", "global_streams")
     """Parts that differ between ranks."""
     counts_cycles: ClassVar[bool] = True
-    """Whether every cycle counts as one update; a trainer counts its steps and updates itself, where it publishes."""
+    """Whether every cycle counts as one update; a trainer counts steps and updates itself, where it publishes."""
     commits_after_stages: ClassVar[bool] = False
-    """Whether every finished stage is committed, as for stages that cost hours or money."""
+    """Whether every completed stage is committed, for stages that cost hours or money."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -61,10 +65,10 @@ class Loop:
         stats: StatsReporter,
         session: Session,
         writer: Any,
-        world: World,
+        world: ProcessGroup,
         faults: FaultKeeper,
     ) -> None:
-        """Takes the parts that every loop has."""
+        """Sets the parts that every loop has."""
         self.progress = progress
         self.events = events
         self.firings = events.firings
@@ -102,18 +106,18 @@ class Loop:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do; only between cycles, so that the last cycle is always completed."""
+        """Whether the budget is spent; only between cycles, so that the last cycle is always completed."""
         return self.progress.is_between_cycles and (self.progress.is_budget_spent or self.records.goal_reached)
 
     def stop(self, reason: str) -> None:
-        """Asks the loop to stop after the step or stage it is in; the run can be resumed from there."""
+        """Requests a stop after the current step or stage; the run can be resumed from there."""
         self.stop_reason = reason
 
     def should_stop(self) -> bool:
         return self.stop_reason != ""
 
     def advance(self) -> bool:
-        """Runs stages until one must wait or the cycle closes; says whether any stage finished."""
+        """Runs stages until one must wait or the cycle closes; returns whether any stage finished."""
         if self.progress.is_closing:
             return self._end_cycle()
         moved = False
@@ -137,7 +141,7 @@ class Loop:
         return moved
 
     def _end_cycle(self) -> bool:
-        """Fires the events of a closed cycle; says whether they all finished. A resumed run may continue here."""
+        """Fires the events of a closed cycle; returns whether they all finished. A resumed run may continue here."""
         if not self.world.all(self._fire(CYCLE_END)):
             return False
         self.progress.is_closing = False
@@ -146,10 +150,10 @@ class Loop:
         return True
 
     def _cycle_ended(self) -> None:
-        """Is called once per cycle, after its events and before its row and checkpoint."""
+        """Called once per cycle, after its events and before its row and checkpoint."""
 
     def _must_stop(self) -> bool:
-        """Says whether any rank was asked to stop; ranks ask at the same points, so that they stop together."""
+        """Whether any rank was asked to stop; collective, so that ranks stop together."""
         if not self.world.any(self.stop_reason != ""):
             return False
         self.stop_reason = self.stop_reason or "another rank stopped"
@@ -160,21 +164,21 @@ class Loop:
         return self.session.save(self)
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Continues the run of a checkpoint exactly where it stands; its directory is the path's.
+        """Continues the run of a checkpoint exactly from there, in the run's directory.
 
-        Make the trainer as the one that was saved. The path is a checkpoint's, or that of a run for its newest.
+        Make the trainer like the one that was saved. The path is a checkpoint's, or that of a run for its newest.
         """
-        self.session.take_up(self, Path(path))
+        self.session.resume_from(self, Path(path))
 
     # -- the face to the run ---------------------------------------------------------------------------------------
 
     def set_budget(self, budget: Budget) -> None:
-        """Changes how long to train; steps and updates that are done already count."""
+        """Sets the budget; completed steps and updates count."""
         self.progress.budget = budget
 
     @property
     def exactness(self) -> str:
-        """How exactly a resumed run continues: "exact", or "statistical: <why>"."""
+        """ "exact", or "statistical: <why>": how a resumed run continues."""
         return "exact"
 
     def facts(self) -> dict[str, Any]:
@@ -182,32 +186,32 @@ class Loop:
         return {}
 
     def require_fit(self, about: Mapping[str, Any]) -> None:
-        """Refuses a checkpoint with this manifest if it was made for something else."""
+        """Refuses a checkpoint whose manifest does not fit this loop."""
 
     def begin_from_policy(self) -> None:
-        """Takes note that the loop was given other weights before the run began."""
+        """Called when the loop got other weights before the run began."""
 
     def share(self) -> None:
         """Gives all ranks the weights of rank 0."""
 
     def report(self) -> Metrics:
-        """Returns metrics of this row that are read only when it is written; all ranks call it."""
+        """Returns metrics that are computed only when a row is written; collective."""
         return {}
 
     def idle_events(self) -> list[str]:
-        """Names the events that were never called."""
+        """Returns the names of events that were never called."""
         return self.events.never_fired()
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
-        """The supervisors of child processes, whose output belongs into the run directory."""
+        """The supervisors of child processes, whose output is written to the run directory."""
         return ()
 
     def begin_anew(self, ranks: Sequence[State]) -> None:
         """Continues after another number of ranks had the parts that differ between ranks."""
 
     def settle(self) -> None:
-        """Waits until nothing changes the state in the background."""
+        """Waits until no background work changes the state."""
 
     def close(self) -> None:
         self.events.close()
@@ -231,10 +235,10 @@ class Loop:
         getattr(self, name).load_state_dict(saved)
 
     def load_shared(self, name: str, saved: State) -> None:
-        """Restores of one part what all ranks have alike."""
+        """Restores the state of one part that all ranks share."""
         if name not in self.rank_parts:
             self.load_part(name, saved)
 
     def rank_state(self, kind: str, state: State) -> State:
-        """Returns of the state of one kind, `training` or `records`, what this rank has for itself."""
+        """Returns this rank's own state of one kind, `training` or `records`."""
         return {name: saved for name, saved in state.items() if name in self.rank_parts}

@@ -1,4 +1,4 @@
-"""What a trainer is put together from, and what surrounds it."""
+"""The parts of a trainer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quintain.core.process_group import Alone, World
+from quintain.core.process_group import ProcessGroup, SingleProcess
 from quintain.envs.hosts.hosting import Hosting
 from quintain.rollouts.source import RolloutSource
 from quintain.services.reporting.stats import StatsReporter
@@ -17,7 +17,7 @@ from quintain.trainers.session import Session
 
 @dataclass
 class Parts:
-    """Everything a trainer is put together from, ready to use."""
+    """All parts of a trainer, ready to use."""
 
     learners: Mapping[str, Learner]
     """By behaviour; lanes have one."""
@@ -26,6 +26,6 @@ class Parts:
     session: Session
     hosting: Hosting
     writer: Any
-    """Where the metrics go: the writers of the run, or the one that a user brought."""
-    world: World = field(default_factory=Alone)
+    """The destination of metrics: the writers of the run, or the user's own."""
+    world: ProcessGroup = field(default_factory=SingleProcess)
     curriculum: Curriculum = field(default_factory=lambda: Curriculum({}))

@@ -1,4 +1,4 @@
-"""What a run remembers about itself without letting it change a number."""
+"""Records of a run that do not influence training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Records(KeepsState):
     def evaluated(
         self, step: int, mean_return: float, num_episodes: int, *, score: float | None = None, mode: str = "max"
     ) -> None:
-        """Takes note of an evaluation; the best is the one with the highest or lowest score, or mean return."""
+        """Records an evaluation; the best has the highest or lowest score, or mean return."""
         self.evaluated_at, self.last_return, self.num_eval_episodes = step, mean_return, num_episodes
         found = mean_return if score is None else score
         # Of equals the later one: where returns have a ceiling, the first to touch it was often lucky.
@@ -39,7 +39,7 @@ class Records(KeepsState):
         return self.best_return is not None and self.best_step == step == self.evaluated_at
 
     def is_best_of_training(self, mean_return: float) -> bool:
-        """Says whether episodes of training never had a higher mean return, and takes note if so."""
+        """Whether the mean return of training episodes is the highest so far; records it if so."""
         if self.best_of_training is not None and mean_return < self.best_of_training:
             return False
         self.best_of_training = mean_return

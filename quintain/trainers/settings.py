@@ -1,4 +1,4 @@
-"""Declares the settings of the trainers and events that ship. Imports no torch."""
+"""Settings of the built-in trainers and events. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ from pydantic_core import PydanticCustomError
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Range
 from quintain.settings.choice import Choice
+from quintain.typing import Keywords
 
 if TYPE_CHECKING:
     from quintain.services.events import When
 
 
 class TrainerSettings(PartSettings):
-    """Configures a trainer of your own that needs no settings."""
+    """Settings of a custom trainer that needs none of its own."""
 
 
 class LoopSettings(PartSettings):
-    """Configures a loop of your own that needs no settings."""
+    """Settings of a custom loop that needs none of its own."""
+
+
+class HostedSettings(LoopSettings):
+    """Runs a training function of your own, which calls `tick` at the end of each of its iterations."""
+
+    function: str = Field(min_length=1)
+    """The function as module:name; it is called with its host."""
+
+    kwargs: Keywords = Field(default_factory=dict)
+    """Keyword arguments of the function."""
 
 
 class RolloutTrainerSettings(TrainerSettings):
@@ -28,14 +39,14 @@ class RolloutTrainerSettings(TrainerSettings):
 
 
 class EventSettings(PartSettings):
-    """Configures what happens between the stages of a trainer."""
+    """Settings of a callback between the stages of a trainer."""
 
     observes_only: ClassVar[bool] = False
-    """Whether the event cannot change any number of the training; it is then left out of the fingerprint."""
+    """Whether the event cannot change training results; it is then left out of the fingerprint."""
 
 
 class ScheduledEventSettings(EventSettings):
-    """Calls an event at an interval, after a stage, or when it is triggered."""
+    """Calls an event at an interval, after a stage, or by a trigger."""
 
     every_env_steps: Count | None = None
     """Environment steps between two calls."""
@@ -44,7 +55,7 @@ class ScheduledEventSettings(EventSettings):
     """Updates between two calls; 1 is every cycle."""
 
     after: str | None = None
-    """Stage after each run of which it is called."""
+    """Stage after which it is called."""
 
     on: str | None = None
     """Point at which it is called: startup, or a name that `trainer.trigger` fires."""
@@ -67,13 +78,13 @@ class ScheduledEventSettings(EventSettings):
         return Every(env_steps=self.every_env_steps, updates=self.every_updates)
 
     def parameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of an event function: every field of its own."""
+        """Returns the keyword arguments of an event function: all fields of the subclass."""
         own = type(self).model_fields.keys() - ScheduledEventSettings.model_fields.keys()
         return {name: getattr(self, name) for name in type(self).model_fields if name in own}
 
 
 class EvaluateSettings(EventSettings):
-    """Plays whole episodes in environments of its own and reports their returns."""
+    """Evaluates the policy over whole episodes, in separate environments, and reports their returns."""
 
     observes_only: ClassVar[bool] = True
 
@@ -84,25 +95,25 @@ class EvaluateSettings(EventSettings):
     """Updates between two evaluations, instead of environment steps."""
 
     num_episodes: Count = 10
-    """Episodes in one evaluation."""
+    """Number of episodes per evaluation."""
 
     max_episode_steps: Count | None = 27_000
-    """Steps after which an evaluation cuts an episode that does not end; null never cuts one."""
+    """Time limit of episodes in evaluations; null sets no limit."""
 
     deterministic: bool = True
-    """Take the most likely action instead of a sampled one."""
+    """Take the most likely action instead of sampling."""
 
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Start of the evaluation's random streams; null takes the run's."""
+    """Seed of the evaluation's random streams; null uses the run's."""
 
     best_metric: str = "eval/mean_reward"
-    """What the best checkpoint is chosen by."""
+    """Metric by which the best checkpoint is chosen."""
 
     best_mode: Literal["max", "min"] = "max"
-    """Whether more or less of it is better."""
+    """Whether a larger or a smaller value is better."""
 
     env_events: tuple[Annotated[PartSettings, Choice("env_event")], ...] = ()
-    """What happens inside the evaluation's environments; those of the training are not in force there."""
+    """Events of the evaluation's environments; those of the training do not apply there."""
 
     @model_validator(mode="after")
     def _has_one_interval(self) -> EvaluateSettings:
@@ -112,7 +123,7 @@ class EvaluateSettings(EventSettings):
 
 
 class CollectDataSettings(ScheduledEventSettings):
-    """Writes the batch that was just learned from to a file of its own in the run directory."""
+    """Writes the batch of the last update to a file in the run directory."""
 
     observes_only: ClassVar[bool] = True
 
@@ -120,11 +131,11 @@ class CollectDataSettings(ScheduledEventSettings):
     """Fields of the rollout to write; null writes all."""
 
     keep: Count = 10
-    """Newest files that are kept."""
+    """Number of newest files to keep."""
 
 
 class LogDataSettings(ScheduledEventSettings):
-    """Reports mean, deviation, least and largest number of fields of the batch."""
+    """Reports mean, deviation, minimum and maximum of fields of the batch."""
 
     observes_only: ClassVar[bool] = True
 
@@ -133,14 +144,14 @@ class LogDataSettings(ScheduledEventSettings):
 
 
 class RandomizeEnvSettings(ScheduledEventSettings):
-    """Draws parameters of the training environments anew between a low and a high, one number for all lanes."""
+    """Domain randomization: draws environment parameters uniformly between low and high, one value for all lanes."""
 
     ranges: dict[str, Range]
     """Low and high by the parameter's name."""
 
 
 class ResetEnvSettings(ScheduledEventSettings):
-    """Cuts the episodes that are going on and begins new ones in all training lanes."""
+    """Truncates the running episodes and starts new ones in all training lanes."""
 
 
 class StopAtReturnSettings(EventSettings):
@@ -151,6 +162,7 @@ class StopAtReturnSettings(EventSettings):
 
 
 REGISTERED = (
+    Registration("loop", "hosted", HostedSettings, "quintain.trainers.hosted:HostedLoop"),
     Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.runs.slots:Trainer"),
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),

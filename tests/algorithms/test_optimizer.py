@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from quintain.algorithms.optimizer import Optimizer
-from quintain.core.process_group import Alone
+from quintain.core.process_group import SingleProcess
 
 
 def network() -> nn.Sequential:
@@ -128,7 +128,7 @@ def test_gradients_are_averaged_over_ranks_before_they_are_clipped() -> None:
     """The other rank has three times the rows and twice the gradient: (1 * g + 3 * 2 g) / 4 = 1.75 g."""
     reduced = []
 
-    class WithAnother(Alone):
+    class WithAnother(SingleProcess):
         size = 2
 
         def average(self, values: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
-from quintain.data.trajectory import GROUP_REWARD, MATES_REWARD, Closed, TrajectoryBlock
+from quintain.data.trajectory import GROUP_REWARD, TEAMMATES_REWARD, Closed, TrajectoryBlock
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
@@ -30,14 +30,14 @@ GAMMA = 0.5
 
 
 class SumCritic:
-    """Values a group by the sum of what its members see; a baseline is a tenth of that and the sum of what mates do."""
+    """Values a group by the sum of what its members see; a baseline adds the teammates' actions to a tenth of it."""
 
     def value(self, seen: Mapping[str, torch.Tensor], is_there: torch.Tensor) -> torch.Tensor:
-        return seen[f.OBS][:, 0] * is_there + seen[f.MATE_OBS][..., 0].sum(dim=1)
+        return seen[f.OBS][:, 0] * is_there + seen[f.TEAMMATE_OBS][..., 0].sum(dim=1)
 
     def value_and_baseline(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         value = self.value(batch, torch.ones(len(batch[f.OBS])))
-        return value, value / 10.0 + batch[f.MATE_ACTION].sum(dim=1)
+        return value, value / 10.0 + batch[f.TEAMMATE_ACTION].sum(dim=1)
 
 
 def poca(**settings: Any) -> POCA:
@@ -55,17 +55,17 @@ def add(
     block: TrajectoryBlock,
     obs: list[float],
     reward: list[float],
-    mates: list[list[float]],
+    teammates: list[list[float]],
     *,
     end: str,
     next_obs: float = 0.0,
     after: tuple[float, ...] = (),
 ) -> None:
-    """Adds one trajectory: `mates` has what mates see at each step, who choose 1, 2, ...; `after` who is left."""
-    length, width = len(obs), max((len(each) for each in mates), default=0)
+    """Adds one trajectory: `teammates` see these at each step and choose 1, 2, ...; `after` are those who are left."""
+    length, width = len(obs), max((len(each) for each in teammates), default=0)
     seen = np.zeros((1, length, width, 1), np.float32)
     present = np.zeros((1, length, width), np.bool_)
-    for t, each in enumerate(mates):
+    for t, each in enumerate(teammates):
         seen[0, t, : len(each), 0], present[0, t, : len(each)] = each, True
     steps = {
         f.OBS: column(obs).reshape(1, length, 1),
@@ -74,11 +74,11 @@ def add(
         f.VALUE: np.zeros((1, length, *block.fields[f.VALUE].shape), np.float32),
         f.REWARD: column(reward).reshape(1, length),
         GROUP_REWARD: np.full((1, length), 0.25, np.float32),
-        MATES_REWARD: np.full((1, length), 0.5, np.float32),
+        TEAMMATES_REWARD: np.full((1, length), 0.5, np.float32),
         f.POLICY_VERSION: np.zeros((1, length), np.int64),
-        f.MATES: present,
-        f.MATE_OBS: seen,
-        f.MATE_ACTION: present * np.arange(1, width + 1),
+        f.TEAMMATES: present,
+        f.TEAMMATE_OBS: seen,
+        f.TEAMMATE_ACTION: present * np.arange(1, width + 1),
     }
     one = np.ones(1, np.bool_)
     block.append(
@@ -91,7 +91,10 @@ def add(
             begins=one,
             group_id=np.ones(1, np.int64),
             next_obs={f.OBS: column([[next_obs]])},
-            next_mates={f.MATES: np.ones((1, len(after)), np.bool_), f.MATE_OBS: column([after])[..., None]},
+            next_teammates={
+                f.TEAMMATES: np.ones((1, len(after)), np.bool_),
+                f.TEAMMATE_OBS: column([after])[..., None],
+            },
         ),
         steps,
     )
@@ -107,8 +110,8 @@ def estimated(algorithm: POCA, block: TrajectoryBlock) -> dict[str, list[float]]
 
 def test_the_return_of_an_agent_without_mates_is_a_lambda_return() -> None:
     block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
-    # With the group's 0.25 and the mates' 0.5 the rewards are 1, 2, 3.
-    add(block, obs=[1.0, 2.0, 4.0], reward=[0.25, 1.25, 2.25], mates=[[], [], []], end="terminated")
+    # With the group's 0.25 and the teammates' 0.5 the rewards are 1, 2, 3.
+    add(block, obs=[1.0, 2.0, 4.0], reward=[0.25, 1.25, 2.25], teammates=[[], [], []], end="terminated")
     found = estimated(poca(), block)
     # G2 = 3, G1 = 2 + 0.5 (0.5 * 4 + 0.5 * 3), G0 = 1 + 0.5 (0.5 * 2 + 0.5 * 3.75)
     assert found[f.RETURN] == [2.4375, 3.75, 3.0]
@@ -119,12 +122,12 @@ def test_the_return_of_an_agent_without_mates_is_a_lambda_return() -> None:
 
 def test_returns_are_the_groups_and_baselines_know_what_mates_did() -> None:
     block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
-    # Two mates at first, then one: values 1 + 10 + 20, 2 + 10.
+    # Two teammates at first, then one: values 1 + 10 + 20, 2 + 10.
     add(
         block,
         obs=[1.0, 2.0],
         reward=[0.25, 1.25],
-        mates=[[10.0, 20.0], [10.0]],
+        teammates=[[10.0, 20.0], [10.0]],
         end="horizon",
         next_obs=4.0,
         after=(6.0,),
@@ -141,7 +144,7 @@ def test_returns_are_the_groups_and_baselines_know_what_mates_did() -> None:
 @pytest.mark.parametrize(
     ("end", "after", "expected"),
     [
-        # Who really ended is not there any more: only what its mates see counts.
+        # Who really ended is not there any more: only what its teammates see counts.
         ("terminated", (6.0,), 2.0 + 0.5 * 6.0),
         ("terminated", (6.0, 8.0), 2.0 + 0.5 * 14.0),
         # The whole group is gone.
@@ -158,7 +161,7 @@ def test_credit_goes_beyond_an_agents_end_as_long_as_its_group_goes_on(
     block = TrajectoryBlock(SPEC, 8, IN_GROUPS)
     # Another trajectory behind it, whose value must not leak into the first.
     for _ in range(2):
-        add(block, obs=[1.0], reward=[1.25], mates=[[7.0]], end=end, next_obs=4.0, after=after)
+        add(block, obs=[1.0], reward=[1.25], teammates=[[7.0]], end=end, next_obs=4.0, after=after)
     assert estimated(poca(), block)[f.RETURN] == [expected, expected]
 
 
@@ -166,10 +169,10 @@ def filled(algorithm: POCA) -> Batch:
     block = TrajectoryBlock(SPEC, 64, IN_GROUPS)
     rng = np.random.default_rng(4)
     for number in range(8):
-        mates = [rng.normal(size=number % 3).tolist() for _ in range(5)]
+        teammates = [rng.normal(size=number % 3).tolist() for _ in range(5)]
         after = tuple(rng.normal(size=number % 2).tolist())
         numbers = rng.normal(size=(2, 5))
-        add(block, numbers[0].tolist(), numbers[1].tolist(), mates, end="terminated", after=after)
+        add(block, numbers[0].tolist(), numbers[1].tolist(), teammates, end="terminated", after=after)
     block.seal()
     batch = Batch(block)
     algorithm.estimate(batch)

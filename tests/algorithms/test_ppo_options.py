@@ -38,7 +38,7 @@ def test_accumulated_gradients_are_those_of_the_whole_minibatch(
         batch = estimated(ppo, invalid=INVALID, first=((0, 0), (2, 3)))
         disturb(ppo.policy)
         (minibatch,) = ppo.minibatches(batch, 24, 0, 0)
-        parts = ppo.descend(minibatch, 0.0, 0.0, size)
+        parts = ppo.gradient_step(minibatch, 0.0, 0.0, size)
         results.append((gradients(ppo), parts))
     (whole, parts), (summed, part_sums) = results
     assert whole.abs().max() > 0.01
@@ -162,7 +162,7 @@ def test_ratios_of_a_recurrent_policy_are_one_before_it_moves(memory: str) -> No
     ppo = make(HYBRID, memory, batch_size=12, num_epochs=1)
     batch = estimated(ppo, invalid=INVALID, first=((0, 0), (2, 3), (1, 4)))
     for minibatch in ppo.minibatches(batch, 12, 0, 0):
-        then, now = ppo.judge(minibatch)
+        then, now = ppo.evaluate_minibatch(minibatch)
         torch.testing.assert_close(now[f.LOG_PROB], then[f.LOG_PROB], atol=1e-5, rtol=0)
     # The KL of a minibatch is measured before its own step: the first one's is zero.
     metrics = ppo.update(batch, Progress(1000))

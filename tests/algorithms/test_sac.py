@@ -11,7 +11,7 @@ import torch
 
 from quintain.algorithms.sac import NEXT_NOISE, SAC
 from quintain.algorithms.settings import SACSettings
-from quintain.algorithms.temperature import Temperature, entropy_of_choices
+from quintain.algorithms.temperature import Temperature, discrete_entropy
 from quintain.algorithms.twin_critics import TwinCritics
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
@@ -21,7 +21,7 @@ from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_disc
 from quintain.errors import SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
-from quintain.policies.soft_actor import Proposal, SoftActor
+from quintain.policies.soft_actor import ActionSample, SoftActor
 from quintain.rollouts.replay import ReplayBuffer
 from quintain.rollouts.settings import ReplaySettings
 from tests.algorithms.plain_sac import PlainSAC, Row
@@ -50,7 +50,7 @@ def make(spec: BehaviorSpec, **settings: Any) -> SAC:
     return algorithm
 
 
-def minibatch(spec: BehaviorSpec, num_numbers: int) -> dict[str, torch.Tensor]:
+def minibatch(spec: BehaviorSpec, num_continuous: int) -> dict[str, torch.Tensor]:
     draw = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -61,8 +61,8 @@ def minibatch(spec: BehaviorSpec, num_numbers: int) -> dict[str, torch.Tensor]:
         "next_obs": normal(SIZE, 3),
         "reward": normal(SIZE),
         "discount": torch.tensor([0.99, 0.0, 0.97] * 4),
-        "noise": normal(SIZE, num_numbers),
-        "next_noise": normal(SIZE, num_numbers),
+        "noise": normal(SIZE, num_continuous),
+        "next_noise": normal(SIZE, num_continuous),
     }
     if spec is HYBRID:
         rows |= {"action.go": torch.randint(2, (SIZE,), generator=draw), "action.push": normal(SIZE, 2)}
@@ -121,12 +121,12 @@ def test_hybrid_actions_by_hand() -> None:
     algorithm = make(HYBRID, initial_entropy_coef=0.25)
     batch = minibatch(HYBRID, 2)
     proposal = algorithm.policy.propose(batch, batch["noise"])
-    assert proposal.numbers is not None
+    assert proposal.continuous is not None
     assert proposal.log_prob is not None
-    assert proposal.choice_log_probs is not None
-    values = algorithm.critics.values(algorithm.critics.encode(batch), proposal.numbers)
+    assert proposal.discrete_log_probs is not None
+    values = algorithm.critics.values(algorithm.critics.encode(batch), proposal.continuous)
     assert values.shape == (2, SIZE, 2 + 3 + 2)
-    worst, log_probs = values.amin(dim=0), proposal.choice_log_probs
+    worst, log_probs = values.amin(dim=0), proposal.discrete_log_probs
     expected = torch.zeros(SIZE)
     for go in range(2):
         for turn in range(3):
@@ -136,7 +136,7 @@ def test_hybrid_actions_by_hand() -> None:
                 expected += joint.exp() * (worst[:, places].sum(dim=1) - 0.25 * joint)
     expected -= 0.25 * proposal.log_prob
     torch.testing.assert_close(algorithm._soft_value(worst, proposal), expected, atol=1e-5, rtol=1e-5)
-    taken = algorithm._of_choices_made(values, batch)
+    taken = algorithm._of_actions_taken(values, batch)
     row = 5
     places = [
         int(batch["action.go"][row]),
@@ -147,14 +147,14 @@ def test_hybrid_actions_by_hand() -> None:
     found = gradients(algorithm, batch)
     assert all(gradient.any() for gradient in found.values())
     parts = algorithm.loss(batch, 0.0).parts
-    assert {"train/entropy_of_numbers", "train/entropy_of_choices"} <= parts.keys()
+    assert {"train/entropy_continuous", "train/entropy_discrete"} <= parts.keys()
 
 
 def test_the_temperature_rises_below_its_target_and_falls_above() -> None:
     temperature = Temperature(SACSettings(), 2, ())
     # Two numbers: the target is -2. Entropies of -3 and -1 average to it; with -4 there is 1 too little.
     for log_probs, expected in (((3.0, 1.0), 0.0), ((4.0, 2.0), -1.0), ((1.0, 1.0), 1.0)):
-        proposal = Proposal(torch.zeros(2, 2), torch.tensor(log_probs), None)
+        proposal = ActionSample(torch.zeros(2, 2), torch.tensor(log_probs), None)
         temperature.zero_grad()
         loss = temperature.loss(proposal, None)
         assert isinstance(loss, torch.Tensor)
@@ -163,16 +163,16 @@ def test_the_temperature_rises_below_its_target_and_falls_above() -> None:
 
 
 def test_targets_are_settings() -> None:
-    assert Temperature(SACSettings(target_entropy=-0.5), 3, ()).target_of_numbers == -0.5
-    assert Temperature(SACSettings(), 3, ()).target_of_numbers == -3.0
+    assert Temperature(SACSettings(target_entropy=-0.5), 3, ()).target_continuous == -0.5
+    assert Temperature(SACSettings(), 3, ()).target_continuous == -3.0
     chosen = Temperature(SACSettings(target_entropy_fraction=0.25), 0, (4, 2))
-    assert chosen.target_of_choices == pytest.approx(0.25 * (math.log(4) + math.log(2)))
+    assert chosen.target_discrete == pytest.approx(0.25 * (math.log(4) + math.log(2)))
 
 
 def test_forbidden_choices_lower_the_target() -> None:
     temperature = Temperature(SACSettings(target_entropy_fraction=0.5), 0, (4, 2))
     mask = torch.tensor([[True, True, False, False, True, False], [True] * 6])
-    found = temperature._target_of_choices(mask)
+    found = temperature._discrete_target(mask)
     assert isinstance(found, torch.Tensor)
     assert found.tolist() == pytest.approx([0.5 * math.log(2), 0.5 * math.log(8)])
 
@@ -180,7 +180,7 @@ def test_forbidden_choices_lower_the_target() -> None:
 def test_entropy_of_choices_by_hand() -> None:
     log_probs = torch.tensor([[0.5, 0.5, 0.25, 0.75]]).log()
     expected = math.log(2) - 0.25 * math.log(0.25) - 0.75 * math.log(0.75)
-    assert float(entropy_of_choices(log_probs)) == pytest.approx(expected)
+    assert float(discrete_entropy(log_probs)) == pytest.approx(expected)
 
 
 def test_a_fixed_weight_stays() -> None:
@@ -193,7 +193,7 @@ def test_a_fixed_weight_stays() -> None:
 def test_targets_follow_a_part_of_the_way() -> None:
     algorithm = make(NUMBERS)
     old = [p.clone() for p in algorithm.targets.parameters()]
-    algorithm.targets.follow(algorithm.critics, 0.25)
+    algorithm.targets.soft_update_(algorithm.critics, 0.25)
     for before, now, goal in zip(old, algorithm.targets.parameters(), algorithm.critics.parameters(), strict=True):
         torch.testing.assert_close(now, 0.75 * before + 0.25 * goal.detach(), atol=1e-6, rtol=0)
 

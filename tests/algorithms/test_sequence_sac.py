@@ -52,8 +52,8 @@ def sequences(algorithm: SequenceSAC) -> dict[str, torch.Tensor]:
         f.DISCOUNT: torch.rand(count, HORIZON, generator=draw),
         f.VALID: valid,
         f.POLICY_STATE: 0.5 * normal(algorithm.policy.state_size),
-        f.NOISE: normal(HORIZON, algorithm.num_numbers),
-        NEXT_NOISE: normal(HORIZON, algorithm.num_numbers),
+        f.NOISE: normal(HORIZON, algorithm.num_continuous),
+        NEXT_NOISE: normal(HORIZON, algorithm.num_continuous),
     }
     if spec is NUMBERS:
         return {**batch, f.ACTION: normal(HORIZON, 2)}
@@ -175,7 +175,7 @@ def test_targets_see_through_a_copy_that_follows() -> None:
     assert float(after.parts["train/policy_loss"]) == float(before.parts["train/policy_loss"])
     assert algorithm.policy.memory is not None
     slow = [parameter.clone() for parameter in algorithm.slow.memory.parameters()]
-    algorithm._follow()
+    algorithm.update_targets()
     for old, new, fast in zip(
         slow, algorithm.slow.memory.parameters(), algorithm.policy.memory.parameters(), strict=True
     ):

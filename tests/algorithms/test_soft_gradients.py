@@ -158,8 +158,8 @@ def test_several_steps_stay_beside_those_of_autograd() -> None:
     for step in range(5):
         reports = []
         for algorithm in (fast, plain):
-            reports.append(algorithm.descend(minibatch(FLAT, step), 0.0, 1e-3))
-            algorithm.targets.follow(algorithm.critics, 0.1)
+            reports.append(algorithm.gradient_step(minibatch(FLAT, step), 0.0, 1e-3))
+            algorithm.targets.soft_update_(algorithm.critics, 0.1)
         assert reports[0].keys() == reports[1].keys()
         for name, value in reports[1].items():
             torch.testing.assert_close(
@@ -181,8 +181,8 @@ def test_two_threads_change_no_bit() -> None:
             assert isinstance(learning, SoftLearning)
             with learning.updating():
                 for step in range(3):
-                    parts = algorithm.descend(minibatch(FLAT, step), 0.0, 1e-3)
-                    algorithm.targets.follow(algorithm.critics, 0.1)
+                    parts = algorithm.gradient_step(minibatch(FLAT, step), 0.0, 1e-3)
+                    algorithm.targets.soft_update_(algorithm.critics, 0.1)
             assert torch.get_num_threads() == num_threads
             assert (learning.second_thread.pool is None) == (num_threads == 1)
             results.append(
@@ -197,11 +197,11 @@ def test_two_threads_change_no_bit() -> None:
 @pytest.mark.parametrize(
     ("spec", "policy", "reason"),
     [
-        (BehaviorSpec(obs=box(5), action=discrete(3)), {}, "other than one array of numbers"),
+        (BehaviorSpec(obs=box(5), action=discrete(3)), {}, "other than one continuous array"),
         (
             BehaviorSpec(obs=box(5), action=DictSpec((("a", box(1, low=-1.0, high=1.0)), ("b", discrete(2))))),
             {},
-            "other than one array of numbers",
+            "other than one continuous array",
         ),
         (BehaviorSpec(obs=box(40, 40, 3, dtype="uint8"), action=FLAT.action), {}, "convolutions"),
         (FLAT, {"compiled": False}, "policy.compiled is off"),

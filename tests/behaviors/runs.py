@@ -17,8 +17,13 @@ BEHAVIORS = {
     "ball_and_gates": ("Ball", "Gate"),
     "door": ("Door",),
     "couriers": ("Courier",),
+    "recall": ("Recall",),
 }
-WHERE = {"door": ("group_tasks", "num_groups"), "couriers": ("hybrid_tasks", "num_agents")}
+WHERE = {
+    "door": ("group_tasks", "num_groups"),
+    "couriers": ("hybrid_tasks", "num_agents"),
+    "recall": ("memory_tasks", "num_agents"),
+}
 """Which module a task is in, and what it calls the number of its agents, where that is not as usual."""
 
 
@@ -54,8 +59,8 @@ def poca_file(env_steps: int = 600, **changes: Any) -> RunFile:
 
 def world_of(trainer: Any) -> AgentWorld:
     """Returns the collector of a trainer of agents, in whichever thread it acts."""
-    outpost = trainer.source.outpost.outpost
-    world = (outpost._actor if isinstance(outpost, CollectorThread) else outpost.actor).collector
+    remote = trainer.source.remote.collector
+    world = (remote._actor if isinstance(remote, CollectorThread) else remote.actor).collector
     assert isinstance(world, AgentWorld)
     return world
 

@@ -140,7 +140,8 @@ def test_an_environment_in_which_nobody_asks_for_anything_is_an_error(monkeypatc
     [
         ({"algorithm": {"batch_size": 256}}, "256 is more than .*buffer_size 128", "E0215"),
         ({"rollout": {"type": "block", "num_steps": 64}}, "block does not go with experiment.env.type agents", "E0226"),
-        ({"algorithm": {"type": "grpo"}}, "compares lanes that start alike", "E0226"),
+        ({"algorithm": {"type": "grpo"}}, "begins every rollout with new episodes in all lanes", "E0226"),
+        ({"algorithm": {"type": "reinforce"}}, "begins every rollout with new episodes in all lanes", "E0226"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str, code: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,17 +12,15 @@ import pytest
 
 from quintain.runs.launch import checkpoint_of
 from quintain.services.checkpoints.catalog import load
+from tests import warm
 from tests.behaviors.runs import poca_file, run_file
 from tests.behaviors.test_sac_memory import recurrent_file
 from tests.behaviors.test_threads import threaded
 
-ROOT = Path(__file__).parents[2]
-
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "quintain", *words, "--quiet"]
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+    return warm.Popen(command, cwd=folder, env=warm.ENVIRONMENT, stderr=subprocess.DEVNULL)
 
 
 def digest(folder: Path, run_id: str) -> str:
@@ -31,10 +28,10 @@ def digest(folder: Path, run_id: str) -> str:
 
 
 RUNS = {
-    "two behaviours": run_file("ball_and_gates", 3000),
-    "groups": poca_file(3000),
-    "replay of sequences": recurrent_file("gates", 3000),
-    "threads": threaded("ball_and_gates", 3000),
+    "two behaviours": run_file("ball_and_gates", 2000),
+    "groups": poca_file(2000),
+    "replay of sequences": recurrent_file("gates", 2000),
+    "threads": threaded("ball_and_gates", 2000),
 }
 
 

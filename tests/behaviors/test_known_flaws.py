@@ -55,7 +55,7 @@ from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, TupleSpec, box, multi_discrete
 from quintain.errors import NonFiniteError, SettingsError
 from quintain.policies.settings import SoftActorSettings
-from quintain.policies.soft_actor import Proposal, SoftActor
+from quintain.policies.soft_actor import ActionSample, SoftActor
 from quintain.rollouts.sync_collector import never
 from quintain.runs.launch import checkpoint_of, resume, start
 from quintain.services.checkpoints.catalog import load
@@ -128,7 +128,7 @@ def test_a_choice_of_one_changes_nothing() -> None:
     assert proposal.log_prob is not None
     values = torch.randn(9, 1, generator=draw)
     hybrid = algorithm._soft_value(values, proposal)
-    alone = algorithm._soft_value(values, Proposal(proposal.numbers, proposal.log_prob, None))
+    alone = algorithm._soft_value(values, ActionSample(proposal.continuous, proposal.log_prob, None))
     torch.testing.assert_close(hybrid, alone)
     # By hand: what is likely is worth less, by the temperature.
     torch.testing.assert_close(hybrid, values[:, 0] - 0.7 * proposal.log_prob)

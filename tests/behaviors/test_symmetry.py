@@ -36,13 +36,13 @@ def test_a_minibatch_has_its_mirror_image_behind_it() -> None:
     trainer = make(mirrored())
     [learner] = trainer.learners.values()
     seen: list[dict[str, torch.Tensor]] = []
-    descend = learner.algorithm.descend
+    descend = learner.algorithm.gradient_step
 
     def noting(minibatch: Any, *rest: Any) -> Any:
         seen.append({name: minibatch[name].clone() for name in (f.OBS, f.ACTION, f.ADVANTAGE)})
         return descend(minibatch, *rest)
 
-    learner.algorithm.descend = noting  # type: ignore[method-assign]
+    learner.algorithm.gradient_step = noting  # type: ignore[method-assign]
     trainer.train()
     assert seen
     for minibatch in seen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from quintain.data import fields as f
 from quintain.data.differences import differences
 from quintain.envs.agents.tasks import gates
 from quintain.trainers.base import Trainer
+from tests import warm
 from tests.behaviors.test_facades import SETTINGS, Reinforce, controller
-
-ROOT = Path(__file__).parents[2]
 
 
 class Descending(Reinforce):
@@ -112,8 +110,7 @@ def train_and_die(folder: Path) -> None:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     code = f"from pathlib import Path; from {__name__} import train_and_die; train_and_die(Path({str(folder)!r}))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True)
+    ended = warm.run([sys.executable, "-c", code], env=warm.ENVIRONMENT, cwd=folder, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     return folder
 

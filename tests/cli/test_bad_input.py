@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli import odd_envs
 from tests.cli.conftest import FAST, Command, everything_in
 
@@ -123,7 +124,7 @@ def test_the_file_they_are_made_from_is_good(quintain: Command, tmp_path: Path) 
             "a Sequence(Box(-1.0, 1.0, (2,), float32), stack=False) observation",
         ),
         (("train", "ppo", f"{ENVS}:WholeNumbers"), 2, "a Box(0, 5, (2,), int64) action space, which is not supported"),
-        (("train", "ppo", f"{ENVS}:WrongMask"), 5, "gave an action mask of 3 choices, expected 2"),
+        (("train", "ppo", f"{ENVS}:WrongMask"), 5, "gave an action mask of 3 options, expected 2"),
         (("train", "ppo", f"{ENVS}:NothingAllowed"), 5, "gave an action mask that allows nothing"),
         (("train", "grpo", "CartPole-v1"), 2, "experiment.env.group_size: 1 leaves nothing to compare"),
         (("train", "ppo", f"{ENVS}:NotAnEnv"), 5, "without reset"),
@@ -407,9 +408,8 @@ def test_numbers_that_are_not_finite(quintain: Command, tmp_path: Path, name: st
 
 
 def real(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "quintain", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return warm.run(command, cwd=cwd, env=warm.ENVIRONMENT, capture_output=True)
 
 
 def test_a_real_process_says_the_same(tmp_path: Path) -> None:
@@ -423,11 +423,10 @@ def test_a_real_process_says_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_in_use(quintain: Command, trained: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    holder = subprocess.Popen(
+    holder = warm.Popen(
         [sys.executable, "-m", "quintain", "resume", "a1", "budget.env_steps=100M", "--quiet"],
         cwd=tmp_path,
-        env=environment,
+        env=warm.ENVIRONMENT,
     )
     try:
         while json.loads((trained / "status.json").read_text())["pid"] != holder.pid:

@@ -49,7 +49,7 @@ def test_schema_is_json(capsys, options):
 def test_list_names_and_describes_everything(capsys):
     assert main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {"kind": "reward_signal", "name": "extrinsic", "description": "Uses the reward of the environment."} in rows
+    assert {"kind": "reward_signal", "name": "extrinsic", "description": "The environment's reward."} in rows
     assert all(row["description"].endswith(".") for row in rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from quintain import RunFile
 from quintain.testing import assert_resumes_exactly
-from tests.architecture.source import ROOT
+from tests import warm
 from tests.cli.conftest import FAST, Command
 
 ENV = "tests.cli.odd_envs:Endless"
@@ -54,10 +53,10 @@ def interrupted(folder: Path, *words: str) -> tuple[int, str]:
         "import quintain.rollouts.evaluate as e; e._QUIET_SECONDS = 0.1; "
         "from quintain.cli.app import main; sys.exit(main(sys.argv[1:]))"
     )
-    with subprocess.Popen(
+    with warm.Popen(
         [sys.executable, "-u", "-c", script, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=warm.ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

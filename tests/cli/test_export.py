@@ -15,6 +15,7 @@ import pytest
 
 from quintain.services.checkpoints import files as checkpoint_files
 from tests.cli.conftest import FAST, Command
+from tests.trainers import test_loop_of_ones_own
 
 
 class Drawn(gymnasium.Env[Any, Any]):
@@ -182,3 +183,10 @@ def test_a_nan_of_the_environment_leaves_its_last_steps_behind(
     assert answer.exit_code == 0, answer.err
     rows = [json.loads(line) for line in (tmp_path / "runs/a2/metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["rollout/clamped_steps"] > 0
+
+
+def test_a_loop_has_no_policy_to_act_with(quintain: Command, tmp_path: Path) -> None:
+    (tmp_path / "count.yaml").write_text(test_loop_of_ones_own.RUN_FILE)
+    assert quintain("train", "count.yaml", "--run-id", "count", "--quiet").exit_code == 0
+    for command in ("eval", "export"):
+        assert "which has no policy to act with" in quintain(command, "count").error

@@ -84,7 +84,7 @@ class TestStrangers:
         self, quintain: Command, friend: Path, tmp_path: Path
     ) -> None:
         """With settings of its own, whose environment Gymnasium would import, it would be a way around every check."""
-        name = "quintain.placements.conversation:Conversation"
+        name = "quintain.placements.collector_process:CollectorProcess"
         change(friend, "    id: CartPole-v1", f'    id: "{name}"\n#')
         answer = quintain("eval", "friend")
         assert (answer.exit_code, f"--allow {name}" in answer.error) == (4, True)

@@ -37,3 +37,15 @@ def test_a_gradient_that_is_not_finite_moves_nothing(bad: float) -> None:
     assert (flat == 1.0).all()
     assert (moments == 0.5).all()
     assert num_steps[0] == 7.0
+
+
+def test_moments_of_a_weight_without_gradient_fade_to_zero_and_not_to_subnormal_numbers() -> None:
+    flat, grad = np.ones(4, np.float32), np.array([1.0, 1e-3, 1e-20, 0.0], np.float32)
+    moments, num_steps = np.zeros((2, 4), np.float32), np.zeros(1, np.float32)
+    rates = Rates(1e-3, 0.9, 0.999, 1e-8, math.inf)
+    for step in range(1000):
+        descend(flat, grad if step == 0 else np.zeros(4, np.float32), moments[0], moments[1], num_steps, rates)
+    # 0.1 * 0.9^999 = 2e-47 is below every float32; 0.001 * 0.999^999 is not.
+    assert moments[0].tolist() == [0.0] * 4
+    assert moments[1, :2] == pytest.approx([1e-3 * 0.999**999, 1e-9 * 0.999**999], rel=1e-4)
+    assert flat[3] == 1.0

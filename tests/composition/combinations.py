@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from quintain import Trainer
-from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes
+from tests.structured import ACTIONS, OBSERVATIONS, Structured, discrete_sizes
 
 LANES, STEPS = 4, 8
 STREAMS = {"extrinsic": {}, "surprise": {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8}}
@@ -50,6 +51,14 @@ class Combination:
     @property
     def refusal(self) -> str:
         """Returns part of the sentence that must refuse this, or nothing if it must work."""
+        if self.algorithm in ("dqn", "td3") and self.memory:
+            return 'no setting is called "memory"'
+        if self.algorithm == "dqn" and self.has_groups:
+            return 'no setting is called "critic_obs"'
+        if self.algorithm == "dqn" and self.action != "choice":
+            return "a q_network values each action of one Discrete space"
+        if self.algorithm == "td3" and self.action != "numbers":
+            return "a deterministic_actor has continuous actions only"
         if self.squash_actions and self.algorithm == "sac":
             return 'no setting is called "squash_actions"'
         if self.use_symmetry and self.algorithm != "ppo":
@@ -61,7 +70,7 @@ class Combination:
         if self.squash_actions and not has_box(ACTIONS[self.action]):
             return "policy.squash_actions is about Box actions"
         if self.normalize_obs and not has_numbers(OBSERVATIONS[self.obs]):
-            return "policy.normalize_obs scales numbers"
+            return "policy.normalize_obs scales continuous values"
         if self.memory and self.algorithm == "sac" and self.has_groups:
             return "policy.critic_obs has no effect with policy.memory"
         if self.has_groups and self.obs != "dict":
@@ -75,10 +84,10 @@ class Combination:
     def trainer(self, **changes: Any) -> Trainer:
         settings: dict[str, Any] = {"num_lanes": LANES, "num_steps": STEPS, "writers": [], "events": [],
                                     "hidden_sizes": [8], "image_features": 8, "seed": 3}  # fmt: skip
-        if self.algorithm == "sac":
+        if self.algorithm in ("sac", "td3", "dqn"):
             settings |= {"batch_size": 2 * STEPS, "buffer_size": 50, "learning_starts": 1, "updates_per_step": 0.1,
                          "num_return_steps": 1 if self.memory else 2}  # fmt: skip
-        elif self.algorithm != "a2c":
+        elif self.algorithm not in ("a2c", "reinforce"):
             settings |= {"batch_size": 2 * STEPS, "num_epochs": 2}
         if self.algorithm == "grpo":
             settings |= {"group_size": 2, "kl_coef": 0.1}
@@ -114,21 +123,47 @@ def has_numbers(space: Any) -> bool:
 
 
 def exists(one: Combination) -> bool:
-    return not one.masks or bool(choice_sizes(ACTIONS[one.action]))
+    return not one.masks or bool(discrete_sizes(ACTIONS[one.action]))
 
 
 SPACES = [
     one
     for one in (
         Combination(algorithm, obs, action, masks)
-        for algorithm in ("ppo", "a2c", "grpo", "sac")
+        for algorithm in ("ppo", "sac", "td3", "dqn")
         for obs in OBSERVATIONS
         for action in ACTIONS
         for masks in ("", "info")
     )
     if exists(one)
 ]
-"""Every observation with every action, masked and not, for every algorithm."""
+"""Every observation with every action, masked and not, for both kinds of policy."""
+
+EACH_SPACE = [
+    Combination(algorithm, obs, one.action, one.masks)
+    for algorithm in ("a2c", "grpo")
+    for obs, one in zip(
+        itertools.cycle(OBSERVATIONS),
+        [one for one in SPACES if (one.algorithm, one.obs) == ("ppo", "box")],
+        strict=False,
+    )
+]
+"""Every observation and every action, masked and not, for the algorithms that learn by the policies of PPO."""
+
+
+def covering(combinations: Sequence[Combination]) -> list[Combination]:
+    """Leaves out those that show nothing new: no two values that had not met yet, and trained or were refused so."""
+    seen: set[object] = set()
+    chosen = []
+    # Those with the most options first: they cover most.
+    for one in sorted(combinations, key=lambda one: sum(map(bool, astuple(one))), reverse=True):
+        values = enumerate(astuple(one)[1:])
+        pairs = {(one.algorithm, one.refusal, *pair) for pair in itertools.combinations(values, 2)}
+        if not pairs <= seen:
+            seen |= pairs
+            chosen.append(one)
+    return chosen
+
 
 OPTIONS = [
     one
@@ -144,6 +179,9 @@ OPTIONS = [
     if exists(one)
 ]
 """Every option with every other, for spaces that have something for each and for spaces that have not."""
+
+PAIRS = covering(OPTIONS)
+"""Some of these, in which any two options and spaces meet, trained where they can be, and by each of the refusals."""
 
 FEW = [
     Combination("ppo", "nested", "hybrid dict", "obs", "lstm", normalize_obs=True, squash_actions=True),
@@ -161,6 +199,10 @@ FEW = [
     Combination("sac", "dict", "hybrid tuple", "info", has_groups=True),
     Combination("sac", "image", "numbers"),
     Combination("sac", "choice", "grid of choices", "method"),
+    Combination("td3", "dict", "numbers", normalize_obs=True, has_groups=True),
+    Combination("dqn", "nested", "choice", "obs", normalize_obs=True),
+    Combination("dqn", "image", "choice"),
+    Combination("reinforce", "dict", "hybrid dict", "info", "lstm"),
 ]
 """One of everything, for every change; the rest are slow."""
 

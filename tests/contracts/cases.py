@@ -19,7 +19,9 @@ ENVS: dict[str, dict[str, Any]] = {
 }
 STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
 """Environments whose state cannot be saved; they say so, and a resume starts new episodes."""
-ALGORITHMS = ("ppo", "a2c", "grpo", "sac", "my_reinforce")
+ALGORITHMS = ("ppo", "a2c", "grpo", "reinforce", "sac", "td3", "dqn", "my_reinforce")
+REPLAYING = ("sac", "td3", "dqn")
+"""Algorithms that learn from replay."""
 AGENT_ALGORITHMS = ("poca",)
 """Algorithms for groups of agents, which have no lanes."""
 GROUPLESS = {"gym native"}
@@ -27,17 +29,25 @@ GROUPLESS = {"gym native"}
 NUM_LANES, NUM_STEPS = 4, 32
 
 
+def fits(algorithm: str, env: str) -> bool:
+    """Whether an algorithm can learn in an environment: some have discrete or continuous actions only."""
+    is_continuous = env.endswith("numbers")
+    if algorithm == "grpo":
+        return env not in GROUPLESS
+    return {"dqn": not is_continuous, "td3": is_continuous}.get(algorithm, True)
+
+
 def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: int = 3, **behavior: Any) -> RunFile:
     chosen: dict[str, Any] = {"type": algorithm}
     if algorithm in ("ppo", "grpo"):
         chosen |= {"batch_size": 48, "num_epochs": 2}
     rollout: dict[str, Any] = {"num_steps": NUM_STEPS}
-    if algorithm == "sac":
+    if algorithm in REPLAYING:
         # As many cycles, and few gradient steps in each: the ring is full in the third, and has returns over two steps.
         chosen |= {"batch_size": 48, "updates_per_step": 0.05, "learning_starts": 10}
         rollout |= {"buffer_size": 300, "num_return_steps": 2}
         behavior = {"policy": {"hidden_sizes": [16, 16]}, **behavior}
-    env = {"num_lanes": NUM_LANES, **(env or ENVS["gym lanes, choices"])}
+    env = {"num_lanes": NUM_LANES, **(env or ENVS[f"gym lanes, {'numbers' if algorithm == 'td3' else 'choices'}"])}
     if algorithm == "grpo":
         chosen["kl_coef"] = 0.1
         env["group_size"] = 2

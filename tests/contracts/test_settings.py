@@ -43,6 +43,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "reset_env": {"every_env_steps": 256},
     "randomize_parameters": {"mode": "interval", "count_from": "episode", "ranges": {"gravity": [8.0, 12.0]}},
     "anneal_friction": {"every_env_steps": 128, "low": 0.125},
+    "hosted": {"function": "fitting:train", "kwargs": {"learning_rate": 0.1}},
 }
 """What a part needs to be told, and some things it may be."""
 
@@ -64,6 +65,8 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
             return run_file().replace("experiment.env", settings.model_dump(mode="json"))
         case "reward_signal":
             return run_file(reward_signals={"mine": settings})
+        case "loop":
+            return RunFile.from_mapping({"experiment": {"loop": settings}})
         case "env_event":
             return run_file().replace("experiment.env.env_events", [settings])
         case "event":

@@ -131,11 +131,11 @@ def test_what_was_learned_from_is_not_saved_and_not_free_before_its_release(name
     block.begin(1, version=1)
     block.storage[f.OBS][1, 0, 1] = 2.5
     store.commit(block)
-    store.spend()
+    store.mark_consumed()
     assert _has_tensor(store.state_dict()), "nobody has taken it yet"
     store.take()
     assert _has_tensor(store.state_dict()), "it is being learned from"
-    store.spend()
+    store.mark_consumed()
     assert not _has_tensor(store.state_dict())
     assert block.storage[f.OBS][1, 0, 1] == 2.5, "events may still look at it"
     assert store.reserve() is None

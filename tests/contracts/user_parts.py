@@ -17,13 +17,12 @@ from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs import Env, EnvSettings, StepResult
 from quintain.envs import register as register_env
 from quintain.events import register as register_event
-from quintain.placements import PlacementSettings
+from quintain.placements import LocalSource, PlacementSettings
 from quintain.placements import register as register_placement
 from quintain.policies import ActorCritic, ActorCriticSettings
 from quintain.policies import register as register_policy
 from quintain.rewards import RewardSignal, RewardSignalSettings
 from quintain.rewards import register as register_reward
-from quintain.rollouts import LocalSource
 from quintain.services.reporting.settings import WriterSettings
 from quintain.trainers import Trainer, TrainerSettings
 from quintain.trainers import register as register_trainer
@@ -146,13 +145,13 @@ class CountingSettings(PlacementSettings):
 class CountingSource(LocalSource):
     """Counts how often it was asked for experience."""
 
-    def __init__(self, settings, collector):
-        super().__init__(settings, collector)
+    def __init__(self, settings, parts):
+        super().__init__(settings, parts)
         self.calls = settings.first
 
-    def fill(self, store, should_stop):
+    def next_full(self, *asked):
         self.calls += 1
-        return super().fill(store, should_stop)
+        return super().next_full(*asked)
 
 
 class ListSettings(WriterSettings):

@@ -22,8 +22,25 @@ def test_what_ships():
     assert "ppo" in shipped["algorithm"]
     assert {"evaluate", "stop_at_return"} <= set(shipped["event"])
     assert "evaluate" not in shipped["trainer"]
-    # Loops are users' own.
-    assert [kind for kind, found in shipped.items() if not found] == ["loop"]
+    # Auxiliary losses are users' own.
+    assert [kind for kind, found in shipped.items() if not found] == ["auxiliary_loss"]
+
+
+def test_parts_of_a_kind_are_declared_in_several_modules(monkeypatch, tmp_path):
+    (tmp_path / "more_loops.py").write_text(
+        "from quintain.core.registry import Registration\n"
+        "from quintain.trainers.settings import LoopSettings\n"
+        "REGISTERED = (Registration('loop', 'other', LoopSettings, 'no_such_module:Loop'),\n"
+        "              Registration('writer', 'of_another_kind', LoopSettings, 'no_such_module:Writer'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "loop": (*registry.KINDS["loop"], "more_loops")})
+    assert "more_loops" not in sys.modules
+    assert set(registry.names("writer")) & {"other", "of_another_kind"} == set()
+    assert "more_loops" not in sys.modules, "imported though no loop was asked for"
+    assert {"hosted", "other"} <= set(registry.names("loop"))
+    assert registry.name_of("loop", registry.get("loop", "hosted").settings_class) == "hosted"
+    assert registry.register("loop", "mine")(type("Mine", (), {})) is registry.get("loop", "mine").load()
 
 
 def test_an_unknown_name_gets_the_nearest_one():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quintain.data.masks import mask_rows
-from quintain.data.spec import DictSpec, DiscreteSpec, MultiDiscreteSpec, Spec, TupleSpec, box, choice_sizes
+from quintain.data.spec import DictSpec, DiscreteSpec, MultiDiscreteSpec, Spec, TupleSpec, box, discrete_sizes
 
 CHOICE = DiscreteSpec(3)
 CHOICES = MultiDiscreteSpec((2, 3))
@@ -37,7 +37,7 @@ def row(action: Spec, value: Any) -> list[int]:
 )
 def test_masks_become_one_row_of_choices(action: Spec, value: Any, expected: list[int]) -> None:
     assert row(action, value) == expected
-    assert len(expected) == sum(choice_sizes(action))
+    assert len(expected) == sum(discrete_sizes(action))
 
 
 def test_masks_of_several_lanes_are_rows_and_only_the_wanted_ones_must_allow_something() -> None:
@@ -51,12 +51,12 @@ def test_masks_of_several_lanes_are_rows_and_only_the_wanted_ones_must_allow_som
 @pytest.mark.parametrize(
     ("action", "value", "problem"),
     [
-        (CHOICE, [True, True], "2 choices, expected 3"),
-        (CHOICE, [[True] * 3] * 2, "6 choices, expected 3"),
+        (CHOICE, [True, True], "2 options, expected 3"),
+        (CHOICE, [[True] * 3] * 2, "6 options, expected 3"),
         (CHOICE, [False] * 3, "allows nothing; at least one"),
         (CHOICES, [1, 1, 0, 0, 0], "allows nothing of choice 1"),
         (HYBRID, {"gear": [1, 1, 1]}, "without 'lights'"),
-        (HYBRID, {"gear": [1, 1, 1], "lights": [1]}, "4 choices, expected 8"),
+        (HYBRID, {"gear": [1, 1, 1], "lights": [1]}, "4 options, expected 8"),
     ],
 )
 def test_what_is_no_mask_is_refused_with_a_sentence(action: Spec, value: Any, problem: str) -> None:

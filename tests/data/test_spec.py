@@ -13,8 +13,8 @@ from quintain.data.spec import (
     TupleSpec,
     box,
     build,
-    choice_sizes,
     discrete,
+    discrete_sizes,
     flatten,
     leaves,
     multi_discrete,
@@ -84,8 +84,8 @@ def test_structured_specs_print_briefly_and_as_json() -> None:
 
 
 def test_the_choices_of_an_action_are_listed_in_the_order_of_its_leaves() -> None:
-    assert choice_sizes(NESTED) == (3, 2, 4)
-    assert choice_sizes(box(3)) == ()
+    assert discrete_sizes(NESTED) == (3, 2, 4)
+    assert discrete_sizes(box(3)) == ()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.docs.pages import ROOT, Block, blocks, pages
 
 _RUNNABLE = {"run"}
@@ -35,7 +35,7 @@ def test_blocks_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
         if block.mark.startswith("file="):
             (shell.directory / block.mark.removeprefix("file=")).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            shell.run(f"{sys.executable} -", block.text)
+            shell.run(warm.command("-"), block.text)
         else:
             _hold_dialogue(shell, block.text)
 
@@ -55,7 +55,7 @@ class _Shell:
         bin_directory = directory / "bin"
         bin_directory.mkdir()
         command = bin_directory / "quintain"
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m quintain "$@"\n', encoding="utf-8")
+        command.write_text(f'#!/bin/sh\nexec {warm.command("-m", "quintain")} "$@"\n', encoding="utf-8")
         command.chmod(0o755)
         self.environment = {
             **os.environ,

@@ -26,6 +26,7 @@ from quintain.settings.outline import RunTree
 from tests.declared import declared
 from tests.embodichain.parts import Keeps, SummaryWriter, parts, quiet_trainer
 from tests.envs.point_mass import PointMass
+from tests.playing import played
 from tests.scripted import Episode, LinearPolicy, never, scripted_env, value_at
 
 
@@ -164,7 +165,7 @@ def test_old_checkpoints_make_room_for_new_ones(tmp_path: Path) -> None:
 def test_evaluation_does_not_prefer_short_episodes() -> None:
     """Horizons 1, 2 and 3 and four episodes: lane 0 plays two, so the mean is (1 + 1 + 2 + 3) / 4."""
     env = scripted_env([[Episode(length, "terminated")] for length in (1, 2, 3)], "lanes")
-    results = Evaluator(env, 4, Rng(0)).play(LinearPolicy(env.spec), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 4, Rng(0)), LinearPolicy(env.spec), deterministic=True, should_stop=never)
     assert results is not None
     assert results.mean_length == 1.75
 

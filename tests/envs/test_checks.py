@@ -38,7 +38,7 @@ PROBLEMS = {
     "Remembers": ("seeds", "an environment that was played before and a new one"),
     "GraphSpace": ("spaces", "which is not supported"),
     "ResetsItself": ("autoreset", "resets behind the caller's back"),
-    "MaskOfAnotherSize": ("masks", "an action mask of 3 choices, expected 2"),
+    "MaskOfAnotherSize": ("masks", "an action mask of 3 options, expected 2"),
 }
 REMARKS = {
     "EndsByNumbers": ("warning", "ends", "is a int, such as 0"),

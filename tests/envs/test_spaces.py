@@ -88,7 +88,7 @@ def test_text_is_left_out_with_a_note_or_encoded() -> None:
     assert encoded["mission"].nvec == (3, 3, 3, 3)
     assert encoded["mission"].characters == "ab"
     (note,) = text_notes("env", space, encode_text=True)
-    assert "one choice per character: inner.say, mission" in note
+    assert "one discrete value per character: inner.say, mission" in note
     assert text_notes("env", OBS, encode_text=True) == ()
 
 

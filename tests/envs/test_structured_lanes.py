@@ -16,7 +16,7 @@ from quintain.data.spec import Spec, build, flatten, leaves
 from quintain.envs.base import Env
 from quintain.envs.gym.lanes import LaneEnv
 from quintain.errors import EnvError, QuintainError
-from tests.structured import ACTIONS, OBSERVATIONS, Structured, choice_sizes, observe
+from tests.structured import ACTIONS, OBSERVATIONS, Structured, discrete_sizes, observe
 
 SOURCES = ("info", "method", "obs")
 
@@ -90,7 +90,7 @@ def _parts(value: Any) -> list[Any]:
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("obs", ["choice", "nested", "text"])
 def test_a_restored_environment_continues_in_the_middle_of_an_episode(obs: str, action: str) -> None:
-    masks = "info" if choice_sizes(ACTIONS[action]) else ""
+    masks = "info" if discrete_sizes(ACTIONS[action]) else ""
     env, restored = (lanes(obs=obs, action=action, masks=masks) for _ in range(2))
     env.reset()
     for step in range(8):
@@ -107,11 +107,11 @@ def test_a_restored_environment_continues_in_the_middle_of_an_episode(obs: str, 
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("action", [name for name in ACTIONS if choice_sizes(ACTIONS[name])])
+@pytest.mark.parametrize("action", [name for name in ACTIONS if discrete_sizes(ACTIONS[name])])
 def test_masks_are_found_and_follow_the_environment(source: str, action: str) -> None:
     env = lanes(3, obs="dict", action=action, masks=source)
     assert env.mask_source == source
-    assert env.spec.mask_size == sum(choice_sizes(ACTIONS[action]))
+    assert env.spec.mask_size == sum(discrete_sizes(ACTIONS[action]))
     assert "obs.action_mask" not in leaves(env.spec.obs, "obs")
     env.reset()
     for step in range(20):
@@ -121,14 +121,14 @@ def test_masks_are_found_and_follow_the_environment(source: str, action: str) ->
         assert result.action_mask is env.action_mask()
 
 
-@pytest.mark.parametrize("action", [name for name in ACTIONS if choice_sizes(ACTIONS[name])])
+@pytest.mark.parametrize("action", [name for name in ACTIONS if discrete_sizes(ACTIONS[name])])
 def test_what_a_mask_forbids_never_reaches_the_environment(action: str) -> None:
     env = lanes(3, action=action, masks="info")
     env.reset()
     env.step(some_action(env, 0))
     before = len(env.envs[1].given)
     # At odd ages only the first option of each choice is allowed.
-    assert env.action_mask().sum() == 3 * len(choice_sizes(ACTIONS[action]))
+    assert env.action_mask().sum() == 3 * len(discrete_sizes(ACTIONS[action]))
     chosen = flatten(env.spec.action, some_action(env, 1), "action")
     name = next(name for name, leaf in leaves(env.spec.action, "action").items() if leaf.dtype == "int64")
     chosen[name].reshape(3, -1)[1, -1] = 1
@@ -191,7 +191,11 @@ class Misfit(Structured):
         ("dict", {"numbers": np.zeros(2), "choice": 1, "image": np.zeros((1, 8, 8))}, r"obs.numbers of shape \(2,\)"),
         ("tuple", (np.zeros(3),), "an observation without"),
         ("tuple", None, "an observation without"),
-        ("choice", 9, r"obs with a choice that it did not declare: counted from zero, 8 is not in Discrete\(8\)"),
+        (
+            "choice",
+            9,
+            r"obs with a discrete value that it did not declare: counted from zero, 8 is not in Discrete\(8\)",
+        ),
         ("choice", 0, "did not declare"),
         ("choices", np.array([2, 3]), "did not declare"),
         ("text", {"say": "abcabc", "numbers": np.zeros(3)}, r"obs.say of shape \(6,\)"),
@@ -210,7 +214,7 @@ def test_an_observation_that_is_not_as_declared_is_named(obs: str, wrong: Any, p
 @pytest.mark.parametrize(
     ("mask", "problem"),
     [
-        ([True, True], "gave an action mask of 2 choices, expected 3"),
+        ([True, True], "gave an action mask of 2 options, expected 3"),
         ([False] * 3, "gave an action mask that allows nothing"),
         (None, "gave no action_mask in info"),
     ],
@@ -227,7 +231,7 @@ def test_a_wrong_mask_is_an_error_of_the_environment(mask: Any, problem: str) ->
 def test_a_mask_entry_of_the_wrong_size_is_refused_at_the_first_reset() -> None:
     env = lanes(1, obs="dict", masks="obs")
     env.envs[0].mask = lambda: np.ones(5, np.bool_)
-    with pytest.raises(EnvError, match="5 choices, expected 3"):
+    with pytest.raises(EnvError, match="5 options, expected 3"):
         env.reset()
 
 
@@ -255,5 +259,5 @@ def test_lanes_of_a_group_start_alike_however_many_episodes_each_has_begun() -> 
 
 def test_notes_say_what_became_of_text() -> None:
     assert "does not see the text in say" in lanes(obs="text", encode_text=False).notes[0]
-    assert "one choice per character: say" in lanes(obs="text").notes[0]
+    assert "one discrete value per character: say" in lanes(obs="text").notes[0]
     assert lanes(obs="dict").notes == ()

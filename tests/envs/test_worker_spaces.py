@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from quintain.errors import EnvError
+from tests import warm
 from tests.envs.test_structured_lanes import copied, some_action
 from tests.envs.test_workers import Crowd, actions, fragile_name, make, numbers
-from tests.structured import ACTIONS, OBSERVATIONS, choice_sizes
+from tests.structured import ACTIONS, OBSERVATIONS, discrete_sizes
+
+
+@pytest.fixture(autouse=True)
+def _warm_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.servers(monkeypatch)
+
 
 __all__ = ["make"]
 PAIRS = [(obs, "choice") for obs in OBSERVATIONS if obs != "text"] + [("dict", action) for action in ACTIONS]
@@ -31,7 +38,7 @@ def played(make: Crowd, num_workers: int | None, kwargs: dict[str, Any]) -> list
 
 @pytest.mark.parametrize(("obs", "action"), PAIRS)
 def test_spaces_and_masks_arrive_as_they_do_in_this_process(obs: str, action: str, make: Crowd) -> None:
-    kwargs = {"obs": obs, "action": action, "masks": "info" if choice_sizes(ACTIONS[action]) else ""}
+    kwargs = {"obs": obs, "action": action, "masks": "info" if discrete_sizes(ACTIONS[action]) else ""}
     alone, shared = played(make, None, kwargs), played(make, 2, kwargs)
     # Bytes and types alike, wherever they are in the tree.
     assert _listed(shared) == _listed(alone)

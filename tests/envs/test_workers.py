@@ -150,8 +150,8 @@ def test_a_worker_that_dies_costs_only_its_own_lanes_one_step(how: str, make: Cr
     np.testing.assert_array_equal(np.asarray(result.obs)[others], np.asarray(expected.obs)[others])
     assert np.asarray(result.reward)[broken].tolist() == [0.0] * len(broken)
     assert not (np.asarray(result.terminated) | np.asarray(result.truncated))[broken].any()
-    # The episode begins anew, as another incarnation with another seed.
-    assert env.incarnation[broken].tolist() == [1] * len(broken)
+    # The episode begins anew, as another attempt with another seed.
+    assert env.attempt[broken].tolist() == [1] * len(broken)
     assert env.episode[broken].tolist() == [0] * len(broken)
     assert env.action_log.since_reset(broken[0]) == []
     after = env.step(actions(6))
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_costs_only_its_own_lanes_one_step(how: str, make: Cr
     assert env.exactness == "exact"
 
 
-def test_the_new_incarnation_has_the_seed_of_its_lane_episode_and_incarnation(make: Crowd, tmp_path: Path) -> None:
+def test_the_new_attempt_has_the_seed_of_its_lane_episode_and_attempt(make: Crowd, tmp_path: Path) -> None:
     command = tmp_path / "break"
     env = make(fragile_name("BreaksOnCommand"), 1, num_lanes=1, env={"path": str(command), "how": "kill"})
     env.reset()
@@ -236,7 +236,7 @@ def test_a_lane_that_cannot_come_up_stays_down_while_others_go_on(make: Crowd, m
     monkeypatch.undo()
     assert np.asarray(env.step(actions(3)).aborted).tolist() == [False, False, True, False]
     assert env.step(actions(4)).aborted is None
-    assert env.incarnation.tolist() == [0, 0, 4, 0]
+    assert env.attempt.tolist() == [0, 0, 4, 0]
 
 
 def test_a_budget_that_is_spent_asks_to_stop_and_names_the_first_error(make: Crowd) -> None:

@@ -97,7 +97,7 @@ def test_walkers_of_a_parallel_game_learn_to_meet(seed: int) -> None:
     # Untrained walkers lose more than 20 in 20 steps, most of it by leaving the line.
     assert trainer.learners["walker"].episodes.mean_return >= -5.0
     # The judge is to say yes at each of 20 steps.
-    assert trainer.learners["judge"].episodes.mean_return >= 19.0
+    assert trainer.learners["evaluate_minibatch"].episodes.mean_return >= 19.0
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from quintain import Trainer
+from tests import warm
 
 ONE_FILE = Path(__file__).parents[2] / "examples" / "ppo_in_one_file.py"
 
@@ -127,7 +127,7 @@ def test_the_specification_uses_nothing_of_the_framework_and_stays_short() -> No
 @pytest.mark.slow
 def test_the_command_in_its_docstring_prints_progress_and_a_digest() -> None:
     command = [sys.executable, str(ONE_FILE), "--seed", "3", "--total-steps", "2000", "--normalize-obs", "true"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    printed = warm.run(command, capture_output=True).stdout.splitlines()
     # 8 lanes * 128 steps = 1024 steps an update: two updates pass 2000.
     assert [line.split()[:2] for line in printed[:-1]] == [["step", "1024"], ["step", "2048"]]
     word, digest = printed[-1].split()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.runs.assemble import assemble
 from quintain.runs.run import Run
 from quintain.services.checkpoints.state_files import decode, digest_of, encode
@@ -170,7 +170,7 @@ def test_kills_change_no_number(tmp_path: Path, task: str, placement: str, max_s
     assert rows_of(directory) == rows_of(tmp_path / "runs" / "whole")
 
 
-def learn(world: World, task: str, max_staleness: int, is_deaf: bool = False) -> Arrays:
+def learn(world: ProcessGroup, task: str, max_staleness: int, is_deaf: bool = False) -> Arrays:
     if is_deaf:
         world.__class__ = Deaf
     run_file = RunFile.from_mapping(settings(task, "local", max_staleness, 10**6, num_ranks=2))

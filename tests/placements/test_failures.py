@@ -88,7 +88,7 @@ def test_no_thread_outlives_its_trainer() -> None:
     trainer.close()
     assert threading.active_count() == before
     forgotten: Any = make("threads", 1)
-    thread = forgotten.source.outpost.outpost._thread
+    thread = forgotten.source.remote.collector._thread
     del forgotten
     gc.collect()
     thread.join(timeout=10)
@@ -133,9 +133,9 @@ def test_slow_lanes_one_after_the_other_are_not_mistaken_for_one_that_hangs(plac
 @pytest.mark.slow
 def test_no_process_outlives_its_trainer() -> None:
     trainer: Any = make("processes", 1, env=walk_of(Wrong, how="hang", at=LANES * STEPS))
-    child = trainer.source.outpost.outpost.conversation.child
+    child = trainer.source.remote.collector.process.child
     trainer._collect_rollout()
-    trainer.source.outpost.outpost.conversation.supervisor.read_reports()
+    trainer.source.remote.collector.process.supervisor.read_reports()
     assert child.pid is not None
     assert is_alive(child.pid)
     trainer.close()  # though it hangs

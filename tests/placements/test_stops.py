@@ -31,14 +31,14 @@ def gated(placement: str, max_staleness: int, gate: Path, wait_at: int) -> Train
 def train_to_the_gate(trainer: Trainer, gate: Path, *, stage: str) -> None:
     """Stops the trainer when its collector stands inside a block; opens the gate when that was passed on."""
     source: Any = trainer.source
-    interrupt = source.outpost.interrupt
+    interrupt = source.remote.interrupt
 
     def interrupt_and_open(is_wanted: bool) -> None:
         interrupt(is_wanted)
         if is_wanted:
             gate.touch()
 
-    source.outpost.interrupt = interrupt_and_open
+    source.remote.interrupt = interrupt_and_open
     if stage == "collect":
         # The learner asks before it waits for the block, and again after it has waited a little.
         asked = iter([False])
@@ -61,7 +61,7 @@ def train_to_the_gate(trainer: Trainer, gate: Path, *, stage: str) -> None:
     trainer.train(BUDGET)
     # As a checkpoint does that is in a hurry.
     trainer.source.pause(lambda: True)
-    source.outpost.interrupt = interrupt
+    source.remote.interrupt = interrupt
     vars(trainer).pop("should_stop", None)
     trainer.stop_reason = ""
     assert gate.exists()

@@ -40,7 +40,7 @@ def keep_clear_of_edges(policy: ActorCritic, rollout: Rollout) -> None:
     noise, mask = rollout.slots[1].noise, rollout.slots[1].leaves.get(f.ACTION_MASK)
     output = choice = options = 0
     for part in policy.head.parts:
-        sizes = getattr(part, "nvec", [part.num_choices] if part.num_choices else [])
+        sizes = getattr(part, "nvec", [part.num_options] if part.num_options else [])
         for i, size in enumerate(sizes):
             logits = outputs[:, output + sum(sizes[:i]) :][:, :size]
             if mask is not None:

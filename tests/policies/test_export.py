@@ -17,10 +17,19 @@ from quintain.errors import QuintainError, SettingsError
 from quintain.policies import export, heads
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
+from quintain.policies.deterministic_actor import DeterministicActor
 from quintain.policies.encoders import ImageEncoder
 from quintain.policies.memory import Memory
 from quintain.policies.normalizer import ObsNormalizer
-from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings, SoftActorSettings
+from quintain.policies.q_network import QNetwork
+from quintain.policies.settings import (
+    ActorCriticSettings,
+    ActorOnlySettings,
+    DeterministicActorSettings,
+    MemorySettings,
+    QNetworkSettings,
+    SoftActorSettings,
+)
 from quintain.policies.soft_actor import SoftActor
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
@@ -287,3 +296,24 @@ def test_a_soft_actor_answers_what_predict_answers(memory: MemorySettings | None
     np.testing.assert_allclose(answered["action"], action, atol=1e-5)
     if memory is not None:
         np.testing.assert_allclose(answered["next_state"], after.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("is_dueling", [False, True])
+def test_a_q_network_answers_with_the_best_action(is_dueling: bool, tmp_path: Path) -> None:
+    spec = BehaviorSpec(box(3), discrete(4, start=2), mask_size=4)
+    policy = QNetwork(QNetworkSettings(hidden_sizes=(16,), dueling=is_dueling), spec, Rng(3))
+    obs, mask = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32), np.ones((20, 4), np.bool_)
+    mask[::2, 0] = False
+    session = session_of(export.export_onnx(policy, tmp_path, {}))
+    [found] = session.run(["action"], {"obs": obs, "action_mask": mask})
+    np.testing.assert_array_equal(found, policy.predict(obs, action_mask=mask)[0])
+    assert len(set(found.tolist())) > 1
+
+
+def test_a_deterministic_actor_answers_within_its_bounds(tmp_path: Path) -> None:
+    spec = BehaviorSpec(box(3), box(2, low=-1.0, high=3.0))
+    policy = DeterministicActor(DeterministicActorSettings(hidden_sizes=(16,)), spec, Rng(3))
+    obs = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
+    [found] = session_of(export.export_onnx(policy, tmp_path, {})).run(["action"], {"obs": obs})
+    np.testing.assert_allclose(found, policy.predict(obs)[0], atol=1e-5)
+    assert -1.0 <= found.min() < found.max() <= 3.0

@@ -32,7 +32,7 @@ def critic_of(spec: BehaviorSpec, **settings: object) -> GroupCritic:
     return critic
 
 
-def batch_of(spec: BehaviorSpec, num_rows: int, num_mates: int) -> Batch:
+def batch_of(spec: BehaviorSpec, num_rows: int, num_teammates: int) -> Batch:
     generator = torch.Generator().manual_seed(3)
 
     def drawn(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
@@ -41,9 +41,9 @@ def batch_of(spec: BehaviorSpec, num_rows: int, num_mates: int) -> Batch:
         return torch.randn(shape, generator=generator)
 
     fields = {name: drawn((num_rows, *leaf.shape), leaf.dtype) for name, leaf in leaves(spec.obs, f.OBS).items()}
-    for specs in (leaves(spec.obs, f.MATE_OBS), leaves(spec.action, f.MATE_ACTION)):
-        fields |= {name: drawn((num_rows, num_mates, *leaf.shape), leaf.dtype) for name, leaf in specs.items()}
-    return {**fields, f.MATES: torch.rand((num_rows, num_mates), generator=generator) < 0.6}
+    for specs in (leaves(spec.obs, f.TEAMMATE_OBS), leaves(spec.action, f.TEAMMATE_ACTION)):
+        fields |= {name: drawn((num_rows, num_teammates, *leaf.shape), leaf.dtype) for name, leaf in specs.items()}
+    return {**fields, f.TEAMMATES: torch.rand((num_rows, num_teammates), generator=generator) < 0.6}
 
 
 class Plain:
@@ -54,25 +54,27 @@ class Plain:
 
     def value(self, batch: Batch, row: int, *, is_there: bool = True) -> torch.Tensor:
         own = [self.embed("embed_seen", self.seen(batch, f.OBS, row))] if is_there else []
-        mates = [self.embed("embed_seen", self.seen(batch, f.MATE_OBS, (row, m))) for m in self.present(batch, row)]
-        return self.judge([*own, *mates])
+        teammates = [
+            self.embed("embed_seen", self.seen(batch, f.TEAMMATE_OBS, (row, m))) for m in self.present(batch, row)
+        ]
+        return self.judge([*own, *teammates])
 
     def baseline(self, batch: Batch, row: int) -> torch.Tensor:
         members = [self.embed("embed_seen", self.seen(batch, f.OBS, row))]
         for mate in self.present(batch, row):
-            both = torch.cat((self.seen(batch, f.MATE_OBS, (row, mate)), self.done(batch, row, mate)))
+            both = torch.cat((self.seen(batch, f.TEAMMATE_OBS, (row, mate)), self.done(batch, row, mate)))
             members.append(self.embed("embed_acted", both))
         return self.judge(members)
 
     def present(self, batch: Batch, row: int) -> list[int]:
-        return [m for m in range(batch[f.MATES].shape[1]) if batch[f.MATES][row, m]]
+        return [m for m in range(batch[f.TEAMMATES].shape[1]) if batch[f.TEAMMATES][row, m]]
 
     def seen(self, batch: Batch, name: str, place: object) -> torch.Tensor:
         return torch.cat([batch[leaf][place] for leaf in leaves(self.spec.obs, name)])  # type: ignore[index]
 
     def done(self, batch: Batch, row: int, mate: int) -> torch.Tensor:
         parts = []
-        for name, leaf in leaves(self.spec.action, f.MATE_ACTION).items():
+        for name, leaf in leaves(self.spec.action, f.TEAMMATE_ACTION).items():
             chosen = batch[name][row, mate]
             if leaf.dtype == "float32":
                 parts.append(chosen)
@@ -108,11 +110,11 @@ def normalized(x: torch.Tensor) -> torch.Tensor:
     return (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
 
 
-@pytest.mark.parametrize("num_mates", [0, 1, 4])
+@pytest.mark.parametrize("num_teammates", [0, 1, 4])
 @pytest.mark.parametrize("kind", SPECS)
-def test_values_baselines_and_gradients_are_those_of_members_one_by_one(kind: str, num_mates: int) -> None:
+def test_values_baselines_and_gradients_are_those_of_members_one_by_one(kind: str, num_teammates: int) -> None:
     spec = SPECS[kind]
-    critic, batch = critic_of(spec), batch_of(spec, 7, num_mates)
+    critic, batch = critic_of(spec), batch_of(spec, 7, num_teammates)
     plain = Plain(critic, spec)
     value, baseline = critic.value_and_baseline(batch)
     expected = torch.stack([plain.value(batch, row) for row in range(7)])
@@ -136,7 +138,7 @@ def gradients(critic: GroupCritic, loss: torch.Tensor) -> dict[str, torch.Tensor
 def test_an_agent_that_ended_is_no_part_of_what_its_group_is_to_expect() -> None:
     spec = SPECS["both"]
     critic, batch = critic_of(spec), batch_of(spec, 6, 3)
-    batch[f.MATES][:, 0] = True
+    batch[f.TEAMMATES][:, 0] = True
     is_there = torch.tensor([True, False, True, False, False, True])
     expected = torch.stack([Plain(critic, spec).value(batch, i, is_there=bool(is_there[i])) for i in range(6)])
     torch.testing.assert_close(critic.value(batch, is_there), expected, rtol=1e-4, atol=1e-5)
@@ -148,7 +150,7 @@ def test_the_order_of_members_does_not_matter() -> None:
     spec = SPECS["both"]
     critic, batch = critic_of(spec), batch_of(spec, 9, 5)
     order = torch.tensor([3, 0, 4, 2, 1])
-    names = [f.MATES, *leaves(spec.obs, f.MATE_OBS), *leaves(spec.action, f.MATE_ACTION)]
+    names = [f.TEAMMATES, *leaves(spec.obs, f.TEAMMATE_OBS), *leaves(spec.action, f.TEAMMATE_ACTION)]
     shuffled = {**batch, **{name: batch[name][:, order] for name in names}}
     for one, other in zip(critic.value_and_baseline(batch), critic.value_and_baseline(shuffled), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
@@ -159,7 +161,12 @@ def test_a_group_has_one_value_whoever_of_it_asks() -> None:
     critic = critic_of(spec)
     seen = torch.randn((4, 3), generator=torch.Generator().manual_seed(8))
     others = torch.stack([seen[[j for j in range(4) if j != i]] for i in range(4)])
-    batch = {f.OBS: seen, f.MATE_OBS: others, f.MATE_ACTION: torch.zeros(4, 3, 2), f.MATES: torch.ones(4, 3).bool()}
+    batch = {
+        f.OBS: seen,
+        f.TEAMMATE_OBS: others,
+        f.TEAMMATE_ACTION: torch.zeros(4, 3, 2),
+        f.TEAMMATES: torch.ones(4, 3).bool(),
+    }
     value, baseline = critic.value_and_baseline(batch)
     torch.testing.assert_close(value, value[:1].expand(4), rtol=1e-5, atol=1e-6)
     assert float(baseline.detach().std()) > 1e-3, "each has a baseline of its own"
@@ -169,9 +176,9 @@ def test_what_stands_where_nobody_is_changes_nothing() -> None:
     spec = SPECS["both"]
     critic, batch = critic_of(spec), batch_of(spec, 9, 3)
     value, baseline = critic.value_and_baseline(batch)
-    absent = ~batch[f.MATES]
+    absent = ~batch[f.TEAMMATES]
     garbage = dict(batch)
-    for name, leaf in {**leaves(spec.obs, f.MATE_OBS), **leaves(spec.action, f.MATE_ACTION)}.items():
+    for name, leaf in {**leaves(spec.obs, f.TEAMMATE_OBS), **leaves(spec.action, f.TEAMMATE_ACTION)}.items():
         garbage[name] = batch[name].clone()
         garbage[name][absent] = 1 if leaf.dtype == "int64" else 1e4
     wider = {name: torch.cat((x, torch.zeros_like(x)), dim=1) for name, x in batch.items() if name.startswith("mate")}
@@ -184,9 +191,9 @@ def test_what_stands_where_nobody_is_changes_nothing() -> None:
 def test_only_the_baseline_knows_what_mates_do() -> None:
     spec = SPECS["numbers"]
     critic, batch = critic_of(spec), batch_of(spec, 9, 3)
-    batch[f.MATES][:] = True
+    batch[f.TEAMMATES][:] = True
     value, baseline = critic.value_and_baseline(batch)
-    other = {**batch, f.MATE_ACTION: batch[f.MATE_ACTION] + 1.0}
+    other = {**batch, f.TEAMMATE_ACTION: batch[f.TEAMMATE_ACTION] + 1.0}
     again, again_baseline = critic.value_and_baseline(other)
     torch.testing.assert_close(again, value, rtol=0, atol=0)
     assert float((again_baseline - baseline).detach().abs().min()) > 1e-4
@@ -200,6 +207,10 @@ def test_numbers_are_scaled_by_what_was_observed() -> None:
     critic.observe({f.OBS: torch.tensor([[0.0, 2.0, 10.0], [2.0, 6.0, 30.0]]).numpy()})
     # Means 1, 4, 20; deviations 1, 2, 10.
     mean, deviation = torch.tensor([1.0, 4.0, 20.0]), torch.tensor([1.0, 2.0, 10.0])
-    scaled = {**batch, f.OBS: (batch[f.OBS] - mean) / deviation, f.MATE_OBS: (batch[f.MATE_OBS] - mean) / deviation}
+    scaled = {
+        **batch,
+        f.OBS: (batch[f.OBS] - mean) / deviation,
+        f.TEAMMATE_OBS: (batch[f.TEAMMATE_OBS] - mean) / deviation,
+    }
     for one, other in zip(critic.value_and_baseline(batch), plain.value_and_baseline(scaled), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,10 @@ from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, leaves, mu
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.base import Policy, draw_noise
+from quintain.policies.encoders import Encoder
 from quintain.policies.group_critic import GroupCritic
-from quintain.policies.normalizer import SETTLED_ROWS, ObsNormalizer
+from quintain.policies.networks import first_layers
+from quintain.policies.normalizer import SETTLED_ROWS, FirstLayer, Fold, ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
 from tests.policies.twins import HYBRID, MIXED
@@ -58,6 +60,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "several values": lambda: split(actor_critic(PLAIN, compiled=False)),
     "no critic": lambda: accelerated(ActorOnly(ActorOnlySettings(**SMALL), PLAIN, Rng(0))),
     "a critic of one's own": lambda: WideCritic(ActorCriticSettings(**SMALL), PLAIN, Rng(0)),
+    "an encoder of one's own": lambda: WaveActorCritic(ActorCriticSettings(**SMALL), PLAIN, Rng(0)),
+    "an encoder of one's own that remembers": lambda: WaveActorCritic(
+        ActorCriticSettings(**SMALL, **GRU), PLAIN, Rng(0)
+    ),
     "soft": lambda: SoftActor(SoftActorSettings(**SMALL), PLAIN, Rng(0)),
     "soft and compiled": lambda: accelerated(SoftActor(SoftActorSettings(**SMALL, compiled=True), PLAIN, Rng(0))),
     "soft gru": lambda: SoftActor(SoftActorSettings(**SMALL, **GRU), PICTURED, Rng(0)),
@@ -70,6 +76,27 @@ class WideCritic(ActorCritic):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.critic = nn.Sequential(nn.Linear(3, 9), nn.GELU(), nn.Linear(9, 1))  # type: ignore[assignment]
+
+
+class Waves(Encoder):
+    """Takes sines of combinations of the observation; as many as it has values."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.waves = nn.Linear(self.output_size, self.output_size)
+
+    def forward(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return torch.sin(self.waves(super().forward(obs)))
+
+    def observe(self, obs: Mapping[str, np.ndarray], readers: Iterable[FirstLayer] = ()) -> list[Fold]:
+        assert not readers, "the layers of the policy read sines, and not observations"
+        return super().observe(obs, first_layers(self.waves))
+
+
+class WaveActorCritic(ActorCritic):
+    """Reads sines of the observation."""
+
+    encoder_class = Waves
 
 
 def actor_critic(spec: BehaviorSpec, **settings: Any) -> ActorCritic:
@@ -247,7 +274,7 @@ def test_critics_of_actions_and_their_targets_are_the_same_before_and_after_a_mo
     algorithm = soft(spec)
     algorithm.observe(observed(spec, 0))
     rows = {name: torch.from_numpy(values) for name, values in observed(spec, 0, 40).items()}
-    numbers = torch.linspace(-1, 1, 40 * algorithm.num_numbers).view(40, -1) if algorithm.num_numbers else None
+    numbers = torch.linspace(-1, 1, 40 * algorithm.num_continuous).view(40, -1) if algorithm.num_continuous else None
 
     def said() -> Rows:
         with torch.no_grad():

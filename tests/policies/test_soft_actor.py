@@ -78,17 +78,17 @@ def test_a_proposal_is_the_action_that_acting_would_take() -> None:
     rollout = acted(policy, 6, mask)
     step = {name: field[0] for name, field in rollout.storage.items()}
     proposal = policy.propose(step, step[f.NOISE][:, -1:], mask)
-    numbers, chosen = policy.numbers_of(step), policy.chosen_in(step)
+    numbers, chosen = policy.continuous_of(step), policy.discrete_of(step)
     assert numbers is not None
     assert chosen is not None
-    assert proposal.numbers is not None
+    assert proposal.continuous is not None
     assert proposal.log_prob is not None
-    assert proposal.choice_log_probs is not None
-    torch.testing.assert_close(proposal.numbers, numbers)
+    assert proposal.discrete_log_probs is not None
+    torch.testing.assert_close(proposal.continuous, numbers)
     # turn stands at 0-2 and 3-4, go at 5-8.
     expected = torch.stack((step["action.turn"][:, 0], 3 + step["action.turn"][:, 1], 5 + step["action.go"]), dim=1)
     assert torch.equal(chosen, expected)
-    joint = proposal.log_prob + proposal.choice_log_probs.gather(1, chosen).sum(dim=1)
+    joint = proposal.log_prob + proposal.discrete_log_probs.gather(1, chosen).sum(dim=1)
     torch.testing.assert_close(joint, step[f.LOG_PROB], atol=1e-5, rtol=0)
 
 

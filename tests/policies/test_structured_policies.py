@@ -14,7 +14,7 @@ from gymnasium import spaces
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.data.spec import BehaviorSpec, DictSpec, box, choice_sizes, discrete, flatten, leaves
+from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, discrete_sizes, flatten, leaves
 from quintain.envs.gym.spaces import behavior_spec
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
@@ -22,7 +22,7 @@ from quintain.policies.actor_only import ActorOnly
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import ActorCriticSettings, ActorOnlySettings, MemorySettings
 from tests.structured import ACTIONS, OBSERVATIONS, as_declared, observe
-from tests.structured import choice_sizes as choice_sizes_of
+from tests.structured import discrete_sizes as choice_sizes_of
 
 SMALL = {"hidden_sizes": (8,), "image_features": 8}
 
@@ -37,7 +37,7 @@ def make(spec: BehaviorSpec, **settings: Any) -> ActorCritic:
 
 def spec_of(obs: str = "dict", action: str = "hybrid dict", *, masked: bool = False) -> BehaviorSpec:
     spec = behavior_spec("env", OBSERVATIONS[obs], ACTIONS[action], encode_text=True)
-    return BehaviorSpec(spec.obs, spec.action, mask_size=sum(choice_sizes(spec.action)) if masked else 0)
+    return BehaviorSpec(spec.obs, spec.action, mask_size=sum(discrete_sizes(spec.action)) if masked else 0)
 
 
 def rollout_for(policy: ActorCritic, num_lanes: int = 6, num_steps: int = 1) -> Rollout:
@@ -154,7 +154,7 @@ def test_a_mask_limits_what_is_predicted_wherever_it_comes_from() -> None:
             assert policy.predict({**seen, "action_mask": mask}, deterministic=deterministic)[0] == allowed + 1
     batch, masks = stacked([seen, seen]), np.array([[True, False, False], [False, False, True]])
     assert policy.predict(batch, action_mask=masks)[0].tolist() == [1, 3]
-    with pytest.raises(SpecMismatch, match=r"predict\(\) got an action mask of 2 choices, expected 3"):
+    with pytest.raises(SpecMismatch, match=r"predict\(\) got an action mask of 2 options, expected 3"):
         policy.predict(seen, action_mask=[True, True])
     with pytest.raises(SpecMismatch, match="allows nothing"):
         policy.predict(seen, action_mask=[False] * 3)
@@ -258,9 +258,11 @@ def test_settings_without_an_effect_are_refused() -> None:
         make(choices, squash_actions=True)
     with pytest.raises(SpecMismatch, match=r"policy\.state_dependent_std is about Box actions"):
         make(choices, state_dependent_std=True)
-    with pytest.raises(SpecMismatch, match=r"policy.normalize_obs scales numbers, and there are none in Discrete\(4\)"):
+    with pytest.raises(
+        SpecMismatch, match=r"policy.normalize_obs scales continuous values, and there are none in Discrete\(4\)"
+    ):
         make(choices, normalize_obs=True)
-    with pytest.raises(SpecMismatch, match=r"policy\.normalize_obs scales numbers"):
+    with pytest.raises(SpecMismatch, match=r"policy\.normalize_obs scales continuous values"):
         make(BehaviorSpec(obs=box(8, 8, 1, dtype="uint8"), action=discrete(2)), normalize_obs=True)
     with pytest.raises(SpecMismatch, match="names 'x', which the observation does not have; it has no entries"):
         make(BehaviorSpec(obs=box(3), action=discrete(2)), actor_obs=("x",))

@@ -26,8 +26,8 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-def spec_of(num_numbers: int, branches: tuple[int, ...], *obs: BoxSpec) -> BehaviorSpec:
-    parts: list[Any] = [box(num_numbers, low=-1.0, high=1.0)] if num_numbers else []
+def spec_of(num_continuous: int, branches: tuple[int, ...], *obs: BoxSpec) -> BehaviorSpec:
+    parts: list[Any] = [box(num_continuous, low=-1.0, high=1.0)] if num_continuous else []
     parts += [multi_discrete(*branches)] if branches else []
     return BehaviorSpec(
         obs=TupleSpec(obs) if len(obs) > 1 else obs[0],
@@ -261,7 +261,7 @@ def test_a_file_that_does_not_agree_is_not_kept(mutant: str, tmp_path: Path, mon
 
 
 def test_spaces_that_unity_does_not_have_are_refused() -> None:
-    with pytest.raises(SpecMismatch, match=r"Unity's agents observe numbers, and obs is Discrete\(3\)"):
+    with pytest.raises(SpecMismatch, match=r"Unity's agents have continuous observations, and obs is Discrete\(3\)"):
         UnityModule(actor_critic(BehaviorSpec(discrete(3), discrete(2))))
     with pytest.raises(SpecMismatch, match="in a row from zero"):
         UnityModule(actor_critic(BehaviorSpec(box(3), discrete(2, start=1))))

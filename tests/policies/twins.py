@@ -120,6 +120,6 @@ def rollout_for(policy: ActorCritic, num_lanes: int, num_steps: int = 2) -> Roll
 
 
 def _first_options(policy: ActorCritic) -> list[int]:
-    from quintain.data.spec import choice_sizes
+    from quintain.data.spec import discrete_sizes
 
-    return [0, *np.cumsum(choice_sizes(policy.spec.action))[:-1].tolist()]
+    return [0, *np.cumsum(discrete_sizes(policy.spec.action))[:-1].tolist()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -10,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1"}
+from tests import warm
+
+ENVIRONMENT = {**warm.ENVIRONMENT, "NO_COLOR": "1"}
 SETTINGS = (
     "num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "adaptive_kl=0.01",
     "checkpoint.every_updates=2", "checkpoint.every_seconds=null", "num_ranks=2",
@@ -23,7 +24,7 @@ def train(run: str, *words: str, env: str = "CartPole-v1") -> list[str]:
 
 
 def start(folder: Path, words: list[str], launcher: tuple[str, ...] = ("-m", "quintain")) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, *launcher, *words],
         cwd=folder,
         env=ENVIRONMENT,
@@ -58,7 +59,9 @@ def wait_for_rows(run_directory: Path, number: int) -> None:
 def children(pid: int) -> list[int]:
     """Lists the rank processes that a process started."""
     entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [int(entry.name) for entry in entries if _parent(entry) == pid and b"spawn_main" in _command(entry)]
+    return [
+        int(entry.name) for entry in entries if _parent(entry) == pid and b"resource_tracker" not in _command(entry)
+    ]
 
 
 def is_alive(pid: int) -> bool:

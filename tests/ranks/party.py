@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quintain.core.process_group import Gloo
+from quintain.core.process_group import GlooGroup
+from tests import warm
 
 Arrays = dict[str, Any]
 """What a rank returns: arrays by name."""
@@ -17,24 +19,27 @@ Arrays = dict[str, Any]
 
 def on_ranks(size: int, folder: Path, function: Callable[..., Arrays], *arguments: Any) -> list[Arrays]:
     """Calls `function(world, *arguments)` on every rank and returns the arrays of each."""
-    context = multiprocessing.get_context("spawn")
     place = str(folder / "meeting")
-    processes = [context.Process(target=_attend, args=(rank, size, place, function, arguments)) for rank in range(size)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=200)
-    ends = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
+    call = Path(f"{place}-call")
+    call.write_bytes(pickle.dumps((function, arguments)))
+    code = "import sys; from tests.ranks.party import attend; attend(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
+    words = [[sys.executable, "-c", code, str(rank), str(size), place] for rank in range(size)]
+    processes = [warm.Popen(each, env=warm.ENVIRONMENT) for each in words]
+    try:
+        ends = [process.wait(timeout=200) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert ends == [0] * size, ends
     return [dict(np.load(f"{place}-{rank}.npz")) for rank in range(size)]
 
 
-def _attend(rank: int, size: int, place: str, function: Callable[..., Arrays], arguments: tuple[Any, ...]) -> None:
+def attend(rank: int, size: int, place: str) -> None:
+    """Goes on as one of the ranks."""
     from quintain.placements.rank_processes import meet_on_this_machine
 
-    world: Gloo = meet_on_this_machine(rank, size, place)
+    function, arguments = pickle.loads(Path(f"{place}-call").read_bytes())
+    world: GlooGroup = meet_on_this_machine(rank, size, place)
     np.savez(f"{place}-{rank}.npz", **function(world, *arguments))
     world.barrier()
     world.close()

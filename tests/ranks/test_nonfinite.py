@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quintain.algorithms.base import Loss
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.runs.assemble import assemble
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.run import Run
@@ -21,7 +21,7 @@ from tests.ranks.party import Arrays, on_ranks
 LANES, STEPS, UPDATES = 4, 8, 6
 
 
-def train(world: World, folder: str, mode: str) -> Arrays:
+def train(world: ProcessGroup, folder: str, mode: str) -> Arrays:
     torch.set_num_threads(1)
     run_file = RunFile.from_names(
         "ppo", "CartPole-v1", f"num_lanes={LANES}", f"num_steps={STEPS}", "batch_size=16", "num_epochs=1",

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.core.process_group import Alone, Gloo, World
+from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.data import fields as f
 from quintain.errors import NonFiniteError
 from quintain.runs.assemble import assemble
 from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
 from quintain.trainers import Trainer
+from tests.algorithms.two_optimizers import TWO
 from tests.ranks.party import Arrays, on_ranks
 from tests.trainers.small_runs import NoSession
 
@@ -37,11 +38,14 @@ KINDS: dict[str, dict[str, Any]] = {
         },
     },
     "a2c": {"algorithm": {"type": "a2c", "normalize_advantage": True}},
+    # Ranks would drift apart if only the first one's gradients were averaged.
+    "two optimizers": {"algorithm": {"type": TWO}},
     # Episodes of different lengths, one for each lane: the ranks have different numbers of steps that count.
     "grpo": {
         "algorithm": {"type": "grpo", "num_epochs": 2, "batch_size": ALL},
         "policy": {"type": "actor_only", "hidden_sizes": [4], "normalize_obs": True},
     },
+    "reinforce": {"algorithm": {"type": "reinforce"}},
     # A vector environment that spends a step on every reset: there too.
     "next step": {
         "algorithm": {"type": "ppo", "num_epochs": 2, "batch_size": ALL},
@@ -50,14 +54,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Deaf(Gloo):
+class Deaf(GlooGroup):
     """Does not hear the other ranks' gradients."""
 
     def average(self, values: torch.Tensor) -> None:
         """Leaves out the all-reduce."""
 
 
-def make(kind: str, world: World, *overrides: str) -> Trainer:
+def make(kind: str, world: ProcessGroup, *overrides: str) -> Trainer:
     env = {"type": "gym", "id": "CartPole-v1", "num_lanes": LANES, "group_size": 2 if kind == "grpo" else 1}
     behavior: dict[str, Any] = {
         "policy": {"type": "actor_critic", "hidden_sizes": [4], "normalize_obs": True},
@@ -92,7 +96,7 @@ def learned(trainer: Trainer) -> Arrays:
     }
 
 
-def learn(world: World, kind: str, num_updates: int, *overrides: str, is_deaf: bool = False) -> Arrays:
+def learn(world: ProcessGroup, kind: str, num_updates: int, *overrides: str, is_deaf: bool = False) -> Arrays:
     torch.set_num_threads(1)
     if is_deaf:
         world.__class__ = Deaf
@@ -147,13 +151,17 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_pat
         # Such an environment seeds its lanes from one number, so that one rank meets other episodes than two do.
         assert one["counters"][0] < ALL, "some steps only reset a lane"
         return
-    alone = learn(Alone(), kind, 1)
+    alone = learn(SingleProcess(), kind, 1)
     np.testing.assert_array_equal(np.concatenate((one["seen"], other["seen"]), axis=1), alone["seen"])
     # Losses are reported as means over ranks, which is another mean where ranks have different numbers of steps.
-    assert [name for name in differing(one, alone, 1e-6) if kind != "grpo" or not name.startswith("train/")] == []
+    assert [
+        name
+        for name in differing(one, alone, 1e-6)
+        if kind not in ("grpo", "reinforce") or not name.startswith("train/")
+    ] == []
 
 
-def move(world: World) -> Arrays:
+def move(world: ProcessGroup) -> Arrays:
     """Lets ranks see rows of their own, of which only rank 1 has any that are clipped, and returns what they hold."""
     draw = np.random.default_rng(0)
     first = draw.normal(size=(12_000, 4))
@@ -171,19 +179,19 @@ def move(world: World) -> Arrays:
 def test_a_move_of_the_scale_by_two_ranks_is_that_of_one_rank_on_all_rows(tmp_path: Path) -> None:
     one, other = on_ranks(2, tmp_path, move)
     assert differing(one, other) == []
-    alone = move(Alone())
+    alone = move(SingleProcess())
     assert differing(one, alone, 1e-5) == []
-    begins = make("ppo", Alone()).policy.state_dict()["actor.0.weight"].numpy()
+    begins = make("ppo", SingleProcess()).policy.state_dict()["actor.0.weight"].numpy()
     assert (np.abs(alone["actor.0.weight"] / begins) > 1.1).all(), "deviations grew, so that weights did"
 
 
 @pytest.mark.slow
 def test_without_the_all_reduce_one_update_is_another(tmp_path: Path) -> None:
     one, _ = on_ranks(2, tmp_path, _learn_deaf, "ppo", 1)
-    assert any(name.startswith("actor") for name in differing(one, learn(Alone(), "ppo", 1), 1e-6))
+    assert any(name.startswith("actor") for name in differing(one, learn(SingleProcess(), "ppo", 1), 1e-6))
 
 
-def fail_on_one(world: World) -> Arrays:
+def fail_on_one(world: ProcessGroup) -> Arrays:
     torch.set_num_threads(1)
     trainer = make("ppo", world, "run.on_nonfinite_update=stop", "compiled=false")
     loss = trainer.algorithm.loss
@@ -206,5 +214,5 @@ def test_what_is_not_finite_on_one_rank_is_refused_by_all(tmp_path: Path) -> Non
     assert said[0].startswith("train/value_loss became nan in the update at step 0")
 
 
-def _learn_deaf(world: World, kind: str, num_updates: int, *overrides: str) -> Arrays:
+def _learn_deaf(world: ProcessGroup, kind: str, num_updates: int, *overrides: str) -> Arrays:
     return learn(world, kind, num_updates, *overrides, is_deaf=True)

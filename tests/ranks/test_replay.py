@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.runs.assemble import assemble
 from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
@@ -25,7 +25,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def learn(world: World, num_cycles: int, is_deaf: bool) -> Arrays:
+def learn(world: ProcessGroup, num_cycles: int, is_deaf: bool) -> Arrays:
     torch.set_num_threads(1)
     if is_deaf:
         world.__class__ = Deaf
@@ -55,7 +55,7 @@ def test_two_ranks_hold_equal_bits(tmp_path: Path) -> None:
     assert one["remembered"].tobytes() != other["remembered"].tobytes()
 
 
-def learn_recurrently(world: World, num_cycles: int) -> Arrays:
+def learn_recurrently(world: ProcessGroup, num_cycles: int) -> Arrays:
     torch.set_num_threads(1)
     changes = ("rollout.num_steps=6", "num_return_steps=1", "memory={cell: gru, size: 4}")
     words = [word for word in SETTINGS if word.partition("=")[0] not in {"rollout.num_steps", "num_return_steps"}]
@@ -71,6 +71,34 @@ def learn_recurrently(world: World, num_cycles: int) -> Arrays:
         "steps": np.array([trainer.progress.env_steps, float(algorithm.optimizer.num_steps)]),
         "remembered": store.memory.rows["float32"].copy(),
     }
+
+
+def learn_td3_and_dqn(world: ProcessGroup) -> Arrays:
+    torch.set_num_threads(1)
+    found = {}
+    for name, env in (("td3", "Pendulum-v1"), ("dqn", "CartPole-v1")):
+        run_file = RunFile.from_names(name, env, *SETTINGS, "budget.env_steps=1M")
+        trainer = assemble(run_file, NoSession(), WriterGroup([]), world=world)
+        for _ in range(15):
+            assert trainer.advance()
+        algorithm: Any = trainer.algorithm
+        networks = [each for each in vars(algorithm).values() if isinstance(each, torch.nn.Module)]
+        weights = [parameter.detach().flatten() for network in networks for parameter in network.parameters()]
+        found[f"{name} weights"] = torch.cat(weights).numpy()
+        found[f"{name} steps"] = np.array([float(each.num_steps) for each in algorithm.optimizers.values()])
+        found[f"{name} exploration"] = trainer.policy.exploration.numpy()  # type: ignore[union-attr,operator]  # a buffer
+    return found
+
+
+@pytest.mark.slow
+def test_two_ranks_of_td3_and_dqn_hold_equal_bits(tmp_path: Path) -> None:
+    one, other = on_ranks(2, tmp_path, learn_td3_and_dqn)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].tobytes() == other[name].tobytes(), name
+    # 15 cycles of 8 steps, the first two without learning, half as many gradient steps; every second is the policy's.
+    assert one["td3 steps"].tolist() == [52, 26]
+    assert one["dqn steps"].tolist() == [52]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.core.process_group import World
+from quintain.core.process_group import ProcessGroup
 from quintain.runs.ranks.state import broadcast_state, gather_state
 from quintain.runs.restore import restore_rank
 from quintain.services.checkpoints.state_files import digest_of
@@ -16,11 +16,11 @@ from tests.ranks.party import Arrays, on_ranks
 from tests.ranks.test_parity import ALL, STEPS, make
 
 CYCLES = 4
-ASKED = 2 * STEPS + 6
+ASKED = 2 * (STEPS + 2) + 2 + 6
 """Which question the stopped rank answers with yes: in the third rollout, before its sixth step."""
 
 
-def stop_one(world: World) -> Arrays:
+def stop_one(world: ProcessGroup) -> Arrays:
     torch.set_num_threads(1)
     whole, stopped, resumed = (make("ppo", world, f"budget.env_steps={CYCLES * ALL}", "batch_size=16") for _ in "abc")
     whole.train()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from quintain.core.process_group import Alone, Gloo, World, joint_moments
+from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess, joint_moments
 from quintain.errors import RankError
 from tests.ranks.party import Arrays, on_ranks
 
@@ -21,7 +21,7 @@ def rows_of(rank: int) -> np.ndarray:
     return np.random.default_rng(rank).normal(3.0, 2.0, (SIZES[rank], 2))
 
 
-def meet(world: World) -> Arrays:
+def meet(world: ProcessGroup) -> Arrays:
     """Calls everything once, with numbers that differ by rank."""
     mean = torch.tensor([1.0, 10.0]) * (world.rank + 1)
     world.average(mean)
@@ -63,9 +63,9 @@ def test_three_ranks_agree(tmp_path: Path) -> None:
         assert answers["moments"].tobytes() == found[0]["moments"].tobytes()
 
 
-def wait_in_vain(world: World) -> Arrays:
+def wait_in_vain(world: ProcessGroup) -> Arrays:
     """Lets rank 1 come too late to a meeting."""
-    hasty = Gloo(world.rank, world.size, timeout_seconds=1.0)
+    hasty = GlooGroup(world.rank, world.size, timeout_seconds=1.0)
     if world.rank == 1:
         time.sleep(4.0)
         return {"said": np.array("")}
@@ -81,7 +81,7 @@ def test_a_rank_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
 
 
 def test_alone_one_has_the_last_word() -> None:
-    world, numbers = Alone(), torch.tensor([1.0, 2.0])
+    world, numbers = SingleProcess(), torch.tensor([1.0, 2.0])
     world.average(numbers)
     world.share(numbers)
     world.barrier()

@@ -53,10 +53,14 @@ def places() -> dict[str, Callable[[_Countdown], None]]:
     from quintain.services.checkpoints.manager import CheckpointManager
     from quintain.services.files.run_directory import RunDirectory
     from quintain.services.reporting.metrics_file import MetricsFile
+    from quintain.trainers.hosted import HostedLoop
+    from tests.resume import hosted_training
 
     return {
         "collect": lambda c: _before(SyncCollector, "_step", c),
         "update": lambda c: _before(Optimizer, "apply", c),
+        "hosted iteration": lambda c: _before(hosted_training, "learning_rate", c),
+        "tick": lambda c: _before(HostedLoop, "tick", c),
         "between stages": lambda c: _after(Progress, "next_stage", c),
         "evaluation": lambda c: _inside(Evaluator, "play", c, only_env_steps=True),
         "start": lambda c: _inside(Run, "open_directory", c),

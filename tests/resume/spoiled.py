@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
 import signal
-import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -91,27 +91,54 @@ def put(state: Any, path: Path, value: object) -> Any:
     return changed
 
 
-def end_of(make: Callable[[], Trainer], state: Any, go_on: Callable[[Trainer], object]) -> tuple[int, str]:
-    """Goes on from a state in a process of its own; returns how it ended, as a shell does, and what it said."""
-    with tempfile.TemporaryFile("w+") as said:
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(SECONDS)
-            code = 1
-            try:
-                trainer = make()
-                restore_rank(trainer, state)
-                go_on(trainer)
-                code = RUNS_ON
-            except QuintainError as error:
-                code = error.exit_code
-                print(error, file=said)
-            except BaseException:
-                traceback.print_exc(file=said)
-            finally:
-                said.flush()
-                sys.stdout.flush()
-                os._exit(code)
-        _, status = os.waitpid(pid, 0)
-        said.seek(0)
-        return os.waitstatus_to_exitcode(status), said.read()
+def ends_of(
+    make: Callable[[], Trainer], states: Iterable[Any], go_on: Callable[[Trainer], object]
+) -> Iterator[tuple[int, str]]:
+    """Goes on from states in another process; yields how each ended, as a shell does, and what it said.
+
+    The process goes from one to the next as long as it lives, so that a crash is that of one state alone.
+    """
+    waiting = list(states)
+    while waiting:
+        told = list(_ends(make, waiting, go_on))
+        del waiting[: len(told)]
+        yield from told
+
+
+def _ends(make: Callable[[], Trainer], states: list[Any], go_on: Callable[[Trainer], object]) -> Iterator[Any]:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        try:
+            for state in states:
+                signal.alarm(SECONDS)
+                os.write(writer, (json.dumps(_end(make, state, go_on)) + "\n").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    num_ends = 0
+    with os.fdopen(reader) as lines:
+        for line in lines:
+            num_ends += 1
+            yield tuple(json.loads(line))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if num_ends < len(states):
+        yield code or 1, "the process ended"
+
+
+def _end(make: Callable[[], Trainer], state: Any, go_on: Callable[[Trainer], object]) -> tuple[int, str]:
+    trainer = None
+    try:
+        trainer = make()
+        restore_rank(trainer, state)
+        go_on(trainer)
+    except QuintainError as error:
+        return error.exit_code, str(error)
+    except BaseException:
+        return 1, traceback.format_exc()
+    finally:
+        if trainer is not None:
+            with suppress(BaseException):
+                trainer.close()
+    return RUNS_ON, ""

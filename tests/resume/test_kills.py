@@ -50,10 +50,11 @@ def words_of(run: str, evaluation: str, every_updates: int) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def references(nursery: Nursery) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """Runs each setting undisturbed in a fresh interpreter; evaluation adds columns to rows, and nothing else."""
+    """Runs each setting undisturbed, one in a fresh interpreter; evaluation adds columns to rows, and nothing else."""
     found = {}
-    for evaluation, run in ((EVALUATION, "alone-on"), (NO_EVALUATION, "alone-off")):
-        assert nursery.start_alone(*words_of(run, evaluation, 10)).wait(timeout=200) == 0
+    starts = ((EVALUATION, "alone-on", nursery.start), (NO_EVALUATION, "alone-off", nursery.start_alone))
+    for evaluation, run, start in starts:
+        assert start(*words_of(run, evaluation, 10)).wait(timeout=200) == 0
         directory = nursery.folder / "runs" / run
         found[evaluation] = (digest_of(directory), rows_of(directory))
     return found
@@ -147,15 +148,13 @@ def test_a_kill_between_a_resumed_row_and_its_commit_does_not_repeat_the_row(nur
 
 
 @pytest.mark.slow
-def test_kills_of_fresh_interpreters_by_the_clock(
-    nursery: Nursery, references, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kills_by_the_clock(nursery: Nursery, references, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(5)
     directory = nursery.folder / "runs" / "clock"
     words = words_of("clock", NO_EVALUATION, 1)
     num_kills = 0
     for _ in range(4):
-        process = nursery.start_alone(*words)
+        process = nursery.start(*words)
         is_over = _wait_until_training(directory, process)
         time.sleep(chance.uniform(0.0, 0.3))
         process.kill()
@@ -169,7 +168,7 @@ def test_kills_of_fresh_interpreters_by_the_clock(
         if is_over:
             break
     assert num_kills
-    assert nursery.start_alone(*words).wait(timeout=200) == 0
+    assert nursery.start(*words).wait(timeout=200) == 0
     assert (digest_of(directory), rows_of(directory)) == references[NO_EVALUATION]
 
 

@@ -42,7 +42,7 @@ def test_killed_in_an_episode_and_resumed_it_ends_as_if_alone(nursery: Nursery, 
 def test_two_ranks_report_what_they_report_of_gymnasiums_lanes(nursery: Nursery) -> None:
     runs = {"native/CartPole-v1": "ranks-native", "CartPole-v1": "ranks-gym"}
     for env, run in runs.items():
-        assert nursery.start_alone(*words_of(env, run), "num_ranks=2").wait(timeout=200) == 0
+        assert nursery.start(*words_of(env, run), "num_ranks=2").wait(timeout=200) == 0
     mine, theirs = (rows_of(nursery.folder / "runs" / run) for run in runs.values())
     assert mine == theirs
     assert len(mine) == 16

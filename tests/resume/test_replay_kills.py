@@ -106,3 +106,24 @@ def test_a_replay_in_a_file_resumes_to_the_same_numbers(
     assert "kept in a file" in printed
     directory = small_segments.folder / "runs" / "mapped"
     assert (digest_of(directory), rows_of(directory)) == reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "env", "option"),
+    [("td3", "Pendulum-v1", "policy_delay=3"), ("dqn", "CartPole-v1", "target_update_every=7")],
+)
+def test_kills_change_no_number_of_td3_and_dqn(small_segments: Nursery, algorithm: str, env: str, option: str) -> None:
+    """Delayed updates and target updates go on by the number of the gradient step, exploration by its schedule."""
+    words = ("train", algorithm, env, *SETTINGS, option, "checkpoint.every_updates=20", "budget.env_steps=600")
+    status, printed = small_segments.run(*words, "--run-id", f"{algorithm}-whole")
+    assert status == 0, printed
+    directory, killed = (small_segments.folder / "runs" / f"{algorithm}-{name}" for name in ("whole", "killed"))
+    words = (*words, "--run-id", killed.name)
+    for fate in (Fate("update", 61), Fate("write checkpoint", 90), Fate("collect", 45)):
+        status, printed = small_segments.run(*words, fates=[fate])
+        assert status == -signal.SIGKILL, printed
+        words = ("resume", killed.name, "--quiet")
+    status, printed = small_segments.run(*words)
+    assert status == 0, printed
+    assert (digest_of(killed), rows_of(killed)) == (digest_of(directory), rows_of(directory))

@@ -127,7 +127,7 @@ def test_what_does_not_end_is_left_after_the_grace(nursery: Nursery, reference: 
     run = f"stuck-in-{fates[1].place.replace(' ', '-')}"
     status, printed = nursery.run(*words_of(run, "grace_seconds=0.3"), fates=fates)
     assert status == 143
-    assert "not finished 0.3 s after SIGTERM: exiting now; last checkpoint is 000001-step-0" in printed
+    assert "0.3 s (run.grace_seconds) after SIGTERM: exiting now; last checkpoint is 000001-step-0" in printed
     assert nursery.run("resume", run, "--quiet")[0] == 0
     assert outcome(nursery, run) == reference
 

@@ -7,9 +7,7 @@ round differently, and to a tolerance that no mistake in a schedule, a moment or
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from safetensors.numpy import load_file
 
 from quintain.core.versions import facts
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from tests import warm
 from tests.resume.stored.make import HERE, RUNS, cpu_model, learned, rows_of
 
 
@@ -29,7 +28,7 @@ def test_a_stored_run_ends_as_it_ended_when_it_was_written(name: str, tmp_path: 
     end = json.loads((stored / "end.json").read_text())
     shutil.copytree(stored / "run", tmp_path / name)
     command = [sys.executable, "-m", "quintain", "resume", name, "--runs-dir", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    warm.run(command, capture_output=True, env=warm.ENVIRONMENT).check_returncode()
     run = tmp_path / name
     last = max(CheckpointCatalog(run / "checkpoints").entries(), key=lambda entry: entry.commit)
     found, expected = learned(load(last.path).state), load_file(stored / "end.safetensors")

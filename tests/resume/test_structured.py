@@ -37,6 +37,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"obs": "tuple", "action": "hybrid dict", "masks": "info"},
         {**MEMORY, "group_size": 2, "kl_coef": 0.1, "normalize_obs": True},
     ),
+    "reinforce, gru, baseline, masks": (
+        "reinforce",
+        {"obs": "dict", "action": "hybrid tuple", "masks": "info"},
+        {"memory": {"cell": "gru", "size": 4}, "normalize_obs": True},
+    ),
     "grpo, no reference": ("grpo", {"obs": "box", "action": "numbers"}, {"group_size": 4}),
 }
 
@@ -49,7 +54,7 @@ QUICK = ("ppo, lstm, nested", "grpo, lstm")
 )
 def test_a_run_that_was_stopped_is_the_run_that_was_not(name: str) -> None:
     algorithm, kwargs, changes = RUNS[name]
-    learning = {} if algorithm == "a2c" else {"batch_size": 16, "num_epochs": 2}
+    learning = {} if algorithm in ("a2c", "reinforce") else {"batch_size": 16, "num_epochs": 2}
     run_file = RunFile.from_mapping(
         {
             "experiment": {

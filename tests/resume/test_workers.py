@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.resume.nursery import ENVIRONMENT
+from tests import warm
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
 ENV = "tests.envs.fragile:Fragile"
@@ -26,10 +26,10 @@ SETTINGS = (
 
 
 def command(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-m", "quintain", *words, "--quiet"],
         cwd=folder,
-        env=ENVIRONMENT,
+        env=warm.ENVIRONMENT,
         text=True,
         stderr=subprocess.PIPE,
         **options,

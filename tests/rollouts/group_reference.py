@@ -14,14 +14,14 @@ class Member:
     group: int
     obs: float
     action: float
-    mates: list[tuple[float, float]] = field(default_factory=list)
+    teammates: list[tuple[float, float]] = field(default_factory=list)
     mates_reward: float = 0.0
     rows: list[tuple[list[tuple[float, float]], float]] = field(default_factory=list)
 
 
 @dataclass
 class Closed:
-    """One trajectory: at each step what its agent's mates saw and did, and what they got; and who was there after."""
+    """One trajectory: what the teammates saw, did and got at each step, and who was there after."""
 
     agent: int
     rows: list[tuple[list[tuple[float, float]], float]]
@@ -59,7 +59,7 @@ class PlainGroups:
             rows = self.members[said.agent].rows if said.agent in self.members else []
             self.members[said.agent] = Member(said.group, said.obs, action, rows=rows)
         for said in decisions:
-            self.members[said.agent].mates = [
+            self.members[said.agent].teammates = [
                 (other.obs, other.action)
                 for name, other in self.members.items()
                 if name != said.agent and other.group == said.group > 0
@@ -81,7 +81,7 @@ class PlainGroups:
 
     def _settle(self, name: int) -> None:
         member = self.members[name]
-        member.rows.append((member.mates, member.mates_reward))
+        member.rows.append((member.teammates, member.mates_reward))
         member.mates_reward = 0.0
 
     def _close(self, name: int, group: int, there: list[tuple[int, int, float]]) -> None:

@@ -16,6 +16,7 @@ from quintain.envs.base import StepResult
 from quintain.rollouts.evaluate import Evaluator
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.testing import Episode, ScriptedEnv
+from tests.playing import played
 from tests.scripted import LinearPolicy, never, value_at
 
 BREAKS_AT = 2
@@ -92,7 +93,7 @@ def test_where_whole_episodes_are_compared_the_cut_one_is_left_out() -> None:
 
 def test_an_evaluation_plays_another_episode_in_place_of_the_broken_one() -> None:
     env = Breaks()
-    results = Evaluator(env, 2, Rng(0)).play(LinearPolicy(env.spec), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 2, Rng(0)), LinearPolicy(env.spec), deterministic=True, should_stop=never)
     assert results is not None
     assert results.returns.tolist() == [6.0, 8.0]
     assert results.lengths.tolist() == [6, 4]

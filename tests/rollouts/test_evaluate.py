@@ -17,6 +17,7 @@ from quintain.envs.gym.vector import VectorEnv
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings
 from quintain.rollouts.evaluate import EpisodeResults, Evaluator
+from tests.playing import played
 from tests.scripted import MODES, Episode, LinearPolicy, never, scripted_env
 
 SCRIPT = [
@@ -37,7 +38,7 @@ def acting(env: LaneEnv | VectorEnv, seed: int = 1) -> ActorCritic:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_lane_plays_its_share_however_short_the_others_are(mode: str) -> None:
     env = scripted_env(SCRIPT, mode)
-    results = Evaluator(env, 7, Rng(0)).play(LinearPolicy(env.spec), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 7, Rng(0)), LinearPolicy(env.spec), deterministic=True, should_stop=never)
     # Seven episodes over three lanes: 3, 2 and 2.
     assert results.lengths.tolist() == [1, 2, 3, 2, 2, 3, 3]
     # Rewards are 1 + lane + k/2 - e/4. Lane 0: 1 | 0.75 + 1.25 | 0.5 + 1 + 1.5.
@@ -47,7 +48,7 @@ def test_every_lane_plays_its_share_however_short_the_others_are(mode: str) -> N
 
 def test_fewer_episodes_than_lanes_leave_some_lanes_out() -> None:
     env = scripted_env(SCRIPT, "SameStep")
-    results = Evaluator(env, 2, Rng(0)).play(LinearPolicy(env.spec), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 2, Rng(0)), LinearPolicy(env.spec), deterministic=True, should_stop=never)
     assert results.lengths.tolist() == [1, 2]
 
 
@@ -60,11 +61,11 @@ def test_results_summarise_themselves() -> None:
 def test_the_same_policy_meets_the_same_episodes_every_time(deterministic: bool) -> None:
     env = cartpole()
     evaluator, policy = Evaluator(env, 8, Rng(3)), acting(env)
-    first, second = (evaluator.play(policy, deterministic=deterministic, should_stop=never) for _ in range(2))
+    first, second = (played(evaluator, policy, deterministic=deterministic, should_stop=never) for _ in range(2))
     np.testing.assert_array_equal(first.returns, second.returns)
     np.testing.assert_array_equal(first.lengths, second.lengths)
     other_env = cartpole()
-    again = Evaluator(other_env, 8, Rng(3)).play(acting(other_env), deterministic=deterministic, should_stop=never)
+    again = played(Evaluator(other_env, 8, Rng(3)), acting(other_env), deterministic=deterministic, should_stop=never)
     np.testing.assert_array_equal(first.returns, again.returns)
 
 
@@ -72,7 +73,7 @@ def test_the_same_policy_meets_the_same_episodes_every_time(deterministic: bool)
 def test_vector_environments_begin_again_too(mode: str) -> None:
     env = scripted_env(SCRIPT, mode)
     evaluator, policy = Evaluator(env, 7, Rng(0)), LinearPolicy(env.spec)
-    first, second = (evaluator.play(policy, deterministic=True, should_stop=never) for _ in range(2))
+    first, second = (played(evaluator, policy, deterministic=True, should_stop=never) for _ in range(2))
     np.testing.assert_array_equal(first.returns, second.returns)
 
 
@@ -87,7 +88,7 @@ class KeepsNoise(LinearPolicy):
 def test_every_step_of_a_long_evaluation_has_its_own_random_numbers() -> None:
     env = scripted_env([[Episode(200, "terminated")]] * 2, "SameStep")
     policy = KeepsNoise(env.spec)
-    Evaluator(env, 2, Rng(3)).play(policy, deterministic=False, should_stop=never)
+    played(Evaluator(env, 2, Rng(3)), policy, deterministic=False, should_stop=never)
     given = torch.stack(policy.given)
     assert given.shape == (200, 2, 1)
     assert len(given.unique()) == 400
@@ -96,10 +97,10 @@ def test_every_step_of_a_long_evaluation_has_its_own_random_numbers() -> None:
 def test_a_stop_gives_no_result_and_the_next_evaluation_is_whole() -> None:
     env = cartpole()
     evaluator, policy = Evaluator(env, 5, Rng(3)), acting(env)
-    expected = evaluator.play(policy, deterministic=True, should_stop=never)
+    expected = played(evaluator, policy, deterministic=True, should_stop=never)
     answers = iter([False] * 7 + [True])
-    assert evaluator.play(policy, deterministic=True, should_stop=lambda: next(answers)) is None
-    again = evaluator.play(policy, deterministic=True, should_stop=never)
+    assert played(evaluator, policy, deterministic=True, should_stop=lambda: next(answers)) is None
+    again = played(evaluator, policy, deterministic=True, should_stop=never)
     np.testing.assert_array_equal(again.returns, expected.returns)
 
 
@@ -107,7 +108,7 @@ def test_evaluation_leaves_the_policy_as_it_was() -> None:
     env = cartpole()
     policy = acting(env)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    Evaluator(env, 3, Rng(3)).play(policy, deterministic=False, should_stop=never)
+    played(Evaluator(env, 3, Rng(3)), policy, deterministic=False, should_stop=never)
     assert all(torch.equal(policy.state_dict()[name], value) for name, value in before.items())
 
 
@@ -133,7 +134,7 @@ def endless(num_lanes: int) -> LaneEnv:
 
 def test_episodes_that_do_not_end_are_cut_and_the_next_ones_begin_anew() -> None:
     env = endless(2)
-    results = Evaluator(env, 3, Rng(0), max_episode_steps=4).play(acting(env), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 3, Rng(0), max_episode_steps=4), acting(env), deterministic=True, should_stop=never)
     assert results.lengths.tolist() == [4, 4, 4]
     # Rewards of an episode are 1, 2, 3 and 4.
     assert results.returns.tolist() == [10.0, 10.0, 10.0]
@@ -144,15 +145,15 @@ def test_episodes_that_do_not_end_are_cut_and_the_next_ones_begin_anew() -> None
 def test_a_lane_that_cannot_be_reset_plays_no_further_episode_after_a_cut() -> None:
     vector = gymnasium.vector.SyncVectorEnv([Endless, Endless])
     env = VectorEnv("Endless", vector, Rng(4))
-    results = Evaluator(env, 4, Rng(0), max_episode_steps=3).play(acting(env), deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 4, Rng(0), max_episode_steps=3), acting(env), deterministic=True, should_stop=never)
     # The second episode of each lane would begin in the middle of the first.
     assert (results.returns.tolist(), results.num_cut) == ([6.0, 6.0], 2)
 
 
 def test_only_episodes_that_are_too_long_are_cut() -> None:
     env = scripted_env(SCRIPT, "lanes")
-    results = Evaluator(env, 3, Rng(0), max_episode_steps=3).play(
-        LinearPolicy(env.spec), deterministic=True, should_stop=never
+    results = played(
+        Evaluator(env, 3, Rng(0), max_episode_steps=3), LinearPolicy(env.spec), deterministic=True, should_stop=never
     )
     # An episode that ends at the limit ended by itself.
     assert (results.lengths.tolist(), results.num_cut) == ([1, 2, 3], 0)
@@ -162,8 +163,12 @@ def test_a_long_evaluation_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) 
     seconds = itertools.count(0.0, 6.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     env, told = endless(2), []
-    Evaluator(env, 4, Rng(0), max_episode_steps=200).play(
-        acting(env), deterministic=True, should_stop=never, tell=told.append
+    played(
+        Evaluator(env, 4, Rng(0), max_episode_steps=200),
+        acting(env),
+        deterministic=True,
+        should_stop=never,
+        tell=told.append,
     )
     # It looks every 64 steps: the clock, which moves by 6 s at each look, passes 10 s at the second.
     assert told[0] == "note: evaluating, 0 of 4 episodes after 64 steps; an episode is cut after 200"

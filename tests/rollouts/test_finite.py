@@ -23,6 +23,7 @@ from quintain.rollouts.finite import CLAMP_LIMIT, FiniteGate
 from quintain.rollouts.sync_collector import SyncCollector
 from tests.declared import declared
 from tests.envs.point_mass import PointMass
+from tests.playing import played
 from tests.scripted import Episode, expected_rows, never, scripted_env
 
 SCRIPT = [[Episode(4, "terminated")], [Episode(3, "truncated")]]
@@ -207,7 +208,7 @@ def test_an_environment_that_writes_for_itself_is_mended_too() -> None:
 def evaluated(env: Env, on_nonfinite: str, num_episodes: int = 2) -> Any:
     policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), env.spec, Rng(0))
     evaluator = Evaluator(env, num_episodes, Rng(0), on_nonfinite=on_nonfinite)
-    return evaluator.play(policy, deterministic=True, should_stop=never)
+    return played(evaluator, policy, deterministic=True, should_stop=never)
 
 
 def test_an_evaluation_is_mended_like_the_training() -> None:

@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_inside_a_rollout_goes_on_exactly(policy: dict[st
     whole = make(acts_in_halves=True, **policy)
     whole.train(BUDGET)
     stopped = make(acts_in_halves=True, **policy)
-    asked = iter(range(STEPS + 3))
+    asked = iter(range(STEPS + 2 + 5))
     stopped.should_stop = lambda: next(asked, None) is None  # type: ignore[method-assign]
     while stopped.advance():
         pass

@@ -41,7 +41,7 @@ def test_memory_that_is_short_is_named_in_numbers(tmp_path: Path, machine: None)
         place(tmp_path, 100 * GB).allocator(10 * GB, 100)
     assert refused.value.code == "E0803"
     assert refused.value.message == (
-        "the replay needs 10.0 GB (100000000 transitions of 100 bytes), and 8.0 GB of memory is available. Set "
+        "the replay buffer needs 10.0 GB (100000000 transitions of 100 bytes), and 8.0 GB of memory is available. Set "
         "rollout.buffer_size to 80000000 or less, or run.replay.max_memory_bytes to less than 10000000000 to keep it "
         "in a file"
     )
@@ -50,7 +50,7 @@ def test_memory_that_is_short_is_named_in_numbers(tmp_path: Path, machine: None)
 @pytest.mark.parametrize(
     ("limit", "size", "keeps_checkpoints", "said"),
     [
-        (GB, 21, False, "the replay needs 21.0 GB (210000000 transitions of 100 bytes), and 20.0 GB is free in"),
+        (GB, 21, False, "the replay buffer needs 21.0 GB (210000000 transitions of 100 bytes), and 20.0 GB is free in"),
         (GB, 11, True, "the replay and its checkpoints need 22.0 GB (110000000 transitions of 200 bytes), and 20.0 GB"),
         (100 * GB, 7, True, ""),
         (GB, 19, False, ""),
@@ -99,7 +99,7 @@ def test_this_machine_has_memory() -> None:
 def test_a_run_is_refused_before_it_begins(machine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     # A transition of Pendulum: 3 + 3 observations, 1 action, reward and discount: 9 numbers of 4 bytes.
-    with pytest.raises(ResourceError, match=r"the replay needs 36\.0 GB \(1000000000 transitions of 36 bytes\)"):
+    with pytest.raises(ResourceError, match=r"the replay buffer needs 36\.0 GB \(1000000000 transitions of 36 bytes\)"):
         Trainer("sac", "Pendulum-v1", buffer_size=1_000_000_000, writers=[])
     assert list(tmp_path.iterdir()) == []
 

@@ -15,6 +15,7 @@ from quintain.envs.gym.vector import VectorEnv
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, MemorySettings
 from quintain.rollouts.evaluate import Evaluator
+from tests.playing import played
 from tests.scripted import MODES, never
 from tests.structured import Structured
 
@@ -38,7 +39,7 @@ def make_policy(env: Env, **settings: Any) -> ActorCritic:
 def test_forbidden_actions_are_not_played(mode: str, masks: str, deterministic: bool) -> None:
     env = make_env(mode, obs="dict", action="hybrid dict", masks=masks)
     # The environment asserts that each action is allowed.
-    results = Evaluator(env, 5, Rng(0)).play(make_policy(env), deterministic=deterministic, should_stop=never)
+    results = played(Evaluator(env, 5, Rng(0)), make_policy(env), deterministic=deterministic, should_stop=never)
     assert set(results.lengths) <= {5, 7}
 
 
@@ -48,7 +49,7 @@ def test_forbidden_actions_are_not_played(mode: str, masks: str, deterministic: 
 def test_episodes_are_played_as_predict_plays_them(mode: str, cell: str, masks: str) -> None:
     env = make_env(mode, num_lanes=1, action="hybrid dict", masks=masks)
     policy = make_policy(env, **({"memory": MemorySettings(cell=cell, size=6)} if cell else {}))
-    results = Evaluator(env, 4, Rng(0)).play(policy, deterministic=True, should_stop=never)
+    results = played(Evaluator(env, 4, Rng(0)), policy, deterministic=True, should_stop=never)
     # The same episodes once more, with a lone environment and a state that starts as None in each.
     lone, seed = Structured(action="hybrid dict", masks=masks), Rng(5).seed_for("reset")
     returns = []

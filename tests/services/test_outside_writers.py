@@ -84,7 +84,7 @@ def test_tensorboard_has_no_point_twice_after_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run = tmp_path / "runs" / "k"
     nursery = Nursery(tmp_path)
-    process = nursery.start_alone(*words("k", "tensorboard", 10**7))
+    process = nursery.start(*words("k", "tensorboard", 10**7))
     try:
         while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_bytes().splitlines()) < 20:
             assert process.poll() is None
@@ -138,7 +138,7 @@ def test_wandb_knows_a_resumed_run_by_the_same_id(tmp_path: Path, no_wandb_key: 
     commands = (words("w", "wandb", 10**7), ["resume", "w"])
     try:
         for number, command in enumerate(commands, start=1):
-            process = nursery.start_alone(*command)
+            process = nursery.start(*command)
             try:
                 wait_for(lambda number=number: len(list((run / "wandb").glob("offline-run-*"))) == number)
                 process.send_signal(signal.SIGTERM)

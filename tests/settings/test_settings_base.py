@@ -122,6 +122,9 @@ def test_an_end_alone_means_linear():
         {"start": 1.0, "shape": "linear"},
         {"start": 1.0, "end": 0.0, "shape": "constant"},
         {"start": 1.0, "end": 0.0, "shape": "stairs"},
+        {"start": 1.0, "until": 0.5},
+        {"start": 1.0, "end": 0.0, "until": 0.0},
+        {"start": 1.0, "end": 0.0, "until": 1.5},
         "0.1",
         True,
         [1.0, 0.0],
@@ -130,6 +133,14 @@ def test_an_end_alone_means_linear():
 def test_a_schedule_refuses_what_it_cannot_follow(wrong):
     with pytest.raises(ValidationError):
         Schedule.model_validate(wrong)
+
+
+def test_a_schedule_may_end_before_the_budget_does():
+    schedule = Schedule.model_validate({"start": 1.0, "end": 0.0, "until": 0.25})
+    assert [schedule.at(part) for part in (0.0, 0.125, 0.25, 0.5, 1.0)] == [1.0, 0.5, 0.0, 0.0, 0.0]
+    assert Schedule.model_validate(schedule.model_dump()) == schedule
+    # One over the whole budget is written as before there were others.
+    assert "until" not in Schedule(start=1.0, end=0.0, shape="linear").model_dump()
 
 
 def test_a_moving_schedule_survives_a_round_trip():

@@ -118,7 +118,8 @@ def test_a_file_name_cannot_break_out_of_its_comment(tmp_path):
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in registry.KINDS for name in registry.names(kind)])
 def test_every_registered_settings_class_survives_a_round_trip(kind, name):
     settings_class = registry.get(kind, name).settings_class
-    required = {"id": "CartPole-v1", "mean_return": 475.0, "after": "update", "ranges": {"gravity": (8.0, 12.0)}}
+    required = {"id": "CartPole-v1", "mean_return": 475.0, "after": "update", "ranges": {"gravity": (8.0, 12.0)},
+                "function": "fitting:train"}  # fmt: skip
     settings = settings_class(**{key: required[key] for key in required if key in settings_class.model_fields})
     assert settings_class.model_validate(json.loads(settings.model_dump_json())) == settings
 
@@ -243,7 +244,7 @@ def test_the_schema_offers_every_registered_part():
     ppo = next(option for option in options if option.get("title") == "PPOSettings")
     assert ppo["properties"]["type"] == {"const": "ppo"}
     assert ppo["required"] == ["type"]
-    assert ppo["properties"]["num_epochs"]["description"] == "Passes over each batch."
+    assert ppo["properties"]["num_epochs"]["description"] == "Epochs per batch."
     references = {part.split('"')[0] for part in json.dumps(schema).split("#/$defs/")[1:]}
     assert references <= schema["$defs"].keys()
     assert "Schedule" in references

@@ -1,96 +1,51 @@
-"""A loop without policy, environment and lanes: run, killed, resumed and digested by the command line's machinery."""
-
-from __future__ import annotations
-
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+"""A loop without policy and environment: run, killed, resumed and digested by the command line's own machinery."""
 
 import pytest
 
-COUNTER = """
-import os, signal
 from quintain.core.state import KeepsState
-from quintain.trainers import Loop, LoopSettings
+from quintain.trainers import Loop
+from tests.resume.fates import Fate
+from tests.resume.nursery import Nursery
+from tests.resume.outcome import digest_of, rows_of
 
-class CounterSettings(LoopSettings):
-    dies_at: int = -1
+RUN_FILE = "experiment: {loop: {type: 'tests.trainers.test_loop_of_ones_own:Counter'}, budget: {updates: 6}}"
+
 
 class Tally(KeepsState):
     def __init__(self):
         self.total, self.has_waited = 0, False
 
+
 class Counter(Loop):
     stages = ("count", "rest")
     training_parts = (*Loop.training_parts, "tally")
     commits_after_stages = True
-    settings_class = CounterSettings
 
     def __init__(self, settings, rng):
-        self.settings, self.rng, self.tally = settings, rng, Tally()
+        self.rng, self.tally = rng, Tally()
 
     def _stage_count(self):
-        drawn = int(self.rng.generator("draw", self.progress.updates).integers(1000))
-        self.tally.total = (self.tally.total * 31 + drawn) % 1_000_003
+        self.tally.total = self.tally.total * 31 % 1009 + int(self.rng.generator("x", self.tally.total).integers(999))
         return True
 
     def _stage_rest(self):
-        if self.progress.updates == self.settings.dies_at and os.environ.get("DIES"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if not self.tally.has_waited:
-            self.tally.has_waited = True
-            return False
-        return True
+        had_waited, self.tally.has_waited = self.tally.has_waited, True
+        return had_waited
 
     def report(self):
-        return {"count/total": float(self.tally.total)}
-"""
-
-
-def quintain(folder: Path, *words: str, dies: bool = False) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(folder), **({"DIES": "1"} if dies else {})}
-    command = [sys.executable, "-m", "quintain", *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("counting")
-    (made / "counting.py").write_text(COUNTER)
-    loop = {"type": "counting:Counter", "dies_at": 3}
-    (made / "count.json").write_text(json.dumps({"experiment": {"loop": loop, "budget": {"updates": 6}}}))
-    return made
-
-
-def ended(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+        return {"count/total": self.tally.total}
 
 
 @pytest.mark.slow
-def test_a_loop_that_was_killed_ends_with_the_digest_of_one_that_was_not(folder: Path) -> None:
-    whole = ended(quintain(folder, "train", "count.json", "--run-id", "whole", "--json"))
-    killed = quintain(folder, "train", "count.json", "--run-id", "killed", "--json", dies=True)
-    assert killed.returncode == -signal.SIGKILL
-    resumed = ended(quintain(folder, "resume", "killed", "--json"))
-    assert resumed["digest"] == whole["digest"] is not None
-    rows = [
-        [
-            json.loads(line)["count/total"]
-            for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("whole", "killed")
-    ]
-    assert rows[0] == rows[1]
-    assert len(rows[0]) == 6
-    listed = quintain(folder, "checkpoints", "list", "killed")
-    assert listed.returncode == 0, listed.stderr
-    for words in (["eval", "killed"], ["export", "killed"]):
-        refused = quintain(folder, *words)
-        assert refused.returncode != 0
-        assert "has no policy" in refused.stderr
-        assert "Traceback" not in refused.stderr
+def test_a_loop_that_was_killed_ends_with_the_digest_of_one_that_was_not(tmp_path):
+    (tmp_path / "count.yaml").write_text(RUN_FILE)
+    nursery, runs = Nursery(tmp_path), tmp_path / "runs"
+    assert nursery.run("train", "count.yaml", "--run-id", "whole")[0] == 0
+    # After the second stage of the fourth cycle, whose first stage was committed.
+    assert nursery.run("train", "count.yaml", "--run-id", "killed", fates=[Fate("between stages", 8)])[0] == -9
+    assert nursery.run("resume", "killed")[0] == 0
+    assert digest_of(runs / "killed") == digest_of(runs / "whole")
+    assert rows_of(runs / "killed") == rows_of(runs / "whole")
+    assert len(rows_of(runs / "whole")) == 6
+    assert nursery.run("checkpoints", "list", "killed")[0] == 0
+    nursery.close()

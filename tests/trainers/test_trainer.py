@@ -60,7 +60,7 @@ def test_counters_move_in_the_last_stage_by_what_was_consumed() -> None:
         trainer.events.add(After(stage), lambda trainer: seen.append(trainer.progress.env_steps))
     trainer.advance()
     assert seen == [0, 0, 0, 10]  # 2 lanes of 5 steps
-    assert trainer.progress.updates == trainer.progress.version == trainer.source.version == 1
+    assert trainer.progress.updates == trainer.progress.version == trainer.source.shares["default"].version == 1
 
 
 def test_training_ends_when_the_budget_is_spent_and_the_last_batch_is_learned() -> None:
@@ -147,7 +147,8 @@ def test_a_stop_inside_a_rollout_or_an_evaluation_changes_nothing(num_questions:
 def test_stops_at_every_step_change_nothing(uninterrupted: str) -> None:
     trainer, num_stops = small_trainer(evaluate=False), 0
     while not trainer.is_finished:
-        stop_after_questions(trainer, 1)
+        # Before the first step the source and the actor ask, too.
+        stop_after_questions(trainer, 3)
         trainer.train()
         trainer = in_another_process(trainer, evaluate=False)
         num_stops += 1
@@ -169,8 +170,8 @@ def test_the_same_trainer_goes_on_after_a_stop(uninterrupted: str) -> None:
 def test_an_interrupted_evaluation_is_played_again_and_recorded_once() -> None:
     trainer, whole = small_trainer(), small_trainer()
     whole.train()
-    # 10 questions of two rollouts, then the first evaluation (15 steps are passed at 20): 3 steps into it.
-    stop_after_questions(trainer, 13)
+    # 14 questions of two rollouts, then the first evaluation (15 steps are passed at 20): 3 steps into it.
+    stop_after_questions(trainer, 17)
     trainer.train()
     assert trainer.progress.is_closing
     assert trainer.progress.env_steps == 20

@@ -1,1 +1,1 @@
-"""Functions that are compiled. Kept machine code is named by a digest of this folder: kernels import nothing else."""
+"""Compiled functions. Cached machine code is named by a digest of this folder: kernels import nothing else."""

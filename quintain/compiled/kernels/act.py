@@ -1,4 +1,4 @@
-"""Acting in one call: scale what is seen, run both networks, draw an action, and write all of it where it belongs."""
+"""Acting in one call: normalize observations, run both networks, sample an action, and write the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 FEW_ROWS = 24
-"""Rows below which vectors along the weights are faster than vectors along the rows."""
+"""Number of rows below which vectors along the weights are faster than vectors along the rows."""
 
 
 @fast_kernel
@@ -36,7 +36,7 @@ def act(
     is_likeliest: bool,
     scratch: ActingScratch,
 ) -> None:
-    """Chooses for the lanes that the actor sees, and values what the critic sees, if there is one."""
+    """Samples actions of all lanes, and computes values if there is a critic."""
     for_actor, for_critic = seen
     # One loop for both, so that the networks' code is compiled once.
     for network in range(2):

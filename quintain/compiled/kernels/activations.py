@@ -1,4 +1,4 @@
-"""Activations and their slopes, all made from one cheap tanh that compilers turn into vector instructions."""
+"""Activations and their slopes, all made from one cheap tanh that compilers vectorize."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _HALF, _ONE, _TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 _FLAT_FROM = np.float32(8.0)
-"""Where float32 cannot tell tanh from a constant: 1 - tanh(8) is 2e-7."""
+"""Input from which float32 tanh is constant: 1 - tanh(8) is 2e-7."""
 
 
 def _continued_fraction(depth: int) -> tuple[list[np.float32], list[np.float32]]:

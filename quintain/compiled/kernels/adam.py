@@ -11,25 +11,28 @@ from quintain.compiled.runtime.kernel import fast_kernel
 if TYPE_CHECKING:
     from quintain.typing import Array
 
-_ONE = np.float32(1.0)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_SMALLEST = np.finfo(np.float32).tiny
 
 
 class Rates(NamedTuple):
-    """How far a step goes."""
+    """Hyperparameters of a step."""
 
     learning_rate: float
     beta1: float
     beta2: float
     eps: float
     max_grad_norm: float
-    """Infinite where the gradient is not clipped."""
+    """Infinite for no clipping."""
 
 
 @fast_kernel
 def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_steps: Array, rates: Rates) -> float:
-    """Scales the gradient to at most the allowed norm, takes a step, and returns the norm before.
+    """Clips the gradient norm, takes an Adam step, and returns the norm before clipping.
 
-    `num_steps [1]` counts the steps taken; a gradient that is not finite moves nothing.
+    `num_steps [1]` counts the steps taken; a gradient that is not finite changes nothing. First moments below the
+    smallest normal float32 are 0: those of weights whose gradient stays 0, such as inputs of a dead ReLU, would fade
+    into subnormal numbers, with which a processor calculates ten times slower.
     """
     squares = 0.0
     for i in range(len(grad)):
@@ -48,4 +51,8 @@ def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_ste
         exp_avg[i] = keep1 * exp_avg[i] + add1 * grad[i]
         exp_avg_sq[i] = keep2 * exp_avg_sq[i] + add2 * grad[i] * grad[i]
         flat[i] -= size * exp_avg[i] / (np.sqrt(exp_avg_sq[i]) / root + eps)
+    # A loop of its own: inside the one above it would change how that is compiled, and with it the last bits.
+    for i in range(len(flat)):
+        if abs(exp_avg[i]) < _SMALLEST:
+            exp_avg[i] = _ZERO
     return float(norm)

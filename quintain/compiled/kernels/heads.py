@@ -1,7 +1,7 @@
-"""Policy heads in compiled form: draw actions, judge given ones, and say how the outputs would change that.
+"""Compiled policy heads: sample actions, evaluate given ones, and compute derivatives by the outputs.
 
-A row of experience is a column of `outputs [K, R]`; what is computed is what `policies/heads.py` says. After an action
-was drawn or judged, its column holds log-probabilities in place of logits.
+A row of experience is a column of `outputs [K, R]`; the formulas are those of `policies/heads.py`. After an action was
+sampled or evaluated, its column holds log-probabilities in place of logits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ERF_A1, _ERF_A2, _ERF_A3, _ERF_A4, _ERF_A5 = (
 
 @fast_part
 def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Step, is_likeliest: bool) -> None:
-    """Writes actions drawn with the step's noise, or the likeliest ones, and their log-probabilities."""
+    """Writes actions sampled with the step's noise, or the most likely ones, and their log-probabilities."""
     allowed, noise, log_prob, components = step.allowed, step.noise, step.log_prob, step.components
     has_components = components.shape[1] > 0
     for r in range(len(log_prob)):
@@ -93,8 +93,8 @@ def judge(
 ) -> None:
     """Writes log-probability and entropy of a tile's actions to `judged [2, R]`.
 
-    Where components are clipped by themselves, their log-probabilities follow, and entropies of numbers are averaged.
-    What `add_gradient` will need stays behind: log-probabilities in `outputs`, and probabilities in `deltas`.
+    Where components are clipped independently, their log-probabilities follow, and the entropies of continuous actions
+    are averaged. `add_gradient` needs the log-probabilities left in `outputs`, and the probabilities in `deltas`.
     """
     allowed, choices, numbers = tile.allowed, tile.choices, tile.numbers
     has_components = tile.components.shape[1] > 0
@@ -150,10 +150,10 @@ def add_gradient(
     num_rows: int,
     pull: Pull,
 ) -> None:
-    """Writes derivatives by the outputs, and adds those by parameters of the head, after `judge` saw the columns.
+    """Writes derivatives by the outputs, and adds those by the head's parameters, after `judge` evaluated the columns.
 
-    `pull` is how much the loss grows with each row's log-probability [1, R], or with that of each of its components
-    [K, R], and with the entropy of any.
+    `pull` is the derivative of the loss by each row's log-probability [1, R], or by that of each component [K, R], and
+    by the entropy.
     """
     (flat, grad), (pulls, by_entropy) = parameters, pull
     choices, numbers = tile.choices, tile.numbers
@@ -196,7 +196,7 @@ def add_gradient(
 def _add_gradient_of_squashing(
     tables: PolicyTables, parameters: Parameters, outputs: Array, deltas: Array, num_rows: int, by_part: Float
 ) -> None:
-    """Adds how the loss changes because squashing changes the entropy of numbers, each of which counts `by_part`."""
+    """Adds the entropy's derivatives through tanh squashing; each continuous component has the weight `by_part`."""
     flat, grad = parameters
     for m in range(len(tables.numbers)):
         mean, place = tables.numbers[m, MEAN], tables.numbers[m, LOG_STD]
@@ -218,13 +218,13 @@ def _add_gradient_of_squashing(
 
 @fast_part
 def _part_of_entropy(tables: PolicyTables, tile: Outcomes) -> Float:
-    """Returns how much the entropy of one number counts."""
+    """Returns the weight of one continuous component's entropy."""
     return _ONE / np.float32(len(tables.numbers)) if tile.components.shape[1] and len(tables.numbers) else _ONE
 
 
 @fast_part
 def _to_log_probs(outputs: Array, r: int, first: int, size: int, allowed: Array, mask: int) -> None:
-    """Replaces the logits of a choice by log softmax; what the mask forbids gets no probability."""
+    """Replaces the logits of a discrete action by log softmax; masked options get probability 0."""
     if allowed.shape[1]:
         for k in range(size):
             if not allowed[r, mask + k]:
@@ -273,9 +273,9 @@ def _state_log_std(tables: PolicyTables, output: Float) -> Float:
 
 @fast_part
 def mean_log_slope(mean: np.float32, variance: Float) -> tuple[Float, Float, Float]:
-    """Returns the expectation of log |d tanh(u) / du| over u ~ N(mean, variance), and how it changes.
+    """Returns the expectation of log |d tanh(u) / du| over u ~ N(mean, variance), and its derivatives.
 
-    That is with the mean and with the logarithm of the deviation. `GaussianHead` of policies/heads.py has the formula.
+    The derivatives are by the mean and by the log-deviation. `GaussianHead` of policies/heads.py has the formula.
     """
     absolute = by_mean = by_variance = _ZERO
     for j in range(len(_LOGISTIC_WEIGHTS)):
@@ -297,7 +297,7 @@ def mean_log_slope(mean: np.float32, variance: Float) -> tuple[Float, Float, Flo
 
 @fast_part
 def log_slope(number: Float) -> Float:
-    """Returns log |d tanh(u) / du|, in a form that does not lose digits for large u."""
+    """Returns log |d tanh(u) / du|, in a numerically stable form for large u."""
     steep = -_TWO * number
     softplus = steep if steep > _LINEAR_FROM else log1p(exp(steep))
     return _TWO * (_LOG_2 - number - softplus)

@@ -1,7 +1,7 @@
-"""Small images in compiled form, for acting: convolutions of one image at a time, each a product with its patches.
+"""Compiled convolutions of small images, for acting: one image at a time, each layer a product with its patches.
 
-What is computed is what `policies/encoders.py` says. Torch takes longer to begin a convolution than the arithmetic of
-20 by 20 pixels takes. Every image goes by itself, so that its features do not depend on how many there are.
+The formulas are those of `policies/encoders.py`. For 20 by 20 pixels, torch's overhead exceeds the arithmetic. Every
+image is processed separately, so that its features do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ZERO, _SLOPE = np.float32(0.0), np.float32(0.01)
 
 @fast_kernel
 def see(layers: Array, flat: Array, pixels: Array, scale: float, features: Array, scratch: Array) -> None:
-    """Writes the features [N, F] of images [N, C, H, W], which may be views of any order in memory.
+    """Writes the features [N, F] of images [N, C, H, W], which may be views with any strides.
 
-    `scratch [3, widest]` holds the numbers of a layer, its patches, and its outputs.
+    `scratch [3, widest]` holds the inputs of a layer, its patches, and its outputs.
     """
     inputs, factor = scratch[0], np.float32(scale)
     num_images, channels, height, width = pixels.shape
@@ -51,7 +51,7 @@ def see(layers: Array, flat: Array, pixels: Array, scale: float, features: Array
 
 @fast_part
 def _convolve(layer: Array, flat: Array, inputs: Array, scratch: Array) -> None:
-    """Puts the leaky outputs [filters, rows, columns] of a layer where its inputs [channels, height, width] were."""
+    """Writes the leaky ReLU outputs [filters, rows, columns] of a layer over its inputs [channels, height, width]."""
     channels, height, width = layer[CHANNELS], layer[HEIGHT], layer[WIDTH]
     filter_height, filter_width, stride = layer[FILTER_HEIGHT], layer[FILTER_WIDTH], layer[STRIDE]
     num_rows, num_columns = (height - filter_height) // stride + 1, (width - filter_width) // stride + 1

@@ -1,8 +1,8 @@
-"""LSTM and GRU in compiled form: one step for acting, sequences for learning, and back through time.
+"""Compiled LSTM and GRU: one step for acting, sequences for learning, and backpropagation through time.
 
-What is computed is what `policies/memory.py` says. Acting goes by rows, so that a lane's numbers do not depend on how
-many there are. In sequences the rows of one step lie side by side: each step is one product with weights whose rows
-and columns were exchanged, so that vectors run along the gates however few lanes there are.
+The formulas are those of `policies/memory.py`. Acting goes by rows, so that a lane's result does not depend on the
+number of lanes. In sequences the rows of one step are contiguous: each step is one product with transposed weights, so
+that vectors run along the gates for any number of lanes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _ZERO, _HALF, _ONE = (np.float32(x) for x in (0.0, 0.5, 1.0))
 
 BLOCK = 32
-"""Rows that a step of acting takes at once: even, and few enough for the cache."""
+"""Rows per block of a step of acting: even, and small enough for the cache."""
 STRIPE = 16
-"""Rows whose numbers are written beside each other when rows become columns: a cache line of them."""
+"""Rows per block of a transposition: one cache line."""
 
 
 @fast_kernel
@@ -52,9 +52,9 @@ def remember(
     outputs: Array,
     scratch: Array,
 ) -> None:
-    """Takes one step of every lane: moves `state [N, S]` on in place and writes `outputs [memories, N, size]`.
+    """Takes one step of every lane: updates `state [N, S]` in place and writes `outputs [memories, N, size]`.
 
-    `scratch [4, BLOCK * widest]` is worked in.
+    `scratch [4, BLOCK * widest]` is temporary memory.
     """
     for_actor, for_critic = seen
     for m in range(len(memory.trunks)):
@@ -114,7 +114,7 @@ def _step_block(
 def replay(
     cell: int, trunk: Array, flat: Array, fields: tuple[Array, Array, Array], lanes: Array, scratch: SequenceScratch
 ) -> None:
-    """Runs the sequences of some lanes and keeps in `scratch` all that the way back needs.
+    """Runs the sequences of some lanes and keeps in `scratch` all values for the backward pass.
 
     `fields` are features [T * N, F], first [T * N] and state [N, S] of all lanes.
     """
@@ -151,7 +151,7 @@ def replay(
 
 @fast_part
 def _step_row(cell: int, size: int, r: int, i: int, scratch: SequenceScratch) -> None:
-    """Lets the gates of one lane work in one step; an LSTM's cells go on in `by_state`, which is free meanwhile."""
+    """Computes the gates of one lane in one step; an LSTM's cell state is in `by_state`, which is unused meanwhile."""
     gates, recurrent = scratch.gates[r], scratch.recurrent[i]
     if cell == LSTM:
         for j in range(size):
@@ -182,9 +182,9 @@ def replay_back(
     lanes: tuple[Array, int],
     scratch: SequenceScratch,
 ) -> None:
-    """Adds the gradient by a memory's parameters, after `replay` and with the derivatives by its outputs.
+    """Adds the gradient by a recurrent layer's parameters, after `replay` and with the derivatives by its outputs.
 
-    `lanes` are those of the minibatch, and how many there are in all.
+    `lanes` are those of the minibatch, and the total number.
     """
     (flat, grad), (chosen, num_all) = parameters, lanes
     num_features, size, num_gates = trunk[NUM_FEATURES], trunk[MEMORY_SIZE], trunk[NUM_GATES]
@@ -222,7 +222,7 @@ def replay_back(
 
 @fast_part
 def _step_row_back(cell: int, size: int, r: int, by_hidden: Array, by_cell: Array, scratch: SequenceScratch) -> None:
-    """Replaces the gates of one lane in one step by derivatives, and passes on what does not go through the weights."""
+    """Replaces the gates of one lane in one step by derivatives, and propagates the part that bypasses the weights."""
     gates, side, before = scratch.gates[r], scratch.side[r], scratch.before[r]
     if cell == LSTM:
         for j in range(size):
@@ -256,7 +256,7 @@ def sigmoid(x: Float) -> Float:
 
 @fast_part
 def to_columns(rows: Array, columns: Array) -> None:
-    """Writes rows [R, K] as the first columns of [K, C]; all others become zero."""
+    """Transposes rows [R, K] to the first columns of [K, C]; all others become zero."""
     num_rows, width = rows.shape
     for start in range(0, num_rows, STRIPE):
         stop = min(start + STRIPE, num_rows)

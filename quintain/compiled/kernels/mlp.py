@@ -1,6 +1,6 @@
-"""A multi-layer perceptron: forwards for a few rows, and forwards and backwards for many, without allocating anything.
+"""A multi-layer perceptron: forward for a few rows, and forward and backward for many, without allocations.
 
-The loops are unrolled just so far that a compiler keeps what it loads in registers: each pass over a vector serves two
+The loops are unrolled just enough for a compiler to keep loaded values in registers: each pass over a vector serves two
 outputs and four inputs.
 """
 
@@ -23,7 +23,7 @@ _ZERO = np.float32(0.0)
 
 @fast_part
 def forward(flat: Array, layers: Array, activation: int, units: Array, slopes: Array) -> None:
-    """Fills the outputs of every layer behind the features in `units`, and the slopes of the hidden ones."""
+    """Computes the outputs of every layer after the features in `units`, and the slopes of the hidden ones."""
     for i in range(len(layers)):
         layer = layers[i]
         outputs = units[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]
@@ -40,7 +40,7 @@ def forward(flat: Array, layers: Array, activation: int, units: Array, slopes: A
 def forward_rows(flat: Array, layers: Array, activation: int, rows: Array, memory: Array) -> Array:
     """Returns the outputs [N, outputs] for few rows [N, features]; they stay in `memory [3, N * widest layer]`.
 
-    For few rows the vectors run along the weights: one call is then mostly arithmetic, not loops about to begin.
+    For few rows the vectors run along the weights: one call is then mostly arithmetic, not loop overhead.
     """
     inputs = rows
     for i in range(len(layers)):
@@ -110,7 +110,7 @@ def add_product(weight: Array, inputs: Array, outputs: Array) -> None:
 
 @fast_part
 def add_products_of_rows(left: Array, right: Array, sums: Array) -> None:
-    """Adds left [J, R] @ right [K, R] transposed to sums [J, K]: the product of each row with each other row."""
+    """Adds left [J, R] @ right [K, R] transposed to sums [J, K]."""
     num_left, num_right = sums.shape
     length = left.shape[1]
     for j in range(0, num_left - 1, 2):
@@ -147,7 +147,7 @@ def _dot(a: Array, j: int, b: Array, k: int) -> Float:
 
 @fast_part
 def clear(values: Array, first_row: int) -> None:
-    """Makes all columns from `first_row` on zero."""
+    """Sets all columns from `first_row` on to zero."""
     for j in range(values.shape[0]):
         for r in range(first_row, values.shape[1]):
             values[j, r] = _ZERO

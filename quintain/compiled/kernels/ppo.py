@@ -1,7 +1,7 @@
-"""The gradient of the PPO loss on one minibatch, in one call; `algorithms/ppo.py` says what the loss is.
+"""The gradient of the PPO loss on one minibatch, in one call; `algorithms/ppo.py` defines the loss.
 
-Rows are taken a tile at a time, so that what is between the layers stays in the processor's cache. The two networks
-share no parameters, so the actor is done with before the critic begins.
+Rows are processed in tiles, so that activations stay in the processor's cache. The two networks share no parameters, so
+the actor is completed before the critic starts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def minibatch_gradient(
     scratch: Scratch,
     sums: Array,
 ) -> None:
-    """Writes the loss's gradient by the flat parameters to the second of `parameters`, and what to report to `sums`."""
+    """Writes the gradient by the flat parameters to the second of `parameters`, and metrics to `sums`."""
     flat, grad = parameters
     for i in range(len(grad)):
         grad[i] = _ZERO
@@ -84,7 +84,7 @@ def judge_actions(
     ends: tuple[Array, Array, Array],
     sums: Array,
 ) -> None:
-    """Writes how the clipped surrogate and the entropy change with the actor's outputs."""
+    """Writes the derivatives of the clipped surrogate and the entropy by the actor's outputs."""
     (weights, share), (outputs, deltas, judged) = scales, ends
     judge(tables, parameters[0], outputs, deltas, tile, num_rows, judged)
     clip = np.float32(weights.clip)
@@ -106,7 +106,7 @@ def judge_actions(
 
 @fast_part
 def _clip(log_ratio: Float, advantage: Float, clip: np.float32, share: Float, sums: Array, part: Float) -> Float:
-    """Returns how the loss changes with a log-probability, and adds this part of it to the sums."""
+    """Returns the derivative of the loss by a log-probability, and adds the loss to the sums."""
     ratio: Float = exp(log_ratio)
     gain = advantage * ratio
     clipped_gain = advantage * min(max(ratio, _ONE - clip), _ONE + clip)
@@ -120,7 +120,7 @@ def _clip(log_ratio: Float, advantage: Float, clip: np.float32, share: Float, su
 def judge_values(
     tile: Outcomes, num_rows: int, weights: PPOWeights, share: Float, values: Array, deltas: Array, sums: Array
 ) -> None:
-    """Writes how the squared error changes with the critic's output."""
+    """Writes the derivative of the squared error by the critic's output."""
     clip, scale = np.float32(weights.clip_value), np.float32(weights.value) * share
     for r in range(num_rows):
         error, by_value = _squared_error(values[0, r], tile.target[r], tile.value[r], clip)
@@ -130,7 +130,7 @@ def judge_values(
 
 @fast_part
 def _squared_error(value: Float, target: Float, old_value: Float, clip: Float) -> tuple[Float, Float]:
-    """Returns the larger error of the value and of the value held near the old one, and its derivative."""
+    """Returns the larger error of the value and of the value clipped around the old one, and its derivative."""
     error, by_value = (value - target) * (value - target), _TWO * (value - target)
     if clip == np.inf:
         return error, by_value
@@ -146,9 +146,9 @@ def _squared_error(value: Float, target: Float, old_value: Float, clip: Float) -
 
 @fast_part
 def take(outcomes: Outcomes, rows: Array, tile: Outcomes) -> None:
-    """Copies rows beside each other.
+    """Copies rows next to each other.
 
-    They lie far apart in memory: loops that do nothing else wait for many of them at once.
+    They are far apart in memory: a loop that only copies waits for many of them at once.
     """
     for r in range(len(rows)):
         row = rows[r]
@@ -169,7 +169,7 @@ def _take_columns(values: Array, rows: Array, taken: Array) -> None:
 
 @fast_part
 def _gather(features: Array, tile: Array, layers: Array, units: Array) -> None:
-    """Writes the features of a tile's rows as columns; columns that no row fills are zero."""
+    """Writes the features of a tile's rows as columns; unused columns are zero."""
     for r in range(len(tile)):
         for k in range(layers[0, NUM_INPUTS]):
             units[k, r] = features[tile[r], k]

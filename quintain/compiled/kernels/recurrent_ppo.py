@@ -1,7 +1,7 @@
-"""The gradient of the PPO loss on one minibatch of whole lanes, for a policy with memory, in one call.
+"""The gradient of the PPO loss on one minibatch of whole lanes, for a recurrent policy, in one call.
 
-The memory runs through the sequences first, the networks behind it take the steps that count a tile at a time, as in
-`ppo.py`, and what they pass back goes through time at the end.
+The recurrent layer processes the sequences first; the networks behind it process the valid steps in tiles, as in
+`ppo.py`; backpropagation through time comes last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sequence_gradient(
     scratch: tuple[Scratch, SequenceScratch],
     sums: Array,
 ) -> int:
-    """Writes what `minibatch_gradient` does, for all steps of `lanes` that count, and returns how many those are."""
+    """Does the same as `minibatch_gradient`, for all valid steps of `lanes`, and returns their number."""
     (policy, memory), (flat, grad), (tiled, unrolled) = tables, parameters, scratch
     for i in range(len(grad)):
         grad[i] = _ZERO
@@ -83,7 +83,7 @@ def sequence_gradient(
 
 @fast_part
 def _list_rows(valid: Array, num_all: int, lanes: Array, scratch: SequenceScratch) -> int:
-    """Lists the steps of the lanes that count: their rows in the batch, and their places in the minibatch."""
+    """Lists the valid steps of the lanes: their rows in the batch, and their indices in the minibatch."""
     num_rows = 0
     for t in range(len(valid) // num_all):
         for i in range(len(lanes)):
@@ -97,7 +97,7 @@ def _list_rows(valid: Array, num_all: int, lanes: Array, scratch: SequenceScratc
 
 @fast_part
 def _gather(outputs: Array, places: Array, units: Array) -> None:
-    """Writes rows as columns, a cache line of them at a time; columns that no row fills are zero."""
+    """Transposes rows to columns, a cache line at a time; unused columns are zero."""
     for start in range(0, len(places), STRIPE):
         stop = min(start + STRIPE, len(places))
         for k in range(outputs.shape[1]):
@@ -108,7 +108,7 @@ def _gather(outputs: Array, places: Array, units: Array) -> None:
 
 @fast_part
 def _pass_back(flat: Array, layer: Array, deltas: Array, places: Array, by_output: Array) -> None:
-    """Adds to `by_output` how the loss changes with what a network sees, which is what the memory gave."""
+    """Adds the derivatives by a network's inputs, which are the recurrent outputs, to `by_output`."""
     inwards = deltas[: by_output.shape[1]]
     clear(inwards, 0)
     outwards = deltas[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]

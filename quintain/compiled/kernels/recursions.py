@@ -1,4 +1,4 @@
-"""Recursions over time-major arrays [T, N], with the same numbers to the last bit as their plain forms."""
+"""Recursions over time-major arrays [T, N], bitwise equal to their plain forms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Array:
-    """Returns what the function of this name in `algorithms.returns` does, for float32."""
+    """Computes `generalized_advantages` of `algorithms.returns`, for float32."""
     contiguous = np.ascontiguousarray(reward, np.float32)
     advantage = np.empty_like(contiguous)
     _write_advantages((contiguous, value, final_value), (terminated, done, valid), (gamma, gae_lambda), advantage)

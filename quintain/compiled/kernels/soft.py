@@ -1,7 +1,7 @@
-"""What stands between the large products of a SAC step: a pass over each row instead of a tensor operation per sign.
+"""Element-wise parts of a SAC step between the large products: one pass per row, not many tensor operations.
 
-`algorithms/sac.py` says what the loss is, and `policies/heads.py` what a squashed Gaussian is. Numbers are actions in
-[-1, 1]; rows of the actor's memory are the minibatch's observations and behind them those that they led to.
+`algorithms/sac.py` defines the loss, and `policies/heads.py` the squashed Gaussian. Continuous actions are in [-1, 1];
+rows of the actor's buffers are the minibatch's observations and then its next observations.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 _ZERO, _HALF, _ONE, _TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 
 CRITIC_LOSS, Q_VALUE, POLICY_LOSS, ENTROPY = range(4)
-"""Places of what is reported of a step."""
+"""Indices of a step's metrics."""
 
 
 class Rows(NamedTuple):
-    """What is known of each row of a minibatch of B rows; F features, C numbers."""
+    """Buffers of a minibatch of B rows; F features, C continuous actions."""
 
     seen: Array
     """[2 B, features of the actor]"""
     taken: Array
-    """[B, F + C], features and the numbers that were done."""
+    """[B, F + C], features and the actions taken."""
     proposed: Array
-    """[B, F + C], features and the numbers that the policy would do now."""
+    """[B, F + C], features and the actions sampled from the current policy."""
     next_proposed: Array
-    """[B, F + C], features of what followed and the numbers that the policy would do there."""
+    """[B, F + C], features of next observations and actions sampled there."""
     drawn: Array
-    """[2 B, C], proposed numbers before squashing."""
+    """[2 B, C], sampled actions before squashing."""
     log_prob: Array
-    """[2 B], of the proposed numbers."""
+    """[2 B], log-probabilities of sampled actions."""
 
 
 @fast_kernel
 def lay_out(actor_sees: tuple[Array, Array], critics_see: tuple[Array, Array], done: Array, rows: Rows) -> None:
-    """Puts features of now and next where the networks read them, beside what was done before squashing [B, C]."""
+    """Copies features of observations and next observations, and the actions taken [B, C], to the networks' inputs."""
     num_rows, num_features = critics_see[0].shape
     for r in range(num_rows):
         for k in range(rows.seen.shape[1]):
@@ -59,17 +59,17 @@ def lay_out(actor_sees: tuple[Array, Array], critics_see: tuple[Array, Array], d
 
 @fast_kernel
 def propose(outputs: Array, noise: tuple[Array, Array], initial_log_std: float, rows: Rows) -> None:
-    """Draws numbers from the actor's outputs [2 B, 2 C]: means, and then log-deviations before their bounds."""
-    num_rows, num_numbers = noise[0].shape
-    first = rows.proposed.shape[1] - num_numbers
+    """Samples continuous actions from the actor's outputs [2 B, 2 C]: means, then unbounded log-deviations."""
+    num_rows, num_continuous = noise[0].shape
+    first = rows.proposed.shape[1] - num_continuous
     # One loop for now and next, so that it is compiled once.
     for half in range(2):
         drawing, place = noise[0] if half == 0 else noise[1], rows.proposed if half == 0 else rows.next_proposed
         for r in range(num_rows):
             row, log_prob = half * num_rows + r, _ZERO
-            for c in range(num_numbers):
+            for c in range(num_continuous):
                 log_std = min(
-                    max(outputs[row, num_numbers + c] + np.float32(initial_log_std), LOWEST_LOG_STD), HIGHEST_LOG_STD
+                    max(outputs[row, num_continuous + c] + np.float32(initial_log_std), LOWEST_LOG_STD), HIGHEST_LOG_STD
                 )
                 number = outputs[row, c] + exp(log_std) * drawing[r, c]
                 rows.drawn[row, c] = number
@@ -88,7 +88,7 @@ def judge_values(
     by_values: tuple[Array, Array],
     report: Array,
 ) -> None:
-    """Writes how the squared errors change with both critics' values [B, 1], given what follows and what it is worth.
+    """Writes the derivatives of the squared errors by both critics' values [B, 1], given the bootstrap values.
 
     `worth` is reward and discount [B] of each row.
     """
@@ -107,7 +107,7 @@ def judge_values(
 
 @fast_kernel
 def choose_critic(values: tuple[Array, Array], by_values: tuple[Array, Array], report: Array) -> None:
-    """Writes how the policy's loss changes with both critics' values [B, 1]: only the lower one counts."""
+    """Writes the derivatives of the policy loss by both critics' values [B, 1]: only the lower one counts."""
     num_rows = len(values[0])
     share = _ONE / np.float32(num_rows)
     total: Float = 0.0
@@ -124,23 +124,23 @@ def choose_critic(values: tuple[Array, Array], by_values: tuple[Array, Array], r
 def judge_actions(
     outputs: Array, by_numbers: Array, initial_log_std: float, coef: float, rows: Rows, by_outputs: Array, report: Array
 ) -> None:
-    """Writes how the policy's loss changes with the actor's outputs [B, 2 C], given how the critics' part does.
+    """Writes the derivatives of the policy loss by the actor's outputs [B, 2 C], given those through the critics.
 
     With a = tanh(u), u = mean + std noise: d log pi / du = 2 a, and d log pi / d log std = 2 a (u - mean) - 1.
     """
-    num_rows, num_numbers = by_numbers.shape
-    first = rows.proposed.shape[1] - num_numbers
+    num_rows, num_continuous = by_numbers.shape
+    first = rows.proposed.shape[1] - num_continuous
     pull = np.float32(coef) / np.float32(num_rows)
     entropy = 0.0
     for r in range(num_rows):
-        for c in range(num_numbers):
+        for c in range(num_continuous):
             number = rows.proposed[r, first + c]
             by_drawn = by_numbers[r, c] * (_ONE - number * number) + _TWO * pull * number
             by_outputs[r, c] = by_drawn
-            log_std = outputs[r, num_numbers + c] + np.float32(initial_log_std)
+            log_std = outputs[r, num_continuous + c] + np.float32(initial_log_std)
             is_free = LOWEST_LOG_STD <= log_std <= HIGHEST_LOG_STD
             by_log_std = by_drawn * (rows.drawn[r, c] - outputs[r, c]) - pull
-            by_outputs[r, num_numbers + c] = by_log_std if is_free else _ZERO
+            by_outputs[r, num_continuous + c] = by_log_std if is_free else _ZERO
         entropy -= rows.log_prob[r]
     report[ENTROPY] = entropy / num_rows
     report[POLICY_LOSS] -= coef * report[ENTROPY]

@@ -1,8 +1,8 @@
-"""What the kernels take: plain arrays under names. Needs no numba, so that what fills them can be read without it.
+"""Arguments of the kernels: named arrays. Needs no numba, so that the code that fills them can be imported without it.
 
 Inside a kernel one column is one row of experience, because then the same arithmetic on many rows is one vector
-instruction, and weights are read as torch stores them. `units [U, R]` holds the features of R rows and behind them the
-outputs of every layer; `slopes` and `deltas` have the same places for derivatives.
+instruction, and weights are read as torch stores them. `units [U, R]` holds the features of R rows and then the outputs
+of every layer; `slopes` and `deltas` have the same layout for derivatives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
     Float: TypeAlias = np.float32 | float
-    """A number inside a kernel, of single precision."""
+    """A single-precision scalar inside a kernel."""
     Parameters: TypeAlias = tuple[Array, Array]
     """Flat parameters and their gradients."""
 
@@ -23,20 +23,22 @@ ACTIVATIONS = ("tanh", "relu", "elu", "silu")
 TANH, RELU, ELU, SILU = range(4)
 
 WEIGHT, BIAS, NUM_INPUTS, NUM_OUTPUTS, FIRST_INPUT, FIRST_OUTPUT = range(6)
-"""Columns of a network's table, one row per layer: places in the flat parameters, sizes, and places in `units`."""
+"""Columns of a network's table, one row per layer: offsets in the flat parameters, sizes, and offsets in `units`."""
 
 FIRST_OPTION, NUM_OPTIONS, FIRST_ALLOWED = range(3)
-"""Columns of the table of choices: place of the first logit, how many there are, and place in the mask."""
+"""Columns of the table of discrete actions: index of the first logit, number of options, and index in the mask."""
 
 MEAN, LOG_STD = range(2)
-"""Columns of the table of numbers: place of the mean, and of the log-deviation in outputs or in flat parameters."""
+"""Columns of the table of continuous actions: index of the mean, and of the log-deviation in outputs or flat
+parameters."""
 
 
 CELLS = ("lstm", "gru")
 LSTM, GRU = range(2)
 
 INPUT_WEIGHT, STATE_WEIGHT, INPUT_BIAS, STATE_BIAS, NUM_FEATURES, MEMORY_SIZE, NUM_GATES, FIRST_STATE = range(8)
-"""Columns of the table of memories: places in the flat parameters, sizes, and the first column of its state."""
+"""Columns of the table of recurrent layers: offsets in the flat parameters, sizes, first column of its state.
+"""
 
 (
     FILTER_WEIGHT, FILTER_BIAS, CHANNELS, HEIGHT, WIDTH, FILTER_HEIGHT, FILTER_WIDTH, STRIDE, NUM_FILTERS,
@@ -45,7 +47,7 @@ INPUT_WEIGHT, STATE_WEIGHT, INPUT_BIAS, STATE_BIAS, NUM_FEATURES, MEMORY_SIZE, N
 
 
 class PolicyTables(NamedTuple):
-    """Says where actor, critic and head find their parameters and outputs; places of outputs count from the first."""
+    """Offsets of the parameters and outputs of actor, critic and head; outputs are counted from the first."""
 
     actor: Array
     critic: Array
@@ -59,7 +61,7 @@ class PolicyTables(NamedTuple):
 
 
 class MemoryTables(NamedTuple):
-    """Says which cell a policy remembers with and where its parameters are; one row of `trunks` for each memory."""
+    """The cell type of a recurrent policy and the offsets of its parameters; one row of `trunks` per layer."""
 
     cell: int
     trunks: Array
@@ -67,13 +69,13 @@ class MemoryTables(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What was done in each step and what came of it; every field has one row per step."""
+    """Actions and results of each step; every field has one row per step."""
 
     allowed: Array
     choices: Array
     numbers: Array
     components: Array
-    """Log-probabilities of choices and then of numbers; no columns where the whole action is clipped."""
+    """Log-probabilities of discrete and then of continuous actions; no columns where the whole action is clipped."""
     log_prob: Array
     value: Array
     advantage: Array
@@ -81,7 +83,7 @@ class Outcomes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that learning works in."""
+    """Temporary memory of learning."""
 
     units: Array
     slopes: Array
@@ -89,46 +91,46 @@ class Scratch(NamedTuple):
     judged: Array
     """[2 + K, R], log-probabilities and entropies, and log-probabilities of components where each is clipped."""
     tile: Outcomes
-    """Those of the rows that are worked on, side by side."""
+    """Those of the current rows, contiguous."""
 
 
 class SequenceScratch(NamedTuple):
-    """Memory that learning from sequences works in; a minibatch has n lanes of T steps, R = T * n rows, time-major."""
+    """Temporary memory of learning from sequences; a minibatch has n lanes of T steps, R = T * n rows, time-major."""
 
     input_weight: Array
-    """Flat, [features, gates] in this memory: the weights with rows and columns exchanged."""
+    """Flat, [features, gates]: the transposed weights."""
     state_weight: Array
     """[size, gates]."""
     features: Array
     """Flat, [R, features]."""
     gates: Array
-    """[R, gates], and on the way back the derivatives by what goes into them."""
+    """[R, gates], and in the backward pass the derivatives by their inputs."""
     side: Array
-    """[R, size]: an LSTM's cells before each step, or the state's part of a GRU's candidate."""
+    """[R, size]: an LSTM's cell state before each step, or the recurrent part of a GRU's candidate."""
     before: Array
     """[R, size], outputs before each step; zero where an episode begins."""
     outputs: Array
     by_output: Array
-    """[R, size], what the networks behind the memory pass back."""
+    """[R, size], derivatives from the networks behind the recurrent layer."""
     recurrent: Array
     """[n, gates]."""
     by_state: Array
-    """[2, n, size], what later steps pass back: by outputs and by cells."""
+    """[2, n, size], derivatives from later steps: by outputs and by cell states."""
     gate_columns: Array
     """[gates, columns]."""
     input_columns: Array
     """[larger of features and size, columns]."""
     rows: Array
-    """[R] int64: which rows of the batch count."""
+    """[R] int64: rows of valid steps in the batch."""
     places: Array
-    """[R] int64: where they are in the minibatch."""
+    """[R] int64: their indices in the minibatch."""
 
 
 class ActingScratch(NamedTuple):
-    """Memory that acting works in."""
+    """Temporary memory of acting."""
 
     rows: Array
-    """[4, few rows * widest layer]: where there are few rows, they are the rows of arrays here."""
+    """[4, few rows * widest layer]: row-major buffers for few rows."""
     units: Array
     slopes: Array
     outputs: Array
@@ -136,7 +138,7 @@ class ActingScratch(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What one network sees: rows [N, F], to be shifted, scaled and clipped if `shift` is not empty."""
+    """The input of one network: rows [N, F], to be shifted, scaled and clipped if `shift` is not empty."""
 
     rows: Array
     shift: Array
@@ -145,10 +147,10 @@ class Observed(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of all lanes: what acting reads, and where it writes."""
+    """One step of all lanes: inputs and outputs of acting."""
 
     noise: Array
-    """[N, K], the uniform numbers of choices first."""
+    """[N, K], uniform noise for discrete actions first."""
     allowed: Array
     """[N, options] bool; no columns where there is no mask."""
     choices: Array
@@ -156,13 +158,13 @@ class Step(NamedTuple):
     numbers: Array
     """[N, M] float32."""
     components: Array
-    """[N, C + M], log-probabilities of choices and numbers; no columns where nobody asks."""
+    """[N, C + M], log-probabilities of discrete and continuous actions; no columns if they are not needed."""
     log_prob: Array
     value: Array
 
 
 class Experience(NamedTuple):
-    """What an update learns from; the rows of all fields are in the same order."""
+    """The data of an update; the rows of all fields are in the same order."""
 
     actor_features: Array
     critic_features: Array
@@ -170,13 +172,13 @@ class Experience(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """What an update of a policy with memory learns from: all lanes of a block, rows time-major."""
+    """The data of an update of a recurrent policy: all lanes of a block, rows time-major."""
 
     experience: Experience
     first: Array
-    """[T * N] bool: whether an episode begins with this step."""
+    """[T * N] bool: whether the step is the first of an episode."""
     valid: Array
-    """[T * N] bool: whether it counts."""
+    """[T * N] bool: whether the step is valid."""
     state: Array
     """[N, state_size], before the first step."""
 
@@ -186,10 +188,10 @@ class PPOWeights(NamedTuple):
 
     clip: float
     clip_value: float
-    """Infinite where values are not clipped."""
+    """Infinite for no value clipping."""
     entropy: float
     value: float
 
 
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION = range(5)
-"""Places of the sums that an update reports."""
+"""Indices of the metrics' sums."""

@@ -1,1 +1,1 @@
-"""Compiles kernels with numba, keeps their machine code, and calls it. Knows neither policies nor algorithms."""
+"""Compiles kernels with numba, caches their machine code, and calls it. Independent of policies and algorithms."""

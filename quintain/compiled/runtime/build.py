@@ -1,6 +1,6 @@
-"""Makes machine code of kernels with numba, in a form that can be called without it.
+"""Compiles kernels with numba, in a form that can be called without it.
 
-Numba's own calls look through every argument again, each time. Here a kernel gets an entry that reads all arguments
+Numba's own dispatch inspects every argument in each call. Here a kernel gets an entry point that reads all arguments
 from one block of words, laid out as numba passes them: an array is two unused pointers, its size, the size of an item,
 its address, its shape and its strides; a tuple is its parts.
 """
@@ -32,7 +32,7 @@ _RETURNS = {types.int64: "int", types.float64: "float", types.none: "nothing"}
 
 
 def compiled_part(function: Callable[..., Any], fastmath: frozenset[str], *, is_inlined: bool = True) -> Any:
-    """Compiles a function for kernels to call; or, not inlined, for Python to call as it is, which tests do."""
+    """Compiles a function that kernels call; or, not inlined, one that tests call from Python."""
     # Always inlined: a part that stands by itself would be linked to whichever kernel was loaded first.
     inside: dict[str, Any] = (
         {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True} if is_inlined else {}
@@ -42,7 +42,7 @@ def compiled_part(function: Callable[..., Any], fastmath: frozenset[str], *, is_
 
 @global_compiler_lock  # type: ignore[untyped-decorator]
 def build(kernel: Source, kinds: Kinds) -> tuple[CodeHead, bytes]:
-    """Returns machine code for arguments of these kinds, and what must be known to use it."""
+    """Returns machine code for arguments of these kinds, and its metadata."""
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
@@ -63,7 +63,7 @@ def build(kernel: Source, kinds: Kinds) -> tuple[CodeHead, bytes]:
 
 
 def is_as_environment_says() -> bool:
-    """Says whether numba has the settings of the environment, by which code is named, and not others set in Python."""
+    """Whether numba's settings are those of the environment, which name cached code, not changed in Python."""
     set_now = _code_settings()
     values = vars(config)
     kept = {name: value for name, value in values.items() if name.isupper()}
@@ -84,7 +84,7 @@ def _code_settings() -> dict[str, str]:
 
 @contextmanager
 def _optimizing_once() -> Iterator[None]:
-    """Leaves everything as it is but the whole: parts are inlined there, and each of them alone would take as long."""
+    """Optimizes the whole only: parts are inlined there, and each of them alone would take as long."""
     library_class: Any = CPUCodeLibrary
     optimize = library_class._optimize_final_module
 
@@ -111,7 +111,7 @@ def _type_of(kind: Any) -> Any:
 
 
 def _with_entry(target: Any, made: Any, arguments: tuple[Any, ...]) -> Any:
-    """Links a kernel with the function that calls it, and returns all of it, optimized."""
+    """Links a kernel with its entry point, and returns the optimized module."""
     library = target.codegen().create_library(ENTRY_NAME)
     module = library.create_ir_module(ENTRY_NAME)
     described = target.call_conv.get_function_type(made.signature.return_type, arguments)
@@ -137,7 +137,7 @@ def _with_entry(target: Any, made: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def matrix(flat: Any, first: int, num_rows: int, num_columns: int) -> Any:
-    """Shows a stretch of a flat array, from place `first`, as a matrix."""
+    """Returns a part of a flat array, from offset `first`, as a matrix."""
     # Numba's own reshape may fail, and can only do so with the help of numba.
     return _matrix_view(flat, first, num_rows, num_columns)  # type: ignore[call-arg]  # numba adds the first one
 

@@ -1,7 +1,7 @@
-"""Where machine code is kept between starts: in a folder of the user's.
+"""The cache of machine code between starts: a folder of the user's.
 
-The folder is `NUMBA_CACHE_DIR` where that is set, else `quintain/compiled` among the user's caches. Its files are code
-that will be run, so a folder or file that another user owns or may write is not used, and neither is a link. It can be
+The folder is `NUMBA_CACHE_DIR` if set, else `quintain/compiled` in the user's cache directory. Its files are code that
+is executed, so a folder or file that another user owns or may write is not used, and neither is a link. It can be
 deleted at any time.
 """
 
@@ -16,17 +16,17 @@ from functools import cache
 from pathlib import Path
 
 _MAX_BYTES = 64 * 2**20
-"""Far more than any kernel has."""
+"""Far more than any kernel needs."""
 
 
 @cache
 def kept_in() -> Path | None:
-    """Returns the folder in which machine code is kept, made if necessary; None where there can be none."""
+    """Returns the cache folder, made if necessary; None if there can be none."""
     return None if _why_not_kept() else _folder()
 
 
 def cache_note() -> str:
-    """Says that code is compiled at every start, if it is."""
+    """Returns a note if code is compiled at every start."""
     if kept_in() is not None:
         return ""
     return (
@@ -36,7 +36,7 @@ def cache_note() -> str:
 
 
 def user_cache_folder() -> Path:
-    """Returns where this system's programs keep what they can make again."""
+    """Returns the system's cache directory of the user."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -45,7 +45,7 @@ def user_cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder inside the cache, parents included; refuses one that this user does not hold alone."""
+    """Makes a folder inside the cache, parents included; refuses one that other users can access."""
     if not folder.is_dir():
         # Not mkdir's own `parents`, whose folders have the mode of the umask.
         make_private(folder.parent)
@@ -55,7 +55,7 @@ def make_private(folder: Path) -> None:
 
 
 def read_private(place: Path) -> bytes:
-    """Returns a file of the cache; an OSError where it is not a plain file that this user holds alone."""
+    """Returns a file of the cache; raises OSError unless it is a regular file that only this user can write."""
     # Without waiting: a pipe in the place of the file must not stop the start.
     handle = os.open(place, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(handle, "rb") as file:
@@ -67,7 +67,7 @@ def read_private(place: Path) -> bytes:
 
 
 def write_private(place: Path, contents: bytes) -> None:
-    """Puts a file into the cache, whole or not at all."""
+    """Writes a file of the cache atomically."""
     unfinished = place.with_suffix(f".{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,7 +96,7 @@ def _why_not_kept() -> str:
 
 
 def _why_unsafe(about: os.stat_result, is_right_kind: Callable[[int], bool]) -> str:
-    """Returns why code must not be taken from there; nothing if only this user can have put it there."""
+    """Returns why code must not be loaded from there; empty if only this user can write it."""
     if stat.S_ISLNK(about.st_mode):
         return "is a link"
     if not is_right_kind(about.st_mode):
@@ -110,7 +110,7 @@ def _why_unsafe(about: os.stat_result, is_right_kind: Callable[[int], bool]) -> 
 
 @cache
 def source_digest(folder: Path) -> str:
-    """Names all that kernels of a folder are made from: a kernel does not know the parts that it calls."""
+    """Returns a digest of a folder's sources: a kernel does not know the functions that it calls."""
     digest = hashlib.sha256()
     for source in sorted({*folder.glob("*.py"), *Path(__file__).parent.glob("*.py")}):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -1,7 +1,7 @@
-"""Functions that are compiled for the arguments they are called with, and called without the compiler at hand.
+"""Functions that are compiled for the types of their arguments, and called without the compiler.
 
-What is called is machine code in the cache. Numba, which makes it, is imported only where there is none yet: it would
-take half a second and 60 MB of every run. A kernel takes numbers, arrays, and tuples of them to any depth; it may
+A call uses machine code from the cache. Numba, which makes it, is imported only for code that is not cached yet: it
+would take half a second and 60 MB in every run. A kernel takes scalars, arrays, and nested tuples of them; it may
 neither allocate nor raise.
 """
 
@@ -31,14 +31,14 @@ _FAST = frozenset({"arcp", "contract", "nsz", "reassoc"})
 _EXACT: frozenset[str] = frozenset()
 
 _FIRST_ARGUMENT = 1
-"""Words of a call: what the kernel returns, and then its arguments."""
+"""Offset of the arguments in a call's words, after the result."""
 
 
 _RETURNED: dict[type[float] | None, type[np.number[Any]]] = {float: np.float64, int: np.int64, None: np.uint64}
 
 
 def why_unavailable() -> str:
-    """Returns why nothing can be compiled here; nothing if it can. What earlier starts compiled does not count."""
+    """Returns why nothing can be compiled here; empty if it can. Cached code is ignored."""
     # Not by what is in the cache: whether a run is compiled must not depend on who ran before.
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}:
         return "NUMBA_DISABLE_JIT is set"
@@ -53,28 +53,28 @@ def why_unavailable() -> str:
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """Compiles a function that Python calls."""
+    """Compiles a function that is called from Python."""
     return Kernel(function, _EXACT)
 
 
 def fast_kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """Compiles a function that Python calls, in which the order of sums may change."""
+    """Compiles a function that is called from Python, with reordered sums (fast math)."""
     return Kernel(function, _FAST)
 
 
 def kernel_part(function: Function) -> Function:
-    """Compiles a function that kernels of the same folder call; it becomes a part of each of them."""
+    """Compiles a function that kernels of the same folder call; it is inlined."""
     # Without fast-math the compiler neither reorders nor fuses operations: numbers are those of the source as written.
     return cast(Function, Part(function, _EXACT))
 
 
 def fast_part(function: Function) -> Function:
-    """Compiles a function that kernels of the same folder call, in which the order of sums may change."""
+    """Compiles a function that kernels of the same folder call, with reordered sums (fast math)."""
     return cast(Function, Part(function, _FAST))
 
 
 class Part:
-    """A function inside kernels; called from Python, as tests do, it is compiled by itself."""
+    """A function inside kernels; a call from Python, as in tests, compiles it separately."""
 
     def __init__(self, function: Callable[..., Any], fastmath: frozenset[str]) -> None:
         self.function = function
@@ -94,7 +94,7 @@ class Part:
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba asks of a name that a kernel mentions."""
+        """Numba's protocol for a name that a kernel uses."""
         return self.inlined._numba_type_
 
     def __call__(self, *args: Any) -> Any:
@@ -102,7 +102,7 @@ class Part:
 
 
 class _MatrixView(Part):
-    """Shows a stretch of a flat array, from a place on, as a matrix of so many rows and columns, inside kernels."""
+    """A part of a flat array as a matrix, inside kernels."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None, _EXACT)
@@ -118,7 +118,7 @@ matrix = _MatrixView()
 
 
 class Kernel(Generic[P, R]):
-    """A function with machine code for each kind of arguments that it was called with."""
+    """A function with machine code for each kind of arguments."""
 
     def __init__(self, function: Callable[P, R], fastmath: frozenset[str]) -> None:
         self.function = function
@@ -129,7 +129,7 @@ class Kernel(Generic[P, R]):
         return self.bind(*args, **none)()
 
     def bind(self, *args: P.args, **none: P.kwargs) -> Call[R]:
-        """Returns the call with these arguments, to be made as often as wanted: arrays are read where they are."""
+        """Returns the call bound to these arguments, for repeated use: arrays are read in place."""
         if none:
             raise TypeError(f"{self.function.__name__}() takes its arguments by their places")
         words: list[int] = [0]
@@ -143,7 +143,7 @@ class Kernel(Generic[P, R]):
 
 
 class Call(Generic[R]):
-    """A kernel with its arguments, laid out once."""
+    """A kernel with bound arguments."""
 
     def __init__(self, entry: Entry, words: Array, args: tuple[Any, ...]) -> None:
         self.function = entry.function
@@ -161,7 +161,7 @@ class Call(Generic[R]):
 
 
 def _lay_out(value: Any, words: list[int]) -> Hashable:
-    """Adds an argument to a call's words, as numba passes it on, and returns its kind."""
+    """Appends an argument to a call's words in numba's layout, and returns its kind."""
     if isinstance(value, np.ndarray):
         address, size = value.__array_interface__["data"][0], value.itemsize
         words += (0, 0, value.size, size, address, *value.shape, *(step % 2**64 for step in value.strides))

@@ -1,4 +1,4 @@
-"""Machine code of kernels: found in the cache, or made and kept there, and linked into this process."""
+"""Machine code of kernels: loaded from the cache, or compiled and cached, and linked into this process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from quintain.errors import SettingsError
 
 _RETURNS = {"int": int, "float": float, "nothing": None}
 _FORMAT = 2
-"""Of the files; others are made again."""
+"""Version of the file format; other files are made again."""
 _SVML = {"linux": "libsvml.so", "darwin": "libsvml.dylib", "win32": "svml_dispmd"}
 
 
 def load(kernel: Source, kinds: Kinds) -> Entry:
-    """Returns the code for arguments of these kinds; kept code that is in doubt is made again."""
+    """Returns the code for arguments of these kinds; doubtful cached code is compiled again."""
     place = _place(kernel, kinds)
     if place is not None:
         # Whatever is wrong with it is seen before any of it is called.
@@ -54,7 +54,7 @@ def load(kernel: Source, kinds: Kinds) -> Entry:
 
 
 def is_kept(kernel: Source) -> bool:
-    """Says whether an earlier start left machine code of this kernel, for arguments of whatever kinds."""
+    """Whether machine code of this kernel is cached, for any kinds of arguments."""
     folder = _folder(kernel)
     return folder is not None and any(folder.glob(f"{kernel.function.__name__}-*.o"))
 
@@ -73,7 +73,7 @@ def _place(kernel: Source, kinds: Kinds) -> Path | None:
 
 
 def _made_by() -> str:
-    """Names what the code was made for and by: another processor might not know its instructions."""
+    """Names the compiler and the processor of the code: another processor might lack its instructions."""
     return _digest([*_machine(), numba_settings()])
 
 
@@ -85,7 +85,7 @@ def _machine() -> tuple[str, ...]:
 
 
 def _has_svml() -> bool:
-    """Says whether numba would let code call Intel's vector library, which it does where the library can be loaded."""
+    """Whether numba would use Intel's SVML, as it does if the library can be loaded."""
     try:
         llvm.load_library_permanently(_SVML.get(sys.platform, "svml"))
     except RuntimeError:
@@ -98,7 +98,7 @@ def _digest(told: Any) -> str:
 
 
 def _told(kind: Hashable) -> Any:
-    """Returns a kind as what can be written down."""
+    """Serializes a kind."""
     if isinstance(kind, tuple):
         return [_told(part) for part in kind]
     if isinstance(kind, np.dtype):
@@ -107,14 +107,14 @@ def _told(kind: Hashable) -> Any:
 
 
 def _packed(head: CodeHead, code: bytes, place: Path) -> bytes:
-    """Returns a file's contents: a hash of all that follows it, a line of JSON, and the code."""
+    """Returns a file's contents: a hash of the rest, a line of JSON, and the code."""
     told = {**head, "format": _FORMAT, "for": f"{place.parent.parent.name}/{place.parent.name}/{place.name}"}
     rest = json.dumps(told).encode() + b"\n" + code
     return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
 
 
 def _unpacked(contents: bytes, place: Path) -> tuple[CodeHead, bytes]:
-    """Returns head and code as they were packed for this very place; anything else is a ValueError."""
+    """Returns head and code if they were packed for this path; raises ValueError otherwise."""
     digest, _, rest = contents.partition(b"\n")
     if digest != hashlib.sha256(rest).hexdigest().encode():
         raise ValueError("the contents are not those that were written")

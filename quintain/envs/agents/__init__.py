@@ -1,5 +1,5 @@
-"""Environments whose agents come and go: their specs, what they report at a step, and where each agent's data lies.
+"""Multi-agent environments whose agents come and go: specs, reports at a step, and slots of agents.
 
-The names and shapes are those of ML-Agents' `mlagents_envs.base_env`, and any object that looks like one of its
-environments is accepted: what it returns is turned into arrays once, in `boundary`.
+Names and shapes are those of ML-Agents' `mlagents_envs.base_env`. Any object with the interface of its environments is
+accepted: returned values are converted to arrays once, in `boundary`.
 """

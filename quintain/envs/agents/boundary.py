@@ -1,8 +1,7 @@
-"""The boundary: what an environment of agents returned, whatever it is made of, as arrays of known shape and type.
+"""Converts and validates values that an environment of agents returns: arrays of known shape and dtype.
 
-Lists where arrays are meant, no observations where nobody is present, and one mask over all branches are understood.
-Anything else that is not as declared is refused with a sentence that names the behaviour. Nothing behind this module
-looks at a user's objects again.
+Accepts lists in place of arrays, missing observations where no agent is present, and one mask over all branches. Any
+other deviation from the spec is refused with an error that names the behaviour. Later code handles no user objects.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, Spec, TupleSpec, box, choice_sizes, leaves, multi_discrete
+from quintain.data.spec import BehaviorSpec, Spec, TupleSpec, box, discrete_sizes, leaves, multi_discrete
 from quintain.envs.truths import NO_NUMBERS, is_truth
 from quintain.errors import EnvError, NonFiniteError, SpecMismatch
 
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 Described: TypeAlias = Any
-"""Something like a BehaviorSpec of ML-Agents, of whichever library; `core_spec` looks at it."""
+"""An object like ML-Agents' BehaviorSpec, of any library; checked in `core_spec`."""
 Steps: TypeAlias = Any
-"""Something like DecisionSteps or TerminalSteps of ML-Agents; `Boundary` looks at it."""
+"""An object like ML-Agents' DecisionSteps or TerminalSteps; checked in `Boundary`."""
 Given: TypeAlias = Any
-"""What stands at one attribute of steps: an array, lists, or anything else that is refused."""
+"""An attribute of steps before it is checked: an array, lists, or any other object."""
 CLAMP_LIMIT = 1e6
-"""What infinity becomes where it is clamped; NaN becomes 0."""
+"""Replaces infinity where values are clamped; NaN becomes 0."""
 Dtype: TypeAlias = type[np.float32 | np.int64 | np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What some agents of one behaviour said at a step; one row for each."""
+    """Reports of some agents of one behaviour at a step; one row per agent."""
 
     ids: Array
     """[n] int64"""
@@ -47,24 +46,24 @@ class Reports:
     group_reward: Array
     """[n] float32"""
     mask: Array | None = None
-    """[n, choices] bool, True where a choice is allowed; only with decisions."""
+    """[n, options] bool, True where an option of a discrete action is allowed; only with decisions."""
     interrupted: Array | None = None
-    """[n] bool, the episode was cut; only with ends."""
+    """[n] bool, the episode was truncated; only with ends."""
     spoiled: Array | None = None
-    """[n] bool, something was not finite, so that the episode is left out; None where all was finite."""
+    """[n] bool, a value was not finite and the episode is dropped; None where all were finite."""
     num_clamped: int = 0
-    """Agents of which something was not finite and was clamped."""
+    """Number of agents with a value that was not finite and was clamped."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 def core_spec(behavior: str, described: Described) -> BehaviorSpec:
-    """Turns what looks like a BehaviorSpec of ML-Agents into the spec of a policy."""
+    """Converts an object like ML-Agents' BehaviorSpec to the spec of a policy."""
     try:
         shapes = [tuple(int(n) for n in each.shape) for each in described.observation_specs]
         actions = described.action_spec
-        num_numbers, branches = int(actions.continuous_size), tuple(int(n) for n in actions.discrete_branches)
+        num_continuous, branches = int(actions.continuous_size), tuple(int(n) for n in actions.discrete_branches)
     except (AttributeError, TypeError, ValueError) as error:
         raise SpecMismatch(
             f"behaviour {behavior!r}: expected a spec with observation_specs and action_spec, found a "
@@ -75,12 +74,12 @@ def core_spec(behavior: str, described: Described) -> BehaviorSpec:
             f"behaviour {behavior!r} observes {shapes or 'nothing'}: every agent needs an observation, and no "
             f"dimension may be empty"
         )
-    if min((num_numbers, *branches)) < 0 or not num_numbers + len(branches) or any(n < 1 for n in branches):
+    if min((num_continuous, *branches)) < 0 or not num_continuous + len(branches) or any(n < 1 for n in branches):
         raise SpecMismatch(
-            f"behaviour {behavior!r} chooses {num_numbers} numbers and between {list(branches)} options: there must be "
-            f"something to choose"
+            f"behaviour {behavior!r} has {num_continuous} continuous actions and discrete branches {list(branches)}; "
+            f"expected at least one action, and at least one option in each branch"
         )
-    parts: list[Spec] = [box(num_numbers, low=-1.0, high=1.0)] if num_numbers else []
+    parts: list[Spec] = [box(num_continuous, low=-1.0, high=1.0)] if num_continuous else []
     parts += [multi_discrete(*branches)] if branches else []
     observed = tuple(box(*shape) for shape in shapes)
     return BehaviorSpec(
@@ -101,9 +100,9 @@ class Boundary:
         self.behavior = behavior
         self.on_nonfinite = on_nonfinite
         self.bad: list[Array] = []
-        """Of each part of the steps that are read now: which agents returned something there that is not finite."""
+        """For each part of the current steps: which agents returned a value that is not finite."""
         self.leaves = leaves(spec.obs, f.OBS)
-        self.branches = choice_sizes(spec.action)
+        self.branches = discrete_sizes(spec.action)
         self.last_ids: Array = np.zeros(0, np.int64)
         self.nobody = Reports(
             ids=np.zeros(0, np.int64),
@@ -116,7 +115,7 @@ class Boundary:
         )
 
     def decisions(self, steps: Steps) -> Reports:
-        """Returns the agents that want a decision."""
+        """Returns the agents that request a decision."""
         reports = self._reports(steps, "decision")
         if not self.branches or reports is self.nobody:
             return reports
@@ -192,7 +191,7 @@ class Boundary:
         return self._finite(column, name) if dtype is np.float32 else column
 
     def _mask(self, given: Given, num_agents: int) -> Array:
-        """Returns which choices are allowed; the environment says which are forbidden."""
+        """Returns the allowed options, from the environment's mask of forbidden ones."""
         width = sum(self.branches)
         if given is None:
             return np.ones((num_agents, width), np.bool_)
@@ -226,7 +225,7 @@ class Boundary:
             raise self._refusal(f"{name} that is no array of numbers ({error})") from error
 
     def _finite(self, array: Array, name: str) -> Array:
-        """Returns an array with finite values only, and takes note of the rows that had others."""
+        """Returns an array with finite values only, and records the rows that had others."""
         is_finite = np.isfinite(array)
         if is_finite.all():
             return array
@@ -234,7 +233,7 @@ class Boundary:
         if self.on_nonfinite == "error":
             row = int(np.flatnonzero(bad)[0])
             raise NonFiniteError(
-                f"behaviour {self.behavior!r} returned {name} that is not finite in row {row}. Mend the environment, "
+                f"behaviour {self.behavior!r} returned {name} that is not finite in row {row}. Fix the environment, "
                 f"or set env.on_nonfinite to drop_episode or clamp",
                 code="E0601",
                 evidence={name: array[row : row + 1].copy()},
@@ -248,7 +247,7 @@ class Boundary:
 
 
 def joined(parts: Sequence[Reports]) -> Reports:
-    """Returns the rows of several reports one after another."""
+    """Concatenates the rows of several reports."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]

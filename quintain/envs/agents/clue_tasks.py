@@ -1,4 +1,4 @@
-"""A small task to try images, memory and mixed actions on: walk to the end of a line that a clue names."""
+"""A small task for images, recurrent policies and hybrid actions: walk to the end of a line that a clue names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STEP_COST = np.float32(0.01)
 
 
 class CluePopulation(Population):
-    """Each agent walks from the middle of a line to one of its ends: 1 for the end its clue names, -1 for the other.
+    """Each agent walks from the middle of a line to one of its ends: reward 1 for the end of its clue, else -1.
 
-    With several actions there are as many lines, and an episode is over when the agent stands at an end of each; its
-    reward is the mean over the lines. A number moves by at most `stride`, a choice of two by `stride` backwards or
-    forwards, and every step before the last costs 0.01. The clue is 1 or -1: a number, or images that are filled with
-    it. An agent that sees it for `num_shown` steps only, and 0 after that, has to remember it. After 100 steps an
-    episode is cut.
+    With several actions there is one line per action; an episode ends when the agent is at an end of each line, and its
+    reward is the mean over the lines. A continuous action moves by at most `stride`, a discrete one by `stride`
+    backwards or forwards, and every step before the last costs 0.01. The clue is 1 or -1: a number, or images that are
+    filled with it. With `num_shown` the clue is visible in the first steps only and 0 afterwards, so that it must be
+    remembered. Episodes are truncated after 100 steps.
     """
 
     max_steps: ClassVar[int] = 100
@@ -34,7 +34,7 @@ class CluePopulation(Population):
         self,
         num_agents: int,
         seed: int,
-        num_numbers: int,
+        num_continuous: int,
         num_choices: int,
         num_images: int,
         num_shown: int,
@@ -44,12 +44,12 @@ class CluePopulation(Population):
         shapes: list[tuple[int, ...]] = [IMAGE_SHAPE] * num_images or [(1,)]
         self.spec = BehaviorSpec(
             [ObservationSpec(shape, name=f"clue {number}") for number, shape in enumerate(shapes)],
-            ActionSpec(num_numbers, (2,) * num_choices),
+            ActionSpec(num_continuous, (2,) * num_choices),
         )
         self.num_shown = num_shown
         self.stride = np.float32(stride)
         self.clue: Array = np.zeros(num_agents, np.float32)
-        self.place: Array = np.zeros((num_agents, num_numbers + num_choices), np.float32)
+        self.place: Array = np.zeros((num_agents, num_continuous + num_choices), np.float32)
         self.age: Array = np.zeros(num_agents, np.int64)
 
     def begin(self, who: Array) -> None:
@@ -58,7 +58,7 @@ class CluePopulation(Population):
         self.age[who] = 0
 
     def observe(self) -> Array:
-        """Returns the clue of every agent, which `steps` paints into images."""
+        """Returns the clue of every agent, which `steps` writes into images."""
         return (self.clue * (self.age < self.num_shown))[:, None]
 
     def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
@@ -87,12 +87,12 @@ def _filled(clue: Array, shape: tuple[int, ...]) -> Array:
 def clues(
     seed: int = 0,
     num_agents: int = 1,
-    num_numbers: int = 1,
+    num_continuous: int = 1,
     num_choices: int = 0,
     num_images: int = 0,
     num_shown: int = CluePopulation.max_steps,
     stride: float = 0.2,
 ) -> TaskEnv:
-    """Makes lines with a clue to their right end, of behaviour Clue."""
-    population = CluePopulation(num_agents, seed, num_numbers, num_choices, num_images, num_shown, stride)
+    """Makes lines with a clue to the rewarded end, of behaviour Clue."""
+    population = CluePopulation(num_agents, seed, num_continuous, num_choices, num_images, num_shown, stride)
     return TaskEnv({"Clue": population})

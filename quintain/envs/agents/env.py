@@ -1,8 +1,8 @@
-"""Several copies of an environment of agents, stepped together, with what they report gathered by behaviour.
+"""Several copies of an environment of agents, stepped together; reports are gathered by behaviour.
 
-A copy is anything that looks like ML-Agents' `BaseEnv`: `reset()`, `step()`, `close()`, `behavior_specs`,
-`get_steps(name)` and `set_actions(name, actions)`. A full id such as `Striker?team=1` is one *stream* of a copy; agents
-of all its teams and of all copies belong to the behaviour `Striker`.
+A copy is any object like ML-Agents' `BaseEnv`: `reset()`, `step()`, `close()`, `behavior_specs`, `get_steps(name)` and
+`set_actions(name, actions)`. A full id such as `Striker?team=1` is one *stream* of a copy; agents of all its teams and
+of all copies belong to the behaviour `Striker`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Mirror, State
 
 _ID_BITS = 32
-"""An agent is numbered by its stream and, below that, by its own id."""
+"""An agent's number is that of its stream, and in the low bits its own id."""
 
 
 class BaseEnv(Protocol):
-    """What an environment of agents must look like."""
+    """The interface of an environment of agents."""
 
     @property
     def behavior_specs(self) -> Mapping[str, Described]: ...
@@ -78,16 +78,16 @@ class AgentEnv(KeepsState):
         self.rng = rng
         self.num_settings = 0
         self.specs: dict[str, BehaviorSpec] = {}
-        """What policies see, by behaviour."""
+        """The spec of each behaviour's policy."""
         self.boundaries: dict[str, Boundary] = {}
         self.streams: dict[str, list[Stream]] = {}
         self.num_known = [0] * len(self.copies)
         self.counts: dict[str, list[int]] = {}
-        """How many agents of each stream want a decision, by behaviour."""
+        """Number of agents of each stream that request a decision, by behaviour."""
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew in all copies."""
+        """Resets all copies."""
         for copy in self.copies:
             with named_failure("reset() of the environment raised", EnvError, "E0502"):
                 copy.reset()
@@ -96,7 +96,7 @@ class AgentEnv(KeepsState):
             raise EnvError("the environment has no behaviours after reset(): behavior_specs is empty", code="E0511")
 
     def read(self, behavior: str) -> tuple[Reports, Reports]:
-        """Returns the agents that ended and those that want a decision, of all streams one after another."""
+        """Returns the agents that ended and those that request a decision, concatenated over streams."""
         boundary, ends, decisions = self.boundaries[behavior], [], []
         for number, (copy, full_id) in enumerate(self.streams[behavior]):
             with named_failure(f"get_steps({full_id!r}) of the environment raised", EnvError, "E0501"):
@@ -108,7 +108,7 @@ class AgentEnv(KeepsState):
         return joined(ends), joined(decisions)
 
     def set_actions(self, behavior: str, numbers: Array, choices: Array) -> None:
-        """Gives the agents that want a decision theirs, in the order of `read`."""
+        """Passes actions to the agents that request a decision, in the order of `read`."""
         start = 0
         for (copy, full_id), count in zip(self.streams[behavior], self.counts[behavior], strict=True):
             if count:
@@ -120,18 +120,18 @@ class AgentEnv(KeepsState):
     notes: tuple[str, ...] = ()
 
     def be_watched(self) -> None:
-        """Does nothing: copies are stepped in the thread that asks."""
+        """Does nothing: copies are stepped in the caller's thread."""
 
     @property
     def pulse(self) -> int:
-        """A number that changes while the environment does something: it is stepped as one, and the actor counts."""
+        """Constant: all copies are stepped in one call, and the actor's own counter moves."""
         return 0
 
     def require_parameters(self, names: Sequence[str]) -> None:
-        """Refuses nothing: copies do not say which parameters they have."""
+        """Accepts all names: copies do not declare their parameters."""
 
     def set_parameters(self, values: Mapping[str, float], samplers: Mapping[str, Sampler] | None = None) -> None:
-        """Changes numbers of the task in all copies; one that cannot draw gets a number of its own from a sampler."""
+        """Sets environment parameters in all copies; one without `set_samplers` gets a value drawn once."""
         values = {name: float(value) for name, value in values.items()}
         samplers = {name: sampler_from(each) for name, each in (samplers or {}).items()}
         self.num_settings += 1
@@ -146,7 +146,7 @@ class AgentEnv(KeepsState):
                 set_numbers(copy, {**values, **drawn})
 
     def render(self) -> Array | None:
-        """Returns a picture of the first copy, if it has a method `render`."""
+        """Returns an image of the first copy, if it has a method `render`."""
         draw = getattr(self.copies[0], "render", None)
         if draw is None:
             return None
@@ -159,7 +159,7 @@ class AgentEnv(KeepsState):
         return float(getattr(self.copies[0], "metadata", {}).get("render_fps", 30.0))
 
     def mirror_of(self, behavior: str) -> Mirror | None:
-        """Returns the function that mirrors observations and actions of a behaviour, if the environment has one."""
+        """Returns the symmetry of a behaviour's observations and actions, if the environment has one."""
         mirror = getattr(self.copies[0], "mirror", None)
         return None if mirror is None else partial(mirror, behavior)
 
@@ -175,7 +175,7 @@ class AgentEnv(KeepsState):
 
     @property
     def exactness(self) -> str:
-        """Says how exactly a resumed run continues: "exact", or "statistical: <why>"."""
+        """ "exact", or "statistical: <why>": how a resumed run continues."""
         without = next((copy for copy in self.copies if not isinstance(copy, Stateful)), None)
         if without is None:
             return "exact"
@@ -204,7 +204,7 @@ class AgentEnv(KeepsState):
                 raise ValueError(f"counts.{name} is of {len(counts)} streams, expected {len(self.streams[name])}")
 
     def _meet(self) -> None:
-        """Takes note of full ids that a copy did not have before."""
+        """Registers full ids that a copy did not have before."""
         for number, copy in enumerate(self.copies):
             described = copy.behavior_specs
             if len(described) == self.num_known[number]:
@@ -228,7 +228,7 @@ class AgentEnv(KeepsState):
 
 
 def _numbered(reports: Reports, stream: int) -> Reports:
-    """Makes ids of agents and groups of one stream differ from those of all others; group 0 stays no group."""
+    """Makes the ids of agents and groups of one stream unique; group 0 stays "no group"."""
     if stream == 0:
         return reports
     first = np.int64(stream) << _ID_BITS
@@ -237,7 +237,7 @@ def _numbered(reports: Reports, stream: int) -> Reports:
 
 
 def set_numbers(copy: BaseEnv, values: Mapping[str, float]) -> None:
-    """Gives a copy numbers of its task, by our name for it or by that of ML-Agents' side channel."""
+    """Sets parameters of a copy, by our method or by ML-Agents' side channel."""
     if not values:
         return
     if hasattr(copy, "set_parameters"):

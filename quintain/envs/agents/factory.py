@@ -1,4 +1,4 @@
-"""Makes the copies of an environment of agents that settings name."""
+"""Makes the copies of an environment of agents from settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NEEDED = ("reset", "step", "close", "behavior_specs", "get_steps", "set_actions
 
 
 def agent_env(settings: AgentsSettings, rng: Rng, *, num_copies: int | None = None, first_copy: int = 0) -> AgentEnv:
-    """Makes the environment; every copy gets a seed and a number of its own, where it takes them.
+    """Makes the environment; every copy gets its own seed and worker id, if its factory takes them.
 
-    A rank has `num_copies`, the first of which has that number among those of all ranks.
+    A rank has `num_copies`; the first has the given number among the copies of all ranks.
     """
     make = registry.import_part("env", settings.id)
     copies = []
@@ -51,7 +51,7 @@ def agent_env(settings: AgentsSettings, rng: Rng, *, num_copies: int | None = No
 
 
 def _accepted(make: Callable[..., BaseEnv], given: Keywords) -> Keywords:
-    """Returns those arguments that a class or function names among its parameters."""
+    """Returns the arguments that the signature of a class or function accepts."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):

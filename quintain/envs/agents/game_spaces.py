@@ -1,4 +1,4 @@
-"""Gymnasium's spaces of one agent of a game, as observations and actions of ML-Agents' kind."""
+"""Converts the Gymnasium spaces of one agent to observations and actions like ML-Agents'."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 MASK = "action_mask"
 LeafPath: TypeAlias = tuple[str | int, ...]
-"""Keys and places that lead from an observation to one of its leaves."""
+"""Keys and indices that lead from an observation to a leaf."""
 
 
 class Observations:
-    """Turns what an agent sees into arrays: numbers as they are, bytes between 0 and 1, choices as ones and zeros."""
+    """Converts observations to arrays: floats unchanged, bytes scaled to [0, 1], discrete values one-hot."""
 
     def __init__(self, agent: str, space: Space) -> None:
         self.space = space
@@ -39,18 +39,18 @@ class Observations:
         self.specs = [ObservationSpec(_shape(leaf), name=".".join(map(str, path))) for path, leaf in leaves]
 
     def read(self, seen: Observation) -> list[Array]:
-        """Returns one array for each leaf of the space."""
+        """Returns one array per leaf of the space."""
         return [_numbers(leaf, _at(seen, path)) for path, leaf in self.leaves]
 
     def mask_in(self, seen: Observation, info: Returned) -> Returned:
-        """Returns what may be chosen as the game says it: beside the observation, or in the info."""
+        """Returns the action mask, from the observation or the info dict."""
         if self.has_mask:
             return seen[MASK]
         return info.get(MASK) if isinstance(info, Mapping) else None
 
 
 class Actions:
-    """Turns choices and numbers between -1 and 1 into what a game takes."""
+    """Converts discrete actions, and continuous ones in [-1, 1], to a game's actions."""
 
     def __init__(self, agent: str, space: Space) -> None:
         self.space = space
@@ -83,11 +83,11 @@ class Actions:
         return (choices.reshape(space.shape) + start).astype(space.dtype)
 
     def nothing(self) -> Action:
-        """Returns the action of an agent that was given none: zeros."""
+        """Returns the default action of an agent that got none: zeros."""
         return self.native(np.zeros(self.spec.continuous_size), np.zeros(self.spec.discrete_size, np.int64))
 
     def forbidden(self, allowed: Returned) -> Array | None:
-        """Returns what may not be chosen, over all branches; None where everything may."""
+        """Returns the forbidden options over all branches; None if all are allowed."""
         if allowed is None or not self.spec.discrete_branches:
             return None
         parts = allowed if isinstance(allowed, tuple) else (allowed,)

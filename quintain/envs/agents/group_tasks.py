@@ -1,4 +1,4 @@
-"""A small task for groups of agents in which somebody has to leave early, so that the others can go on."""
+"""A small cooperative task for groups in which one agent has to leave early, so that the others can continue."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 ALIVE = np.float32(0.1)
-"""What staying brings to an agent in each step."""
+"""Reward of an agent for each step it stays."""
 OPEN = np.float32(1.0)
-"""What an open door brings to a group in each step."""
+"""Group reward for each step with an open door."""
 
 
 class DoorPopulation(Population):
-    """Groups of two or more stand before a door, and one member holds the key; who opens it has to stay behind.
+    """Groups of two or more stand before a door; one member holds the key, and has to stay behind to open it.
 
-    Everybody sees whether it holds the key, whether the door is open, and how late it is, and waits (0) or tries the
-    door (1). Who tries it leaves at once, and only the holder of the key opens it by that. An open door brings 1 to the
-    group in each of the steps that are left, so that the best for the group is what never pays for whoever does it.
+    Each agent observes whether it holds the key, whether the door is open, and the time, and waits (0) or tries the
+    door (1). An agent that tries the door leaves at once; only the key holder opens it. An open door gives the group a
+    reward of 1 in each remaining step, so the best action for the group never pays for the agent that takes it.
     """
 
     spec = BehaviorSpec([ObservationSpec((3,), name="key, open, time")], ActionSpec.create_discrete((2,)))
@@ -38,7 +38,7 @@ class DoorPopulation(Population):
         self.group_reward: Array = np.zeros(num_groups, np.float32)
 
     def begin(self, who: Array) -> None:
-        """Lets the groups of these agents meet again, of two to `group_size` members, and gives one of them the key."""
+        """Forms new groups of two to `group_size` members, and gives one member of each the key."""
         groups = np.flatnonzero(self._by_group(who).any(axis=1))
         sizes = self.rng.integers(2, self.group_size + 1, len(groups))
         self.holder[groups] = self.rng.integers(0, sizes)

@@ -1,4 +1,4 @@
-"""A small task in which every action is a number and a choice at once, for trying trainers out and for tests."""
+"""A small task with hybrid actions (continuous and discrete at once), for trying trainers out and for tests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 STRIDE = np.float32(0.25)
-"""How far an agent walks at most in one step."""
+"""Maximum distance of one step."""
 REACH = np.float32(0.15)
-"""How near to the chutes a parcel must be dropped."""
+"""Maximum distance from the chutes at which a parcel can be dropped."""
 WALK, FIRST_CHUTE = 0, 1
 
 
 class CourierPopulation(Population):
-    """Each agent carries a parcel of one of two kinds to where the chutes are: 1 for the right chute within reach.
+    """Each agent carries a parcel of one of two kinds to two chutes: reward 1 for the right chute within reach.
 
-    It sees how far away the chutes are and the kind, and chooses a number, which is how far it walks, and whether to
-    walk (0) or to drop the parcel into the first or the second chute (1, 2). Whoever drops a parcel stands still for
-    that step and gets another one elsewhere; one that misses costs 0.2. Groups of three work the same shift, which is
-    cut after some steps. The best carry a parcel every three steps.
+    It observes the distance to the chutes and the kind. Its continuous action is the distance to walk; its discrete
+    action is walking (0) or dropping the parcel into the first or the second chute (1, 2). An agent that drops a parcel
+    does not move in that step and gets another one elsewhere; a miss costs 0.2. Groups of three work the same shift,
+    which is truncated after some steps. The best policy delivers a parcel every three steps.
     """
 
     spec = BehaviorSpec([ObservationSpec((3,), name="offset, kind")], ActionSpec.create_hybrid(1, (3,)))

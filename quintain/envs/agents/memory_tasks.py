@@ -1,4 +1,4 @@
-"""A small task in which agents have to remember what they saw, for trying memory out and for tests."""
+"""A small partially observed task, for trying recurrent policies out and for tests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NUM_SIGNALS = 3
 
 
 class RecallPopulation(Population):
-    """Each agent sees one of three signals, then nothing for a while, and is then asked which it was: 1 for the answer.
+    """Each agent sees one of three signals, then nothing for a while, and then has to name it: reward 1 if right.
 
-    What it chooses before it is asked does not matter. Who remembers nothing is right one time in three.
+    Actions before the question have no effect. A policy without memory is right one time in three.
     """
 
     spec = BehaviorSpec(

@@ -1,8 +1,8 @@
-"""PettingZoo's parallel and agent-environment-cycle environments as environments of agents.
+"""Adapts PettingZoo's parallel and AEC environments to environments of agents.
 
-They are recognised by what they have, so that PettingZoo itself need not be installed here. Agents whose names differ
-in a number at the end only, and whose spaces are equal, are of one behaviour: `player_0` and `player_1` are players.
-A new game begins by itself where the last one ended, with a seed of its own.
+They are recognised by their interface, so that PettingZoo itself need not be installed. Agents with equal spaces whose
+names differ only in a trailing number share a behaviour: `player_0` and `player_1` are players. A new game starts
+automatically when the last one has ended, with its own seed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from quintain.typing import Action, Array, Info, Observation
 
 Game: TypeAlias = Any
-"""An environment of PettingZoo's, of one kind or the other; what it has is looked for in `adapted`."""
+"""A PettingZoo environment of either kind; `adapted` checks its interface."""
 
 _NUMBER_AT_END = re.compile(r"_?\d+$")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def adapted(env: BaseEnv | Game, seed: int) -> BaseEnv:
-    """Returns an environment of agents for one of PettingZoo's; anything else as it is."""
+    """Wraps a PettingZoo environment as an environment of agents; returns any other object unchanged."""
     if hasattr(env, "behavior_specs") or not hasattr(env, "possible_agents"):
         return env
     if hasattr(env, "agent_iter") and hasattr(env, "last"):
@@ -44,7 +44,7 @@ def adapted(env: BaseEnv | Game, seed: int) -> BaseEnv:
 
 
 class _Said:
-    """What the agents of one behaviour report at a step, gathered one by one."""
+    """Reports of the agents of one behaviour at a step, collected one by one."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -67,7 +67,7 @@ class _Said:
 
 
 class PettingZooAgents(ABC):
-    """What both kinds share: behaviours, spaces and seeds."""
+    """Base of both adapters: behaviours, spaces and seeds."""
 
     def __init__(self, env: Game, seed: int = 0) -> None:
         self.env = env
@@ -104,7 +104,7 @@ class PettingZooAgents(ABC):
         self.asking = {name: [] for name in self.behavior_specs}
 
     def _ask(self, name: str, seen: Observation, reward: float, info: Returned) -> None:
-        """Takes note that an agent wants a decision."""
+        """Records that an agent requests a decision."""
         behavior = self.behavior_of[name]
         said = self.decisions[behavior]
         said.add(self.numbers[name], self.observed[name].read(seen), reward)
@@ -112,7 +112,7 @@ class PettingZooAgents(ABC):
         self.asking[behavior].append(name)
 
     def _end(self, name: str, seen: Observation, reward: float, *, interrupted: bool) -> None:
-        """Takes note that an agent's part in a game ended."""
+        """Records that an agent's episode ended."""
         said = self.ends[self.behavior_of[name]]
         said.add(self.numbers[name], self.observed[name].read(seen), reward)
         said.interrupted.append(interrupted)
@@ -150,7 +150,7 @@ class PettingZooAgents(ABC):
     def step(self) -> None: ...
 
     def render(self) -> Array | None:
-        """Returns the game's picture; a game is made with `render_mode: rgb_array` to have one."""
+        """Returns the game's image; requires `render_mode: rgb_array`."""
         drawn: Array | None = self.env.render()
         return drawn
 
@@ -164,7 +164,7 @@ class PettingZooAgents(ABC):
 
 
 class ParallelAgents(PettingZooAgents):
-    """All agents of a game act at once."""
+    """Adapts a parallel game: all agents act at once."""
 
     def __init__(self, env: Game, seed: int = 0) -> None:
         super().__init__(env, seed)
@@ -204,7 +204,7 @@ class ParallelAgents(PettingZooAgents):
 
 
 class SavedParallelAgents(KeepsState, ParallelAgents):
-    """The same of a game that can be saved, in which a run resumes exactly."""
+    """Adapts a parallel game whose state can be saved, so that a run resumes exactly."""
 
     not_state: ClassVar[frozenset[str]] = frozenset(
         {"numbers", "observed", "acted", "behavior_of", "behavior_specs", "decisions", "ends"}
@@ -212,7 +212,7 @@ class SavedParallelAgents(KeepsState, ParallelAgents):
 
 
 class AecAgents(PettingZooAgents):
-    """The agents of a game act one after another; each is asked when it is its turn."""
+    """Adapts a turn-based (AEC) game: the agents act one after another."""
 
     def reset(self) -> None:
         self._forget()
@@ -226,7 +226,7 @@ class AecAgents(PettingZooAgents):
         self._find_turn()
 
     def _find_turn(self) -> None:
-        """Lets agents that ended leave, begins a new game when all have, and asks whose turn it is."""
+        """Removes agents that ended, starts a new game when all have, and finds the agent whose turn it is."""
         while True:
             if not self.env.agents:
                 self.env.reset(seed=self.next_seed())

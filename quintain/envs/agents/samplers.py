@@ -1,4 +1,4 @@
-"""Distributions that parameters of a task are drawn from, each time an episode begins."""
+"""Distributions of environment parameters, drawn at the start of an episode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws numbers; whoever asks brings the generator, so that the draws are part of its state.
+    """Draws parameter values; the caller passes the generator, so that draws are part of the caller's state.
 
     >>> Sampler("uniform", (2.0, 2.0)).draw(np.random.default_rng(0), 3).tolist()
     [2.0, 2.0, 2.0]
@@ -25,7 +25,7 @@ class Sampler:
     numbers: tuple[float, ...]
 
     def draw(self, rng: np.random.Generator, size: int) -> Array:
-        """Returns so many independent numbers."""
+        """Returns independent draws."""
         if self.distribution == "gaussian":
             mean, deviation = self.numbers
             return rng.normal(mean, deviation, size)
@@ -45,7 +45,7 @@ def sampler_of(settings: SamplerSettings) -> Sampler:
 
 
 def sampler_from(given: Sampler | Mapping[str, Any]) -> Sampler:
-    """Returns a sampler as it is, or from its fields as another process sent them."""
+    """Returns a sampler unchanged, or makes one from serialized fields."""
     if isinstance(given, Sampler):
         return given
     return Sampler(str(given["distribution"]), tuple(float(number) for number in given["numbers"]))

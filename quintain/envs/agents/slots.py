@@ -1,4 +1,4 @@
-"""Gives every agent that is present a slot, a row of arrays, from when it appears until it ends."""
+"""Assigns every present agent a slot (a row of arrays) from its first report until it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quintain.core.state import KeepsState
 if TYPE_CHECKING:
     from quintain.typing import Array
 
-NOBODY = -1
+ABSENT = -1
 
 
 class AgentSlots(KeepsState):
@@ -25,25 +25,25 @@ class AgentSlots(KeepsState):
     def __init__(self) -> None:
         self.is_used: Array = np.zeros(0, np.bool_)
         self.ids: Array = np.zeros(0, np.int64)
-        """The ids of agents that are present, ascending."""
+        """Ids of the agents that are present, ascending."""
         self.places: Array = np.zeros(0, np.int64)
         """Their slots."""
 
     @property
     def capacity(self) -> int:
-        """Slots that there are, used or free."""
+        """Total number of slots, used or free."""
         return len(self.is_used)
 
     def find(self, ids: Array) -> Array:
-        """Returns the slots of agents [n]; NOBODY where an agent is not present."""
+        """Returns the slots of agents [n]; ABSENT (-1) where an agent is not present."""
         if not len(self.ids):
-            return np.full(len(ids), NOBODY, np.int64)
+            return np.full(len(ids), ABSENT, np.int64)
         at = np.searchsorted(self.ids, ids)
         np.minimum(at, len(self.ids) - 1, out=at)
-        return np.where(self.ids[at] == ids, self.places[at], NOBODY)
+        return np.where(self.ids[at] == ids, self.places[at], ABSENT)
 
     def add(self, ids: Array) -> Array:
-        """Gives slots to agents [n] that are not present, and returns them."""
+        """Assigns slots to agents [n] that are not present, and returns them."""
         missing = len(ids) - int(np.count_nonzero(~self.is_used))
         if missing > 0:
             room = max(missing, self.capacity, 8)

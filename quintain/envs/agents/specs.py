@@ -1,4 +1,4 @@
-"""What agents of one behaviour see and may do, by ML-Agents' names.
+"""Observation and action specs of a behaviour's agents, with ML-Agents' names.
 
 >>> spec = BehaviorSpec([ObservationSpec((8,))], ActionSpec.create_hybrid(2, (3, 4)))
 >>> spec.action_spec.discrete_size, spec.action_spec.empty_action(5).discrete.shape
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DimensionProperty(IntFlag):
-    """Says how one dimension of an observation behaves."""
+    """Properties of one dimension of an observation."""
 
     UNSPECIFIED = 0
     NONE = 1
@@ -29,7 +29,7 @@ class DimensionProperty(IntFlag):
 
 
 class ObservationType(IntEnum):
-    """Says what an observation is for."""
+    """Purpose of an observation."""
 
     DEFAULT = 0
     GOAL_SIGNAL = 1
@@ -40,16 +40,16 @@ class ObservationSpec(NamedTuple):
 
     shape: tuple[int, ...]
     dimension_property: tuple[DimensionProperty, ...] = ()
-    """One for each dimension; empty where nothing is known."""
+    """One per dimension; empty where nothing is known."""
     observation_type: ObservationType = ObservationType.DEFAULT
     name: str = ""
 
 
 class ActionTuple:
-    """Actions of several agents: numbers [n, continuous_size] and choices [n, discrete_size]."""
+    """Actions of several agents: continuous [n, continuous_size] and discrete [n, discrete_size]."""
 
     def __init__(self, continuous: Array | None = None, discrete: Array | None = None) -> None:
-        """Makes the tuple; what is left out is as many rows of nothing."""
+        """Makes the tuple; an omitted part has no columns."""
         given = [np.asarray(part) for part in (continuous, discrete) if part is not None]
         num_rows = len(given[0]) if given else 0
         self._continuous = np.zeros((num_rows, 0), np.float32)
@@ -79,7 +79,7 @@ class ActionTuple:
 
 
 class ActionSpec(NamedTuple):
-    """How many numbers an agent chooses, and between how many options in each branch."""
+    """Number of continuous actions, and the number of options in each discrete branch."""
 
     continuous_size: int
     discrete_branches: tuple[int, ...]
@@ -107,19 +107,19 @@ class ActionSpec(NamedTuple):
         return ActionSpec(continuous_size, tuple(discrete_branches))
 
     def empty_action(self, n_agents: int) -> ActionTuple:
-        """Returns zeros for so many agents."""
+        """Returns zeros for `n_agents` agents."""
         return ActionTuple(
             np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
         )
 
     def random_action(self, n_agents: int, rng: np.random.Generator) -> ActionTuple:
-        """Returns numbers between -1 and 1 and choices, all drawn evenly."""
+        """Returns uniform random actions: continuous ones in [-1, 1] and discrete ones."""
         numbers = rng.uniform(-1.0, 1.0, (n_agents, self.continuous_size)).astype(np.float32)
         choices = rng.integers(0, self.discrete_branches or 1, (n_agents, self.discrete_size)).astype(np.int32)
         return ActionTuple(numbers, choices)
 
     def _validate_action(self, actions: ActionTuple, n_agents: int, name: str) -> ActionTuple:
-        """Returns the actions if they are for so many agents of this spec, and raises otherwise."""
+        """Returns the actions if they fit this spec and the number of agents; raises otherwise."""
         for what, found, size in (
             ("numbers", actions.continuous, self.continuous_size),
             ("choices", actions.discrete, self.discrete_size),
@@ -134,7 +134,7 @@ class ActionSpec(NamedTuple):
 
 
 class BehaviorSpec(NamedTuple):
-    """What all agents of one behaviour see and may do."""
+    """Observation and action specs of one behaviour."""
 
     observation_specs: Sequence[ObservationSpec]
     action_spec: ActionSpec

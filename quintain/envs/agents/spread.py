@@ -1,4 +1,4 @@
-"""A game in PettingZoo's parallel form, after the particle worlds of Lowe et al. (2017): agents share out landmarks.
+"""Cooperative landmarks in PettingZoo's parallel form, after the particle worlds of Lowe et al. (2017).
 
 PettingZoo itself is not needed. `quintain train ppo agents/quintain.envs.agents.spread:Spread` trains in it.
 """
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Info, Keywords
 
 _DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
-"""What each choice pushes an agent by: nowhere, left, right, down, up."""
+"""Acceleration of each discrete action: none, left, right, down, up."""
 _PUSH, _KEPT_SPEED, _TIME = 0.5, 0.75, 0.2
 
 
 class Spread(KeepsState):
-    """As many agents as landmarks on a plane; all get the same reward, less for each landmark that nobody is near.
+    """As many agents as landmarks on a plane, with a common reward: each landmark should have an agent nearby.
 
-    An agent sees its speed and place, where landmarks are from there, and where the others are. A push changes its
-    speed, of which a quarter is lost at each step. Games are cut after `num_steps` steps.
+    An agent observes its velocity and position, and the relative positions of landmarks and other agents. An action
+    changes its velocity, which decays by a quarter at each step. Games are truncated after `num_steps` steps.
     """
 
     metadata: ClassVar[Info] = {"name": "spread", "is_parallelizable": True, "render_modes": []}
@@ -66,7 +66,7 @@ class Spread(KeepsState):
     def reset(
         self, seed: int | None = None, options: Keywords | None = None
     ) -> tuple[dict[str, Array], dict[str, Info]]:
-        """Begins a game; without a seed it goes on with the numbers of the last one."""
+        """Starts a game; without a seed it continues with the current generator."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
@@ -78,7 +78,7 @@ class Spread(KeepsState):
     def step(
         self, actions: dict[str, int]
     ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
-        """Lets everybody push at once; nobody ends before the game is cut."""
+        """Moves all agents at once; no agent ends before the game is truncated."""
         if not self.agents:
             return {}, {}, {}, {}, {}
         pushed = np.array([_DIRECTIONS[int(actions[name])] for name in self.agents])
@@ -97,7 +97,7 @@ class Spread(KeepsState):
         )
 
     def _reward(self) -> float:
-        """Returns minus the mean distance from each landmark to whoever is nearest."""
+        """Returns minus the mean distance from each landmark to its nearest agent."""
         apart = np.linalg.norm(self.landmarks[:, None] - self.places[None, :], axis=-1)
         return -float(apart.min(axis=1).mean())
 
@@ -110,6 +110,6 @@ class Spread(KeepsState):
         return seen
 
     def render(self) -> None:
-        """Draws nothing."""
+        """Returns None: there are no images."""
 
     def close(self) -> None: ...

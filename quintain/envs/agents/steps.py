@@ -1,6 +1,6 @@
-"""What the agents of one behaviour report at a step, by ML-Agents' names: those that want a decision, those that ended.
+"""Reports of the agents of one behaviour at a step, with ML-Agents' names: DecisionSteps and TerminalSteps.
 
-One array for each thing and one row for each agent. Single agents are made only for whoever asks for them by id.
+One array per quantity and one row per agent. Objects for single agents are made on access by id only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DecisionStep(NamedTuple):
-    """One agent that wants a decision."""
+    """One agent that requests a decision."""
 
     obs: list[Array]
     reward: float
@@ -68,7 +68,7 @@ class _Steps(Mapping[int, Step]):
 
 
 class DecisionSteps(_Steps[DecisionStep]):
-    """All agents of a behaviour that want a decision, in the order in which actions are expected."""
+    """All agents of a behaviour that request a decision, in the order of their actions."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class DecisionSteps(_Steps[DecisionStep]):
         group_id: Array | None = None,
         group_reward: Array | None = None,
     ) -> None:
-        """Takes the rows; `action_mask` has an array [n, options] for each branch, True where an option is forbidden.
+        """Takes the rows; `action_mask` has an array [n, options] per branch, True where an option is forbidden.
 
-        Group 0, which is where agents are without `group_id`, is no group.
+        Agents without `group_id` are in group 0, which is no group.
         """
         self.obs = list(obs)
         self.reward = reward
@@ -103,7 +103,7 @@ class DecisionSteps(_Steps[DecisionStep]):
 
     @staticmethod
     def empty(spec: BehaviorSpec) -> DecisionSteps:
-        """Returns a step at which nobody wants a decision."""
+        """Returns steps without agents."""
         return DecisionSteps(_no_obs(spec), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
 
@@ -119,7 +119,7 @@ class TerminalSteps(_Steps[TerminalStep]):
         group_id: Array | None = None,
         group_reward: Array | None = None,
     ) -> None:
-        """Takes the rows; an episode is `interrupted` where it was cut and something would have followed."""
+        """Takes the rows; `interrupted` episodes were truncated: their value is bootstrapped."""
         self.obs = list(obs)
         self.reward = reward
         self.interrupted = interrupted
@@ -140,7 +140,7 @@ class TerminalSteps(_Steps[TerminalStep]):
 
     @staticmethod
     def empty(spec: BehaviorSpec) -> TerminalSteps:
-        """Returns a step at which no episode ended."""
+        """Returns steps without agents."""
         return TerminalSteps(_no_obs(spec), np.zeros(0, np.float32), np.zeros(0, np.bool_), np.zeros(0, np.int32))
 
 

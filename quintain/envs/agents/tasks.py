@@ -1,4 +1,4 @@
-"""Small tasks for agents that come and go, all agents at once: a ball to balance, and gates to choose.
+"""Small vectorized tasks for agents that come and go: a ball to balance, and gates to choose.
 
 For trying trainers out and for tests. `quintain train ppo agents/quintain.envs.agents.tasks:balance_ball` runs one.
 """
@@ -25,7 +25,7 @@ class Population(KeepsState, ABC):
 
     spec: BehaviorSpec
     tunable: ClassVar[frozenset[str]] = frozenset()
-    """Numbers of the task that can be set from outside, attributes with one row for each agent."""
+    """Parameters of the task that can be set: attributes with one row per agent."""
     not_state: ClassVar[frozenset[str]] = frozenset({"samplers"})
 
     def __init__(self, num_agents: int, seed: int) -> None:
@@ -40,18 +40,18 @@ class Population(KeepsState, ABC):
 
     @abstractmethod
     def begin(self, who: Array) -> None:
-        """Puts the agents of a mask where their episodes begin."""
+        """Starts new episodes for the masked agents."""
 
     @abstractmethod
     def observe(self) -> Array:
-        """Returns what every agent sees."""
+        """Returns the observations of all agents."""
 
     @abstractmethod
     def move(self, numbers: Array, choices: Array) -> tuple[Array, Array]:
-        """Lets the agents that decided act, writes rewards, and returns who ended and who was interrupted."""
+        """Applies the actions of agents that decided, writes rewards, and returns which ended and which were cut."""
 
     def mask(self) -> list[Array] | None:
-        """Returns what is forbidden to every agent, by branch."""
+        """Returns the forbidden options of every agent, by branch."""
         return None
 
     def group(self) -> Array:
@@ -102,7 +102,7 @@ class Population(KeepsState, ABC):
 
 
 class BallPopulation(Population):
-    """Each agent tilts a dome in two directions so that the ball on it stays: 0.1 a step, -1 for losing it."""
+    """Each agent tilts a dome in two directions to keep a ball on it: reward 0.1 per step, -1 for losing it."""
 
     spec = BehaviorSpec([ObservationSpec((6,), name="tilt, place, speed")], ActionSpec.create_continuous(2))
     tunable = frozenset({"push"})
@@ -135,10 +135,10 @@ class BallPopulation(Population):
 
 
 class GatePopulation(Population):
-    """Each agent sees a gate (0, 1 or 2) and a bell (0 or 1) and is to choose both; half a reward for each.
+    """Each agent sees a gate (0, 1 or 2) and a bell (0 or 1) and has to choose both; reward 0.5 for each.
 
-    Every other agent decides only at every second step, and one wrong gate is sometimes forbidden. Episodes end by
-    chance, a tenth of them at each decision.
+    Every other agent decides only at every second step, and one wrong gate is sometimes masked out. Episodes end at
+    random, with probability 0.1 at each decision.
     """
 
     spec = BehaviorSpec([ObservationSpec((4,), name="gate, bell")], ActionSpec.create_discrete((3, 2)))
@@ -204,7 +204,7 @@ class TaskEnv(KeepsState):
             population.reset()
 
     def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
-        """Takes the actions of the agents that wanted a decision; the others' do not matter."""
+        """Takes the actions of the agents that requested a decision."""
         who = self.populations[behavior_name].decides
         numbers, choices = self.actions[behavior_name]
         numbers[who], choices[who] = action.continuous, action.discrete
@@ -217,14 +217,14 @@ class TaskEnv(KeepsState):
         return self.populations[behavior_name].steps()
 
     def set_parameters(self, values: Mapping[str, float]) -> None:
-        """Changes numbers of the task, such as `push`, by which a ball is driven off the middle of its dome."""
+        """Sets parameters of the task, such as `push`, which accelerates a ball off the middle of its dome."""
         for name, value in values.items():
             for population in self._tuned(name):
                 population.samplers.pop(name, None)
                 getattr(population, name)[:] = value
 
     def set_samplers(self, samplers: Mapping[str, Sampler]) -> None:
-        """Lets numbers of the task be drawn for each agent when its episode begins."""
+        """Sets samplers from which parameters are drawn at the start of each agent's episode."""
         for name, sampler in samplers.items():
             for population in self._tuned(name):
                 population.samplers[name] = sampler
@@ -237,7 +237,7 @@ class TaskEnv(KeepsState):
         return tuned
 
     def close(self) -> None:
-        """Holds nothing outside of memory."""
+        """Does nothing: there are no resources to free."""
 
 
 def balance_ball(seed: int = 0, num_agents: int = 12, max_steps: int = 200) -> TaskEnv:

@@ -1,7 +1,7 @@
-"""Looks an environment over before anyone trains in it: each finding in one line, with what to do about it.
+"""Checks an environment before training: each finding is one line, with a fix.
 
-The checks play with random actions in this process, compare two environments of one seed, and at last make one in a
-worker. An environment may do anything, so whatever it raises is a finding too.
+The checks step with random actions in this process, compare two environments with the same seed, and run one in a
+worker. An environment is user code, so any exception it raises is a finding too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ import gymnasium
 
 from quintain.core.rng import Rng
 from quintain.envs.base import Env
-from quintain.envs.check import interface as verdicts
-from quintain.envs.check import play
-from quintain.envs.check import side_effects as manners
-from quintain.envs.check import statistics as tendencies
+from quintain.envs.check import interface, play, side_effects, statistics
 from quintain.envs.gym.factories import factory_of
 from quintain.envs.gym.lanes import LaneEnv
 from quintain.envs.hosts.hosting import Hosting
@@ -39,9 +36,9 @@ _WORKER_STEPS = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    level: verdicts.Level
+    level: interface.Level
     check: str
     what: str
     fix: str = ""
@@ -56,13 +53,13 @@ class _Request:
     num_steps: int
     seed: int
     in_worker: bool
-    before: manners.Surroundings
-    printed: manners.LineCount
+    before: side_effects.Surroundings
+    printed: side_effects.LineCount
 
 
 def check_env(settings: GymSettings, *, num_steps: int = 1000, seed: int = 0, in_worker: bool = True) -> list[Finding]:
-    """Checks what `{type: gym, id: ...}` names, and returns what was found, in the order in which it was looked for."""
-    before, printed = manners.Surroundings.now(), manners.LineCount()
+    """Checks the environment of `{type: gym, id: ...}`, and returns the findings in order."""
+    before, printed = side_effects.Surroundings.now(), side_effects.LineCount()
     findings: list[Finding] = []
     try:
         with redirect_stdout(printed):
@@ -75,32 +72,32 @@ def check_env(settings: GymSettings, *, num_steps: int = 1000, seed: int = 0, in
 def _look(settings: GymSettings, findings: list[Finding], request: _Request) -> None:
     factory, seed = factory_of(settings), request.seed
 
-    def passes(found: Iterator[verdicts.Said]) -> bool:
+    def passes(found: Iterator[interface.Said]) -> bool:
         new = [Finding(*each) for each in found]
         findings.extend(new)
         return all(each.level != "problem" for each in new)
 
     env = _made(factory, findings)
-    if env is None or not passes(verdicts.interface(env)):
+    if env is None or not passes(interface.interface(env)):
         return
-    is_described = passes(verdicts.spaces(settings.id, env, encode_text=settings.text_observations == "encode"))
-    if is_described and passes(verdicts.first_reset(env, seed)):
+    is_described = passes(interface.spaces(settings.id, env, encode_text=settings.text_observations == "encode"))
+    if is_described and passes(interface.first_reset(env, seed)):
         played = play.play(env, seed=seed, num_steps=request.num_steps)
-        if passes(verdicts.steps(env, played)):
-            passes(verdicts.masks(settings, factory, seed))
-            passes(tendencies.ends(played))
-            passes(tendencies.seeds(factory, seed))
-            passes(tendencies.scales(played))
-            passes(manners.manners(request.before, request.printed))
+        if passes(interface.steps(env, played)):
+            passes(interface.masks(settings, factory, seed))
+            passes(statistics.ends(played))
+            passes(statistics.seeds(factory, seed))
+            passes(statistics.scales(played))
+            passes(side_effects.find_side_effects(request.before, request.printed))
             if request.in_worker:
                 passes(_worker(settings, factory, seed))
-            passes(tendencies.speed(played, num_cores=os.cpu_count() or 1))
-    passes(tendencies.closing(env))
+            passes(statistics.speed(played, num_cores=os.cpu_count() or 1))
+    passes(statistics.closing(env))
 
 
 def check_lanes(make: Callable[[int, Rng], Env], *, num_steps: int = 200, seed: int = 0) -> list[Finding]:
-    """Checks an environment that steps all its lanes itself."""
-    return [Finding(*each) for each in tendencies.lanes(make, num_steps, seed)]
+    """Checks a vectorized environment."""
+    return [Finding(*each) for each in statistics.lanes(make, num_steps, seed)]
 
 
 def _made(factory: EnvFactory, findings: list[Finding]) -> GymEnv | None:
@@ -110,9 +107,9 @@ def _made(factory: EnvFactory, findings: list[Finding]) -> GymEnv | None:
         # A name that is not there, or code that cannot be imported: nothing was made that could be judged.
         raise
     except ANYTHING as error:
-        what = f"making it raises {type(error).__name__}: {verdicts.first_line(error)}"
+        what = f"making it raises {type(error).__name__}: {interface.first_line(error)}"
         is_missing = isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled)
-        fix = "install what it needs" if is_missing else f"look at {verdicts.place(error)}"
+        fix = "install what it needs" if is_missing else f"look at {interface.place(error)}"
         findings.append(Finding("problem", "creation", what, fix))
     else:
         inner = type(getattr(env, "unwrapped", env)).__name__
@@ -122,8 +119,8 @@ def _made(factory: EnvFactory, findings: list[Finding]) -> GymEnv | None:
     return None
 
 
-def _worker(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[verdicts.Said]:
-    """Plays the same steps here and in a worker, and compares them."""
+def _worker(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[interface.Said]:
+    """Compares the same steps in this process and in a worker."""
     rng, encode_text = Rng(seed), settings.text_observations == "encode"
     hosting = Hosting.from_settings(EnvWorkerSettings(num_workers=1))
     assert hosting.team is not None

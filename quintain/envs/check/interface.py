@@ -1,4 +1,4 @@
-"""What to say about an environment's interface and about each thing it returns: one sentence, with the fix."""
+"""Checks an environment's interface and its returned values: one sentence per finding, with the fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Level: TypeAlias = Literal["ok", "note", "warning", "problem"]
 Said: TypeAlias = tuple[Level, str, str, str]
-"""Level, check, what was found, and the fix."""
+"""Level, name of the check, finding, and fix."""
 _RESET = "def reset(self, *, seed=None, options=None) that calls super().reset(seed=seed) and returns (obs, info)"
 _STEP = "return (obs, reward, terminated, truncated, info) from step()"
 
@@ -48,7 +48,7 @@ def _kind(result: Returned) -> str:
 
 
 def interface(env: GymEnv) -> Iterator[Said]:
-    """Looks whether it is an environment at all, and one that leaves resetting to its caller."""
+    """Checks that the object is an environment without automatic resets."""
     missing = [name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(env, name)]
     if missing:
         fix = "derive from gymnasium.Env and set both spaces in __init__"
@@ -69,7 +69,7 @@ def interface(env: GymEnv) -> Iterator[Said]:
 
 
 def spaces(name: str, env: GymEnv, *, encode_text: bool) -> Iterator[Said]:
-    """Looks whether policies can be made for its spaces."""
+    """Checks that the spaces are supported."""
     try:
         spec = behavior_spec(name, env.observation_space, env.action_space, encode_text=encode_text)
         if declared_mask(env, env.observation_space, spec.action) == "obs":
@@ -94,7 +94,7 @@ def spaces(name: str, env: GymEnv, *, encode_text: bool) -> Iterator[Said]:
 
 
 def _boxes(space: Space, path: str, value: Observation = None) -> Iterator[tuple[str, Space, Observation]]:
-    """Finds every Box in a tree of spaces, and what a value has there."""
+    """Yields every Box in a tree of spaces, with the value at its place."""
     below = getattr(space, "spaces", None)
     if below is not None:
         for key, inner in below.items() if hasattr(below, "items") else enumerate(below):
@@ -104,7 +104,7 @@ def _boxes(space: Space, path: str, value: Observation = None) -> Iterator[tuple
 
 
 def first_reset(env: GymEnv, seed: int) -> Iterator[Said]:
-    """Looks whether it can be reset with a seed, and what comes back."""
+    """Checks `reset(seed=...)` and its result."""
     try:
         result = env.reset(seed=seed)
     except TypeError as error:
@@ -125,7 +125,7 @@ def first_reset(env: GymEnv, seed: int) -> Iterator[Said]:
 
 
 def steps(env: GymEnv, played: Played) -> Iterator[Said]:
-    """Looks at every single thing that steps returned."""
+    """Checks each value that steps returned."""
     if played.odd_step is not None:
         yield "problem", "step", f"step() returns {_kind(played.odd_step)} instead of five things", _STEP
         return
@@ -165,7 +165,7 @@ def _odd_reward(reward: Returned) -> str:
 
 
 def misfit(space: Space, value: Returned, what: str) -> str:
-    """Says how a value differs from its space; nothing if it belongs to it."""
+    """Describes how a value differs from its space; empty if it belongs to it."""
     below = getattr(space, "spaces", None)
     if below is not None:
         entries = list(below.items()) if hasattr(below, "items") else list(enumerate(below))
@@ -197,13 +197,13 @@ def misfit(space: Space, value: Returned, what: str) -> str:
 
 
 def masks(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[Said]:
-    """Looks whether action masks, if there are any, can be read."""
+    """Checks that action masks, if any, can be read."""
     encode_text = settings.text_observations == "encode"
     try:
         lane = LaneEnv(settings.id, [factory], Rng(seed), encode_text=encode_text)
         lane.reset()
         if lane.mask_source:
-            yield "ok", "masks", f"action masks of {lane.spec.mask_size} choices, in {lane.mask_source}", ""
+            yield "ok", "masks", f"action masks of {lane.spec.mask_size} options, in {lane.mask_source}", ""
         lane.close()
     except QuintainError as error:
         yield "problem", "masks", error.message, "see the message"

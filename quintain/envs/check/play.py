@@ -1,4 +1,4 @@
-"""Plays an environment with random actions and remembers what it gave, for those who judge it."""
+"""Steps an environment with random actions and records the results, for the checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Played:
-    """What some steps with random actions gave, up to the first that raised."""
+    """Results of some random steps, up to the first exception."""
 
     observations: list[Observation] = field(default_factory=list)
     rewards: list[Returned] = field(default_factory=list)
@@ -34,14 +34,14 @@ class Played:
     episodes: list[tuple[int, bool]] = field(default_factory=list)
     """Length of each episode that ended, and whether it was terminated."""
     odd_step: Returned = None
-    """What a step returned that is not five things."""
+    """A step's result that does not have five items."""
     error: BaseException | None = None
     error_call: str = ""
     seconds: float = 0.0
 
 
 def play(env: GymEnv, *, seed: int, num_steps: int) -> Played:
-    """Steps until enough was seen or something raises; resets where episodes end."""
+    """Steps until enough was seen or an exception is raised; resets after episodes."""
     played, length = Played(), 0
     env.action_space.seed(seed)
     started = perf_counter()
@@ -75,7 +75,7 @@ def play(env: GymEnv, *, seed: int, num_steps: int) -> Played:
 
 
 def legal_action(env: GymEnv, obs: Observation, info: Returned) -> Action:
-    """Draws an action; where a mask for the whole action is offered, one that it allows."""
+    """Samples an action; one that is allowed, if a mask for the whole action is present."""
     space, mask = env.action_space, None
     for holder in (obs, info):
         if isinstance(holder, dict) and MASK in holder:
@@ -88,7 +88,7 @@ def legal_action(env: GymEnv, obs: Observation, info: Returned) -> Action:
 
 
 def first_difference(here: LaneEnv, there: Env, rng: Rng, num_steps: int) -> str:
-    """Steps the same lane in this process and elsewhere; says where they differ first, or nothing."""
+    """Steps the same lane in this process and elsewhere; describes the first difference, or returns an empty string."""
     if not _equal(here.spec, here.reset(), there.reset()):
         return "the first observation is another"
     for step in range(num_steps):
@@ -104,7 +104,7 @@ def first_difference(here: LaneEnv, there: Env, rng: Rng, num_steps: int) -> str
 def random_actions(
     spec: BehaviorSpec, num_lanes: int, generator: np.random.Generator, mask: Values | None = None
 ) -> Action:
-    """Draws an action for each lane, in the spec's own shape, among those that the mask allows."""
+    """Samples an action for each lane, in the spec's structure, among the allowed ones."""
     chosen: dict[str, torch.Tensor] = {}
     column = 0
     for name, leaf in leaves(spec.action, f.ACTION).items():

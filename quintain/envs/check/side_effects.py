@@ -1,4 +1,4 @@
-"""What an environment does to the process it is in: things that others in there, above all the run itself, rely on."""
+"""Checks side effects of an environment: working directory, signal handlers, global RNGs, stdout."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from quintain.envs.check.interface import Said
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
-"""What `signal.getsignal` returns."""
+"""The result of `signal.getsignal`."""
 GeneratorState: TypeAlias = tuple[Any, ...]
-"""Where a global generator stands; only ever compared."""
+"""The state of a global generator; only compared."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A process as it is at one moment."""
+    """The state of the process that environments could change."""
 
     directory: str
     handlers: tuple[Handler, ...]
@@ -37,7 +37,7 @@ class Surroundings:
         return cls(os.getcwd(), handlers, generator_states())
 
     def restore(self) -> None:
-        """Makes the process what it was; what was drawn from generators stays drawn."""
+        """Restores working directory and signal handlers; draws from generators are not undone."""
         os.chdir(self.directory)
         for number, handler in zip(_SIGNALS, self.handlers, strict=True):
             if signal.getsignal(number) != handler:
@@ -45,7 +45,7 @@ class Surroundings:
 
 
 class LineCount(io.TextIOBase):
-    """A place to print to that only counts."""
+    """A text stream that counts lines and discards them."""
 
     def __init__(self) -> None:
         self.num_lines = 0
@@ -56,14 +56,14 @@ class LineCount(io.TextIOBase):
 
 
 def generator_states() -> dict[str, GeneratorState]:
-    """Returns the states of the generators that all code of a process shares."""
+    """Returns the states of the global generators."""
     found = np.random.get_state(legacy=False)  # noqa: NPY002  # whether it is touched is the question
     assert isinstance(found, dict)
     return {"numpy": (found["state"]["pos"], found["state"]["key"].tobytes()), "Python": random.getstate()}
 
 
-def manners(before: Surroundings, printed: LineCount) -> Iterator[Said]:
-    """Looks whether the process was left as it was."""
+def find_side_effects(before: Surroundings, printed: LineCount) -> Iterator[Said]:
+    """Checks that the process was left unchanged."""
     after = Surroundings.now()
     touched = [name for name, state in before.generators.items() if after.generators[name] != state]
     if touched:

@@ -1,4 +1,4 @@
-"""What to say about how an environment behaves over many steps: its ends, its seeds, its scale and its speed."""
+"""Checks statistics of an environment over many steps: episode ends, seeds, scales, speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLOW_STEPS_PER_SECOND = 2_000
 
 
 def ends(played: Played) -> Iterator[Said]:
-    """Looks whether running out of time is told apart from a real end."""
+    """Checks that time limits are reported as truncated, not as terminated."""
     lengths = [length for length, is_terminated in played.episodes if is_terminated]
     if not played.episodes:
         what = f"no episode ended within {len(played.rewards)} steps"
@@ -47,7 +47,7 @@ def _is_a_time_limit(lengths: list[int]) -> bool:
 
 
 def seeds(factory: EnvFactory, seed: int, num_steps: int = 50) -> Iterator[Said]:
-    """Looks whether a seed decides everything."""
+    """Checks that the seed determines observations, rewards and ends."""
     one, other, again = factory(), factory(), factory()
     try:
         _prefix(again, seed + 1, 5, seed)
@@ -89,7 +89,7 @@ def _bytes(obs: Observation) -> bytes:
 
 
 def scales(played: Played) -> Iterator[Said]:
-    """Looks whether a network could learn from these numbers as they are."""
+    """Checks that observations and rewards have a scale that a network can learn from."""
     numbers = np.array([float(reward) for reward in played.rewards])
     size = float(np.abs(numbers).max()) if len(numbers) else 0.0
     if size > _LARGE:
@@ -120,7 +120,7 @@ def _columns(observations: list[Observation], name: str = "obs") -> dict[str, Ar
 
 
 def speed(played: Played, num_cores: int) -> Iterator[Said]:
-    """Says how fast it is, and whether workers could help."""
+    """Reports the steps per second, and whether workers would help."""
     rate = len(played.rewards) / max(played.seconds, 1e-9)
     fix = ""
     if rate < _SLOW_STEPS_PER_SECOND and num_cores > 1:
@@ -129,7 +129,7 @@ def speed(played: Played, num_cores: int) -> Iterator[Said]:
 
 
 def closing(env: GymEnv) -> Iterator[Said]:
-    """Looks whether it can be closed, twice, as happens when runs end badly."""
+    """Checks that the environment can be closed twice, as happens when runs fail."""
     try:
         env.close()
         env.close()
@@ -138,7 +138,7 @@ def closing(env: GymEnv) -> Iterator[Said]:
 
 
 def lanes(make: Callable[[int, Rng], Env], num_steps: int, seed: int) -> Iterator[Said]:
-    """Looks over an environment that steps all its lanes itself: its shapes, and that a saved state continues alike."""
+    """Checks a vectorized environment: shapes, and that a saved state continues identically."""
     try:
         env, other = make(2, Rng(seed)), make(2, Rng(seed))
     except ANYTHING as error:

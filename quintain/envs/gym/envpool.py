@@ -1,8 +1,8 @@
-"""EnvPool's environments through its Gymnasium interface, known by what it does and never imported before it is used.
+"""EnvPool's environments, through their Gymnasium interface; imported on first use only.
 
 A pool resets at the step after an end: that step ignores the action and returns the next episode's first observation,
-so an episode's last observation is where it belongs and need not be asked for. Its seed is fixed when it is made and
-its state cannot be read, so a resumed run continues with new episodes, and says so.
+so the last observation of an episode is an ordinary one. Its seed is fixed at creation and its state cannot be read, so
+a resumed run continues with new episodes, and reports it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WHY = "EnvPool keeps the state of its environments to itself, so a resume start
 
 
 def envpool_env(settings: EnvPoolSettings, num_lanes: int, rng: Rng) -> Env:
-    """Makes the environment that `{type: envpool, id: ...}` names."""
+    """Makes the environment of `{type: envpool, id: ...}`."""
     try:
         envpool = importlib.import_module("envpool")
     except ImportError as error:
@@ -52,7 +52,7 @@ def envpool_env(settings: EnvPoolSettings, num_lanes: int, rng: Rng) -> Env:
 
 
 class RawPool(Protocol):
-    """What is asked of a pool that EnvPool made; `reset` without ids resets all lanes."""
+    """The interface of EnvPool's pools; `reset` without ids resets all lanes."""
 
     config: Info
     observation_space: Space
@@ -72,7 +72,7 @@ class PoolEnv(VectorEnv):
 
 
 class Pool:
-    """A pool as a vector environment: rows in the order of lanes, whatever order they came in."""
+    """Adapts a pool to a vector environment: rows in the order of lanes, regardless of the order of arrival."""
 
     def __init__(self, pool: RawPool) -> None:
         self.pool = pool
@@ -83,7 +83,7 @@ class Pool:
         self.last_obs: Observation = None
 
     def reset(self, *, seed: int | None = None, options: Keywords | None = None) -> tuple[Observation, Info]:
-        """Resets the masked lanes, or all; the seed was given when the pool was made."""
+        """Resets the masked lanes, or all; the seed was fixed when the pool was made."""
         mask = (options or {}).get("reset_mask")
         if mask is None:
             obs, info = self.pool.reset()

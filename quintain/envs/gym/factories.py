@@ -1,4 +1,4 @@
-"""Functions that make one Gymnasium environment: by id, or by module:Name of a class or factory."""
+"""Factories of single Gymnasium environments: by id, or by module:Name of a class or factory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def made_alone(name: str, factory: EnvFactory) -> GymEnv:
-    """Makes one environment, and refuses a vector of them."""
+    """Makes one environment; refuses vector environments."""
     env = factory()
     if isinstance(env, gymnasium.vector.VectorEnv):
         env.close()
@@ -32,7 +32,7 @@ def made_alone(name: str, factory: EnvFactory) -> GymEnv:
 
 
 def factory_of(settings: GymSettings) -> EnvFactory:
-    """Returns what makes the environments that settings name."""
+    """Returns the factory of the environments in the settings."""
     if ":" in settings.id:
         return partial(_checked_instance, settings)
     require_registered(settings.id)
@@ -41,7 +41,7 @@ def factory_of(settings: GymSettings) -> EnvFactory:
 
 
 def _made(env_id: str, /, **kwargs: Keyword) -> GymEnv:
-    """Makes a registered environment without what watches over its callers in every step."""
+    """Makes a registered environment without Gymnasium's checking wrappers."""
     spec = copy(gymnasium.spec(env_id))
     # A lane is always reset before it is stepped, and our own checks run on every step; Gymnasium's checker would cost
     # as much as a small environment.
@@ -50,7 +50,7 @@ def _made(env_id: str, /, **kwargs: Keyword) -> GymEnv:
 
 
 def _checked_instance(settings: GymSettings) -> GymEnv:
-    """Makes one environment from user code, and lets a time limit apply to it as to a registered one."""
+    """Makes one environment from user code, with a time limit as for registered ones."""
     env: GymEnv = import_part("env", settings.id)(**settings.kwargs)
     if isinstance(env, gymnasium.Env) and settings.max_episode_steps is not None:
         return gymnasium.wrappers.TimeLimit(env, settings.max_episode_steps)
@@ -58,7 +58,7 @@ def _checked_instance(settings: GymSettings) -> GymEnv:
 
 
 def require_registered(env_id: str) -> None:
-    """Refuses an id that Gymnasium does not know, with the nearest it does."""
+    """Refuses an id that Gymnasium does not know, and suggests the nearest one."""
     if env_id in gymnasium.registry:
         return
     known = list(gymnasium.registry)

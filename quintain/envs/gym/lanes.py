@@ -1,8 +1,8 @@
 """Gymnasium environments as lanes: by id, class, factory or instance, stepped in this process or by workers.
 
-Each lane is reset with a seed that is a function of (seed, lane, episode, incarnation), so a lane's episodes do not
-depend on its neighbours or on where they run, and a resumed run can rebuild the middle of an episode by replaying the
-actions since its reset. An incarnation is one try at an episode: a lane whose environment broke begins it anew.
+Each lane is reset with a seed that is a function of (seed, lane, episode, attempt). So a lane's episodes do not depend
+on other lanes or on the process, and a resumed run rebuilds the state within an episode by replaying the actions since
+its reset. An attempt is one try at an episode: a lane whose environment broke starts the episode again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Crew(Protocol):
-    """Hosts the lanes' environments somewhere; what it does to a lane stands in the rows afterwards."""
+    """Hosts the lanes' environments; results are written to the shared rows."""
 
     spec: BehaviorSpec
     rows: LaneRows
@@ -87,7 +87,7 @@ class LaneEnv(Env):
         rows = self.rows = crew.rows
         rows.episode.fill(-1)
         self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask
-        self.episode, self.incarnation = rows.episode, rows.incarnation
+        self.episode, self.attempt = rows.episode, rows.attempt
         self.action_checks = ActionChecks(self.spec, num_lanes, options.first_lane)
         self.action_log = ActionLog(num_lanes, self.action_checks.leaves)
         self.parameter_log = ParameterLog(num_lanes)
@@ -96,11 +96,11 @@ class LaneEnv(Env):
         self.aborted: Array = np.zeros(num_lanes, dtype=np.bool_)
         self.drift = ""
         self.num_steps = 0
-        """Since it was made: by these, failures are counted."""
+        """Steps since creation; failures are counted against it."""
 
     @property
     def envs(self) -> list[GymEnv]:
-        """The environments themselves, where they are in this process."""
+        """The environments, if they are in this process."""
         return list(self.host.envs.values())
 
     def be_watched(self) -> None:
@@ -118,7 +118,7 @@ class LaneEnv(Env):
             self.episode[:] = np.repeat(latest, self.group_size) + 1
         else:
             self.episode[wanted] += 1
-        self.incarnation[wanted] = 0
+        self.attempt[wanted] = 0
         self._start_episodes(wanted)
         faults = self.crew.reset([lane for lane in wanted if not self.down[lane]])
         faults += self._restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
@@ -135,7 +135,7 @@ class LaneEnv(Env):
         return self._conclude(self.crew.step(self._choose(action)))
 
     def _choose(self, action: Action) -> list[int]:
-        """Puts the actions where the lanes read them; returns the lanes that can be stepped."""
+        """Writes the actions to the rows; returns the lanes that can be stepped."""
         rows = self.rows
         chosen = {k: v.cpu().numpy() for k, v in flatten(self.spec.action, action, f.ACTION).items()}
         for name, values in chosen.items():
@@ -145,7 +145,7 @@ class LaneEnv(Env):
         return np.flatnonzero(~self.down).tolist() if _has_any(self.down) else self.every_lane
 
     def _conclude(self, faults: Sequence[LaneFault]) -> StepResult:
-        """Follows the episodes after a step, and makes anew what broke in it."""
+        """Updates episode counters after a step, and restarts environments that broke."""
         self.num_steps += 1
         rows, was_down = self.rows, _has_any(self.down)
         if was_down or faults:
@@ -153,7 +153,7 @@ class LaneEnv(Env):
         if _has_any(rows.terminated) or _has_any(rows.truncated):
             ended = np.flatnonzero(rows.terminated | rows.truncated)
             self.episode[ended] += 1
-            self.incarnation[ended] = 0
+            self.attempt[ended] = 0
             self._start_episodes(ended)
         if was_down or faults:
             self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
@@ -194,7 +194,7 @@ class LaneEnv(Env):
             self._lose(self.crew.set_parameters(changed))
 
     def _lose(self, faults: Sequence[LaneFault]) -> None:
-        """Takes down lanes that were lost between two steps, in the middle of their episodes."""
+        """Takes down lanes that were lost between two steps, within their episodes."""
         for fault in faults:
             self._take_down([fault], num_aborted=len(fault.lanes))
 
@@ -221,7 +221,7 @@ class LaneEnv(Env):
         return {
             "obs": {name: rows.copy() for name, rows in self.obs.items()},
             "episode": self.episode.copy(),
-            "incarnation": self.incarnation.copy(),
+            "incarnation": self.attempt.copy(),
             "down": self.down.copy(),
             "action_log": self.action_log.state_dict(),
             "parameter_log": self.parameter_log.state_dict(),
@@ -231,13 +231,19 @@ class LaneEnv(Env):
 
     @property
     def _members(self) -> tuple[range, str, int]:
-        """Who failures are counted for, and when now is."""
+        """The lanes, team and step that failures are counted for."""
         return range(self.first_lane, self.first_lane + self.num_lanes), self.team, self.num_steps
 
     def load_state_dict(self, state: State) -> None:
-        """Rebuilds every lane by replaying its episode, and says so if that did not give the stored observation."""
-        for name in ("obs", "episode", "incarnation", "down"):
-            require_shapes(name, state[name], getattr(self, name))
+        """Rebuilds every lane by replaying its episode; reports a difference from the stored observation."""
+        # "incarnation" is the name of `attempt` in checkpoints.
+        for name, own in (
+            ("obs", self.obs),
+            ("episode", self.episode),
+            ("incarnation", self.attempt),
+            ("down", self.down),
+        ):
+            require_shapes(name, state[name], own)
         require_within("episode", state["episode"], -1, MOST_COUNTED)
         require_within("incarnation", state["incarnation"], 0, MOST_COUNTED)
         self.crew.forget_first_reset()
@@ -245,7 +251,7 @@ class LaneEnv(Env):
         self.action_log.load_state_dict(state["action_log"])
         self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
-        np.copyto(self.incarnation, state["incarnation"])
+        np.copyto(self.attempt, state["incarnation"])
         # What is down here stays down until it is made anew, whatever it was when the state was saved.
         self.down |= np.asarray(state["down"])
         up = np.flatnonzero(~self.down).tolist()
@@ -264,7 +270,7 @@ class LaneEnv(Env):
             self.drift = self._describe_drift(drifted, list(broken.values()))
 
     def _describe_drift(self, drifted: Sequence[int], faults: Sequence[LaneFault]) -> str:
-        """Says why lanes are not where they were: what broke comes first, because it can be mended."""
+        """Describes why lanes differ from the saved state; broken environments first, because they can be repaired."""
         if faults:
             more = f" (and in {len(faults) - 1} more lanes)" if len(faults) > 1 else ""
             return f"{faults[0].as_error().message}{more}, while its episode was replayed"
@@ -279,7 +285,7 @@ class LaneEnv(Env):
         return self.reset()
 
     def _replay(self, lanes: Sequence[int]) -> dict[int, LaneFault]:
-        """Plays the actions since the last reset again; returns the lanes that broke, which are down now, and how."""
+        """Replays the actions since the last reset; returns the lanes that broke, which are down now, and how."""
         faults = self.crew.reset(lanes) if lanes else []
         actions = {lane: self.action_log.since_reset(lane) for lane in lanes}
         broken = {lane: fault for fault in faults for lane in fault.lanes}
@@ -303,7 +309,7 @@ class LaneEnv(Env):
             self.parameter_log.start_episode(int(lane))
 
     def _abort(self, faults: Sequence[LaneFault]) -> None:
-        """Makes nothing of the step in lanes that were down or broke in it; what was learned before stays."""
+        """Discards the step in lanes that were down or broke in it; earlier steps are kept."""
         np.copyto(self.aborted, self.down)
         for fault in faults:
             # A lane that broke in the reset after an end has truly ended its episode.
@@ -325,12 +331,12 @@ class LaneEnv(Env):
             self.faults.take(fault, self.team, step=self.num_steps, first_lane=self.first_lane, num_aborted=cut)
 
     def _bring_up(self) -> None:
-        """Makes the environments of lanes that are down anew, once, and begins their episodes as a new incarnation."""
+        """Makes the environments of lanes that are down again, once, and restarts their episodes as a new attempt."""
         if self.faults.spent is not None or not self.down.any():
             return
         lanes = np.flatnonzero(self.down).tolist()
         self.faults.wait_before_restart([self.first_lane + lane for lane in lanes], self.team)
-        self.incarnation[lanes] += 1
+        self.attempt[lanes] += 1
         faults = self._restart(lanes)
         self.down[lanes] = False
         self._take_down(faults, num_aborted=0)

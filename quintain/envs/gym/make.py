@@ -1,4 +1,4 @@
-"""Every way to name a Gymnasium environment: an id, `module:Name`, a class, a factory, an instance."""
+"""All ways to name a Gymnasium environment: an id, `module:Name`, a class, a factory, an instance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def gym_env(
     settings: GymSettings, num_lanes: int, rng: Rng, first_lane: int = 0, hosting: Hosting | None = None
 ) -> Env:
-    """Makes the environment that `{type: gym, id: ...}` names, or the lanes of it that begin at `first_lane`."""
+    """Makes the environment of `{type: gym, id: ...}`, or its lanes from `first_lane` on."""
     hosting = hosting or Hosting()
     encode_text = settings.text_observations == "encode"
     if settings.vectorization == "native":
@@ -53,7 +53,7 @@ def env_from_object(
     first_lane: int = 0,
     hosting: Hosting | None = None,
 ) -> Env:
-    """Makes an environment from what a Python user passed: a class, a factory, or an instance."""
+    """Makes an environment from a Python object: a class, a factory, or an instance."""
     hosting = hosting or Hosting()
     name = getattr(slot, "__name__", type(slot).__name__)
     if isinstance(slot, gymnasium.vector.VectorEnv):

@@ -1,6 +1,6 @@
-"""Where an environment keeps its action mask.
+"""Finds an environment's action mask.
 
-It may be an entry `action_mask` of a Dict observation, what a method `action_masks()` returns, or
+It may be the entry `action_mask` of a Dict observation, the result of a method `action_masks()`, or
 `info["action_mask"]`.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from quintain.data.masks import mask_rows
-from quintain.data.spec import BehaviorSpec, Spec, choice_sizes
+from quintain.data.spec import BehaviorSpec, Spec, discrete_sizes
 from quintain.errors import EnvError
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 MASK = "action_mask"
 MaskSource = Literal["", "obs", "method", "info"]
-"""Where the mask is; nowhere if empty."""
+"""The place of the mask; empty if there is none."""
 
 
 def declared_mask(env: GymEnv | GymVectorEnv, observation_space: Space, action: Spec) -> MaskSource:
-    """Says where an environment keeps its mask as far as that can be seen before its first reset."""
-    if not choice_sizes(action):
+    """Returns the place of the mask as far as it is known before the first reset."""
+    if not discrete_sizes(action):
         return ""
     if type(observation_space).__name__ == "Dict" and MASK in observation_space.spaces:
         return "obs"
@@ -37,14 +37,14 @@ def declared_mask(env: GymEnv | GymVectorEnv, observation_space: Space, action: 
 
 
 def masked(spec: BehaviorSpec, source: MaskSource) -> BehaviorSpec:
-    """Returns the spec of an environment that has masks, or has none."""
-    return BehaviorSpec(spec.obs, spec.action, mask_size=sum(choice_sizes(spec.action)) if source else 0)
+    """Returns the spec with or without masks."""
+    return BehaviorSpec(spec.obs, spec.action, mask_size=sum(discrete_sizes(spec.action)) if source else 0)
 
 
 def read_mask(
     name: str, source: MaskSource, env: GymEnv | GymVectorEnv, obs: Observation, info: Info | None
 ) -> Returned:
-    """Returns what the environment calls its mask after it gave this observation and this info."""
+    """Returns the environment's mask for this observation and info."""
     if source == "method":
         return _method(env)()
     holder, where = (obs, "its observation") if source == "obs" else (info or {}, "info")
@@ -54,7 +54,7 @@ def read_mask(
 
 
 def checked_rows(name: str, action: Spec, value: ArrayLike, wanted: Array) -> Array:
-    """Turns what an environment calls its mask into rows of the wanted lanes, or says what is wrong with it."""
+    """Converts an environment's mask to rows of the given lanes, or raises an error that describes the problem."""
     try:
         return mask_rows(action, value, wanted)
     except ValueError as error:
@@ -62,7 +62,7 @@ def checked_rows(name: str, action: Spec, value: ArrayLike, wanted: Array) -> Ar
 
 
 def offered(env: GymEnv | GymVectorEnv, method: str) -> Returned:
-    """Returns a method of the environment or of one of its wrappers, the outermost that has it, or None."""
+    """Returns a method of the environment or of its outermost wrapper that has it, or None."""
     while not hasattr(env, method):
         if "env" not in getattr(env, "__dict__", ()):
             return None

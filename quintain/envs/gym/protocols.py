@@ -1,6 +1,6 @@
-"""What is asked of Gymnasium's objects, so that environments written for its older versions fit too.
+"""The interface of Gymnasium's objects that is used, so that environments of older versions fit too.
 
-Nothing is promised of what a user's environment returns: it is looked at before it is used.
+Returned values of user environments are untyped until they are checked.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeAlias
 from quintain.typing import Action, Keywords
 
 Space: TypeAlias = Any
-"""A space of Gymnasium, recognised by the name of its class; which attributes it has depends on that."""
+"""A Gymnasium space, recognised by its class name, which determines its attributes."""
 
 Returned: TypeAlias = Any
-"""What a method of a user's environment returned, before anything about it was checked."""
+"""A value returned by a user's environment, not yet checked."""
 
 
 class GymEnv(Protocol):
-    """One environment of one lane."""
+    """One single environment."""
 
     observation_space: Space
     action_space: Space
@@ -29,7 +29,7 @@ class GymEnv(Protocol):
 
 
 class GymVectorEnv(Protocol):
-    """One object that steps several lanes at once."""
+    """One vector environment."""
 
     num_envs: int
     single_observation_space: Space

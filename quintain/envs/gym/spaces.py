@@ -1,4 +1,4 @@
-"""Gymnasium spaces as specs, and a sentence for each space that is not supported."""
+"""Converts Gymnasium spaces to specs; unsupported spaces raise an error with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def behavior_spec(
     name: str, observation_space: Space, action_space: Space, *, encode_text: bool = False, leave_out: str = ""
 ) -> BehaviorSpec:
-    """Describes one lane of a Gymnasium environment; an entry of a Dict observation may be left out."""
+    """Returns the spec of one lane of a Gymnasium environment; one entry of a Dict observation may be excluded."""
     obs = _obs_spec(name, observation_space, encode_text, leave_out)
     if obs is None or not leaves(obs, "obs"):
         hint = "; set text_observations: encode" if text_entries(observation_space) else ""
@@ -37,12 +37,12 @@ def behavior_spec(
 
 
 def text_notes(name: str, space: Space, *, encode_text: bool) -> tuple[str, ...]:
-    """Says what became of the Text entries of an observation, if it has any."""
+    """Describes how Text entries of an observation are handled, if there are any."""
     found = text_entries(space)
     if not found:
         return ()
     if encode_text:
-        return (f"note: env {name!r}: text is encoded as one choice per character: {', '.join(found)}",)
+        return (f"note: env {name!r}: text is encoded as one discrete value per character: {', '.join(found)}",)
     return (
         f"note: env {name!r}: the policy does not see the text in {', '.join(found)}. Set text_observations: encode "
         f"to let it",
@@ -111,7 +111,7 @@ def _action_spec(name: str, space: Space) -> Spec:
 
 
 def _named(name: str, space: Space) -> list[tuple[str, Space]]:
-    """Returns the entries of a Dict space, whose names become parts of field names."""
+    """Returns the entries of a Dict space; their names become parts of field names."""
     for key in space.spaces:
         if not isinstance(key, str) or "." in key:
             raise SpecMismatch(f"env {name!r} has a Dict space with the key {key!r}; keys must be text without dots")

@@ -1,8 +1,9 @@
-"""Vector environments that Gymnasium users already have, taken as they are, in any of the three autoreset modes.
+"""Gymnasium vector environments, used as they are, in any of the three autoreset modes.
 
-All modes are brought to one meaning: a step's `obs` is what to act on next and `final_obs` is how the episode really
-ended. The mode is read from `metadata["autoreset_mode"]`; an environment that does not declare one is refused, because
-a guess would silently mix the last observation of one episode with the first of the next.
+All modes are converted to one meaning: a step's `obs` is the next observation to act on, and `final_obs` is the true
+last observation of the episode. The mode is read from `metadata["autoreset_mode"]`; an environment that does not
+declare one is refused, because a wrong guess would silently mix the last observation of one episode with the first of
+the next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from quintain.core.state import restore_generator, save_generator
 from quintain.data import fields as f
 from quintain.data.env_values import from_env, is_in_range, to_env
-from quintain.data.spec import build, choice_sizes, flatten, leaves
+from quintain.data.spec import build, discrete_sizes, flatten, leaves
 from quintain.envs.base import Env, StepResult
 from quintain.envs.gym.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
 from quintain.envs.gym.spaces import behavior_spec, text_notes
@@ -59,14 +60,14 @@ class VectorEnv(Env):
         self.ended: Array = np.zeros(self.num_lanes, dtype=np.bool_)
 
     def _describe(self, encode_text: bool) -> None:
-        """Finds out what the policy sees and chooses, and whether there are masks."""
+        """Determines the spec, and whether there are masks."""
         env = self.env
         spaces = (self.name, env.single_observation_space, env.single_action_space)
         spec = behavior_spec(*spaces, encode_text=encode_text)
         self.mask_source: MaskSource = declared_mask(env, env.single_observation_space, spec.action)
         if self.mask_source == "obs":
             spec = behavior_spec(*spaces, encode_text=encode_text, leave_out=MASK)
-        elif not self.mask_source and choice_sizes(spec.action):
+        elif not self.mask_source and discrete_sizes(spec.action):
             # Only a reset shows what is in info; it is not repeated when the first one is asked for.
             self.first_reset = env.reset(seed=self.rng.seed_for("reset"))
             self.mask_source = "info" if MASK in (self.first_reset[1] or {}) else ""
@@ -148,14 +149,14 @@ class VectorEnv(Env):
             )
         if stored.shape != memory.shape or not is_in_range(leaf, stored):
             raise EnvError(
-                f"vector env {self.name!r} returned {name} of shape {stored.shape}, or with choices that it did not "
-                f"declare; declared {leaf} for each of {self.num_lanes} lanes",
+                f"vector env {self.name!r} returned {name} of shape {stored.shape}, or with discrete values that it "
+                f"did not declare; declared {leaf} for each of {self.num_lanes} lanes",
                 code="E0511",
             )
         np.copyto(memory, stored, casting="same_kind")
 
     def _store_masks(self, obs: Observation, info: Info | None, wanted: Array) -> None:
-        """Keeps the masks of the wanted lanes and leaves those of the others alone."""
+        """Stores the masks of the given lanes only."""
         if self.mask is None or not wanted.any():
             return
         found = read_mask(self.name, self.mask_source, self.env, obs, info)
@@ -264,7 +265,7 @@ def _restore_attributes(layer: GymVectorEnv, saved: State) -> None:
 
 
 def _first_unsaved(env: GymVectorEnv) -> str:
-    """Names the first attribute that may hold state this adapter cannot save, or nothing."""
+    """Returns the first attribute that may hold state this adapter cannot save, or None."""
     for layer in _layers(env):
         for name, value in vars(layer).items():
             if name not in _DESCRIPTIONS and not _is_saved(value) and not _is_constant(value):

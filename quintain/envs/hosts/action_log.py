@@ -1,4 +1,4 @@
-"""The actions of every lane since its last reset, so that an environment without state access can be rebuilt."""
+"""Logs the actions of every lane since its last reset, so that an environment without state access can be rebuilt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ActionLog:
-    """Keeps one row per step for all lanes; rows before every lane's reset are dropped when room is needed."""
+    """Stores one row per step for all lanes; rows before every lane's reset are dropped when space is needed."""
 
     def __init__(self, num_lanes: int, leaves: Mapping[str, LeafSpec]) -> None:
         self.rows: dict[str, Array] = {

@@ -1,7 +1,7 @@
-"""What becomes of environments that break: each fault is counted and told, until one is too many.
+"""Fault handling for environments that break: each fault is counted and reported, until the budget is spent.
 
-A fault ends the episode of its lanes and nothing else; the environment is made anew and the other lanes go on. Only the
-decision is taken here. Whoever listens shows and keeps what was told.
+A fault ends the episode of its lanes only; the environment is made again and the other lanes continue. This module only
+decides; listeners show and store the faults.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CONTRACT_BREACHES = frozenset({"E0511", "E0515"})
 
 @dataclass(frozen=True)
 class LaneFault:
-    """What happened to one lane, or to all lanes of a worker."""
+    """A fault of one lane, or of all lanes of a worker."""
 
     lanes: tuple[int, ...]
     call: str
-    """What they were in: `create`, `reset` or `step`."""
+    """The failed call: `create`, `reset` or `step`."""
     what: str
     """A sentence that names the environment, the call and the lane."""
     error: str
     """The cause in one line, such as `RuntimeError: no display`."""
     trace: str = ""
-    """The user's own frames of the traceback, or where the process was when it died."""
+    """The traceback from the user's own frames on, or the stack of a process when it died."""
     code: str = "E0500"
     warning: str = RAISED
     cause: BaseException | None = field(default=None, compare=False)
@@ -53,12 +53,12 @@ class LaneFault:
 
 
 Listener = Callable[[LaneFault, str], None]
-"""Receives a fault and a line for the user."""
+"""Callback for a fault and a line for the user."""
 
 
 @dataclass(frozen=True)
 class FaultNews:
-    """What a keeper in another thread or process has to tell since the last time."""
+    """Faults that a keeper in another thread or process reported since the last time."""
 
     told: tuple[tuple[LaneFault, str], ...] = ()
     restarts: int = 0
@@ -73,7 +73,7 @@ class FaultKeeper:
     def __init__(self, budget: RestartBudget[LaneFault] | None = None, hints: tuple[str, ...] = ()) -> None:
         self.budget = budget
         self.hints = hints
-        """Notes for the error that ends the run."""
+        """Notes appended to the error that ends the run."""
         self.restarts = 0
         self.aborted = 0
         self.spent: EnvError | None = None
@@ -84,18 +84,18 @@ class FaultKeeper:
         self._untold: list[tuple[LaneFault, str]] = []
 
     def listen(self, listener: Listener, give_up: Callable[[str], None]) -> None:
-        """Tells of every fault from now on, and of those before; a spent budget asks to stop instead of raising."""
+        """Sets callbacks for all faults, earlier ones included; a spent budget then requests a stop, not an error."""
         self._listener, self._give_up = listener, give_up
         untold, self._untold = self._untold, []
         for fault, line in untold:
             listener(fault, line)
 
     def deafen(self) -> None:
-        """Goes back to raising, when nobody is there any more who could stop in an orderly way."""
+        """Removes the callbacks: a spent budget raises again, because no listener is left to stop the run in order."""
         self._listener = self._give_up = None
 
     def take(self, fault: LaneFault, team: str = "", *, step: int, first_lane: int = 0, num_aborted: int = 0) -> None:
-        """Counts a fault at a step of its lanes and tells of it; asks to stop, or raises, if it was one too many."""
+        """Counts and reports a fault at a step of its lanes; requests a stop, or raises, if the budget is spent."""
         if self.budget is None:
             raise fault.as_error() from fault.cause
         self.restarts += 1
@@ -111,20 +111,20 @@ class FaultKeeper:
                 self._end(f"{_owner(team)}lane {number}", verdict)
 
     def wait_before_restart(self, lanes: Iterable[int], team: str = "") -> None:
-        """Gives environments that failed several times in a row, or what they need, some time to come back.
+        """Waits before environments that failed several times in a row are restarted (backoff).
 
-        Everybody waits, so that the numbers do not depend on the clock.
+        All lanes wait, so that results do not depend on the clock.
         """
         if self.budget is not None and (seconds := self.budget.back_off_seconds((team, lane) for lane in lanes)):
             time.sleep(seconds)
 
     def whole_team_is_down(self, fault: LaneFault | None, team: str = "") -> None:
-        """Takes note of the fault after which no lane works, or of None if one does; too long ends the run."""
+        """Records the fault after which no lane works, or None if one does; too long a time ends the run."""
         if self.budget is not None and (verdict := self.budget.watch_team(team, fault)) is not None:
             self._end(f"every {_owner(team)}lane", verdict)
 
     def adopt(self, news: FaultNews) -> None:
-        """Counts and tells what another keeper decided, and asks to stop, or raises, as if it were decided here."""
+        """Counts and reports the decisions of another keeper, and requests a stop, or raises, as if decided here."""
         self.restarts += news.restarts
         self.aborted += news.aborted
         for fault, line in news.told:
@@ -133,18 +133,18 @@ class FaultKeeper:
             self._stop(news.spent, news.fatal)
 
     def succeeded(self, lanes: Iterable[int], team: str = "") -> None:
-        """Ends the series of failures of lanes that took a good step."""
+        """Resets the failure counts of lanes that took a step without a fault."""
         if self.budget is not None and self.budget.shaky:
             for lane in lanes:
                 self.budget.succeed((team, lane))
 
     def counted(self, lanes: Sequence[int], team: str, step: int) -> State:
-        """Returns the failures of lanes that still count, for the state of their environment; empty without any."""
+        """Returns the current failure counts of lanes, for the environment's state; empty without failures."""
         found = {} if self.budget is None else {lane: self.budget.ages((team, lane), step) for lane in lanes}
         return {str(lane): [ages.in_a_row, *ages.steps] for lane, ages in found.items() if ages is not None}
 
     def recount(self, lanes: Sequence[int], team: str, step: int, counted: State) -> None:
-        """Puts back what `counted` returned, and forgets what these lanes did since."""
+        """Restores the counts that `counted` returned, and drops later ones."""
         if self.budget is None:
             return
         for lane in lanes:
@@ -181,12 +181,12 @@ class FaultKeeper:
 
 
 def _owner(team: str) -> str:
-    """Says whose lanes they are, if they are not those of the training."""
+    """Names the owner of lanes, if they are not the training's."""
     return "" if team.rstrip("/") in {"", "env"} else f"{team.split('/')[0]} "
 
 
 def own_frames(error: BaseException) -> str:
-    """Returns a traceback that begins with the user's code, without those who only passed the call on."""
+    """Returns a traceback that starts at the user's code, without the frames that only pass calls on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _passes_on(trace):
         trace = trace.tb_next
@@ -199,7 +199,7 @@ def _passes_on(trace: TracebackType) -> bool:
 
 
 def last_frames(trace: str, count: int = 2) -> tuple[str, ...]:
-    """Returns where a process was, as notes for an error: the innermost calls that a traceback in words names."""
+    """Returns the innermost calls of a textual traceback, as notes for an error."""
     frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
     innermost_first = frames if "most recent call first" in trace else frames[::-1]
     return tuple(f"note: {frame}" for frame in innermost_first[:count])

@@ -1,6 +1,6 @@
-"""Lanes in two environments, whose workers step by turns: while one half steps, somebody can act for the other.
+"""Lanes in two environments whose workers step alternately: while one half steps, the policy acts for the other.
 
-Each half has the lane numbers it would have among all, and so the same episodes.
+Each half has its lane numbers among all lanes, and so the same episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HalvesEnv(Env):
-    """Is all lanes to whoever does not step them by halves."""
+    """Appears as one environment to callers that do not step the halves separately."""
 
     def __init__(self, first: WorkerEnv, second: WorkerEnv) -> None:
         self.halves = (first, second)
@@ -31,7 +31,7 @@ class HalvesEnv(Env):
 
     @property
     def lanes(self) -> tuple[slice, slice]:
-        """Which lanes each half has."""
+        """The lane ids of each half."""
         middle = self.halves[0].num_lanes
         return slice(0, middle), slice(middle, self.num_lanes)
 
@@ -54,7 +54,7 @@ class HalvesEnv(Env):
         return mask
 
     def be_watched(self) -> None:
-        """Does nothing: workers always are."""
+        """Does nothing: workers are always watched."""
 
     @property
     def pulse(self) -> int:
@@ -95,7 +95,7 @@ class HalvesEnv(Env):
 
 
 def _joined(parts: Sequence[Tree]) -> Tree:
-    """Puts the rows of both halves one after the other, in whatever structure they come."""
+    """Concatenates the rows of both halves, in any structure."""
     first = parts[0]
     if isinstance(first, Mapping):
         return {key: _joined([part[key] for part in parts]) for key in first}

@@ -1,4 +1,4 @@
-"""Where lanes run, and what becomes of those that break."""
+"""Where lanes run, and how faults are handled."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from quintain.services.processes.supervisor import Supervisor
 from quintain.settings.run import EnvWorkerSettings
 
 PRELOAD = ("quintain.envs.hosts.worker_process",)
-"""What every worker needs, imported once before it is forked."""
+"""Modules that every worker needs, imported once before it is forked."""
 
 
 @dataclass(frozen=True)
 class WorkerTeam:
-    """What all workers of a run have in common."""
+    """Settings and processes that all workers of a run share."""
 
     settings: EnvWorkerSettings
     supervisor: Supervisor
     first_number: int = 0
-    """What the first worker of an environment is called by."""
+    """The number of an environment's first worker."""
 
 
 @dataclass(frozen=True)
 class Hosting:
-    """Says where to put lanes and whom to tell of faults; alone: in this process, and the first is an error."""
+    """Where lanes run and which keeper counts faults; by default in this process, and the first fault is an error."""
 
     faults: FaultKeeper = field(default_factory=FaultKeeper)
     team: WorkerTeam | None = None
 
     @classmethod
     def from_settings(cls, settings: EnvWorkerSettings) -> Hosting:
-        """Makes what `run.env_workers` describes; starts no process yet."""
+        """Makes the hosting of `run.env_workers`; starts no process yet."""
         budget: RestartBudget[LaneFault] = RestartBudget(
             max_restarts=settings.max_restarts,
             window_steps=settings.restart_window_steps,
@@ -49,7 +49,7 @@ class Hosting:
         return cls(FaultKeeper(budget, hints), team)
 
     def halved(self) -> tuple[Hosting, Hosting]:
-        """Returns places for two halves of the lanes, with half of the workers each, under the same watch."""
+        """Returns hosting for two halves of the lanes, with half of the workers each and one fault keeper."""
         team = self.team
         assert team is not None, "only workers step by halves"
         num_workers = team.settings.num_workers or 0

@@ -1,6 +1,6 @@
 """The environments of some lanes, stepped one after another: the same code in the learner's process and in a worker.
 
-Nothing here raises for what an environment does; it returns faults, and the lanes that had none go on.
+Exceptions of environments are returned as faults; lanes without a fault continue.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from quintain.data.spec import BehaviorSpec, choice_sizes
+from quintain.data.spec import BehaviorSpec, discrete_sizes
 from quintain.envs.gym.masks import MASK, MaskSource, declared_mask, masked
 from quintain.envs.gym.protocols import GymEnv
 from quintain.envs.gym.spaces import behavior_spec, text_notes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quintain.typing import Info, Observation
 
 EnvFactory: TypeAlias = Callable[[], GymEnv]
-"""Makes one Gymnasium environment."""
+"""Factory of one Gymnasium environment."""
 
 _MAX_FIRST_RESETS = 5
 _NEEDED = ("reset", "step", "observation_space", "action_space")
@@ -35,17 +35,17 @@ _CODES = {"step": "E0501", "reset": "E0502", "create": "E0505"}
 
 @dataclass(frozen=True)
 class HostOptions:
-    """What all hosts of an environment have in common."""
+    """Options that all hosts of an environment share."""
 
     group_size: int = 1
-    """Neighbouring lanes that begin their episodes alike."""
+    """Number of neighbouring lanes with equal initial states."""
     encode_text: bool = False
     first_lane: int = 0
-    """Where the environment's lanes begin among those of all ranks."""
+    """Index of the environment's first lane among the lanes of all ranks."""
 
 
 class LaneHost:
-    """Holds one environment per lane; reads actions from shared rows and writes what they lead to."""
+    """Holds one environment per lane; reads actions from shared rows and writes results to them."""
 
     spec: BehaviorSpec
     rows: LaneRows
@@ -72,14 +72,14 @@ class LaneHost:
         self.parameters[lane] = ParameterSetter(self.name, self.envs[lane])
 
     def describe(self, mask_source: MaskSource | None = None) -> BehaviorSpec:
-        """Says what a policy sees and chooses; unless it is known, looks for masks in lane 0's first reset."""
+        """Returns the spec; unless it is given, looks for masks in lane 0's first reset."""
         first = next(iter(self.envs.values()))
         spaces = (self.name, first.observation_space, first.action_space)
         spec = behavior_spec(*spaces, encode_text=self.options.encode_text)
         found = declared_mask(first, first.observation_space, spec.action) if mask_source is None else mask_source
         if found == "obs":
             spec = behavior_spec(*spaces, encode_text=self.options.encode_text, leave_out=MASK)
-        elif mask_source is None and not found and choice_sizes(spec.action):
+        elif mask_source is None and not found and discrete_sizes(spec.action):
             # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
             found = "info" if MASK in (self._first_info() or {}) else ""
         self.mask_source = found
@@ -87,46 +87,46 @@ class LaneHost:
         return masked(spec, found)
 
     def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
-        """Takes the memory in which steps are exchanged."""
+        """Sets the memory in which steps are exchanged."""
         self.spec, self.rows, self.mask_source = spec, rows, mask_source
         # Single numbers are read and written five times as fast without numpy.
         self.marks: memoryview = rows.marks.data
         self.values = LaneValues(self.name, spec, rows, mask_source)
 
     def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
-        """Changes numbers of environments; an episode that was begun with others is not lane 0's first one."""
+        """Sets parameters of environments; drops lane 0's first reset, which had other values."""
         self.forget_first_reset()
         for lane, mine in values.items():
             self.parameters[lane].set(mine)
         return []
 
     def require_parameters(self, names: Sequence[str]) -> list[LaneFault]:
-        """Refuses names of parameters that environments do not have; all are alike."""
+        """Refuses names of parameters that environments do not have; all environments are alike."""
         for setter in list(self.parameters.values())[:1]:
             setter.require(names)
         return []
 
     def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]:
-        """Makes environments have these parameters, and all others as they were made."""
+        """Sets these parameters, and all others to their initial values."""
         for lane, mine in values.items():
             self.parameters[lane].put_back(mine)
         return []
 
     def forget_first_reset(self) -> None:
-        """Resets lane 0 anew when its first episode is asked for again."""
+        """Makes the next first episode of lane 0 reset the environment again."""
         self.first_reset = None
 
     def reset(self, lanes: Sequence[int]) -> list[LaneFault]:
-        """Starts the episode that the rows say in each lane."""
+        """Starts each lane's episode according to the rows."""
         faults = []
         for lane in lanes:
-            episode, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
-            if fault := self._reset(lane, episode, incarnation):
+            episode, attempt = int(self.rows.episode[lane]), int(self.rows.attempt[lane])
+            if fault := self._reset(lane, episode, attempt):
                 faults.append(fault)
         return faults
 
     def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]:
-        """Makes environments anew, with these parameters, and starts the episode that the rows say."""
+        """Makes environments again, with these parameters, and starts the episodes of the rows."""
         faults = []
         for lane in lanes:
             self._mark(lane, CREATING)
@@ -166,13 +166,13 @@ class LaneHost:
             with suppress(*ANYTHING):  # one that cannot be closed must not keep the others open
                 env.close()
 
-    def _reset(self, lane: int, episode: int, incarnation: int) -> LaneFault | None:
+    def _reset(self, lane: int, episode: int, attempt: int) -> LaneFault | None:
         self._mark(lane, RESETTING)
         try:
             if lane == 0 and self.first_reset is not None:
                 (obs, info), self.first_reset = self.first_reset, None
             else:
-                obs, info = self._begun(lane, episode, incarnation)
+                obs, info = self._begun(lane, episode, attempt)
             self.values.store_obs(self.rows.obs, lane, obs, "reset")
             self.values.store_mask(lane, self.envs[lane], obs, info)
         except BaseException as error:
@@ -182,12 +182,12 @@ class LaneHost:
         return None
 
     def _first_info(self) -> Info:
-        """Returns what the first reset tells beside the observation; an environment that fails may try again."""
+        """Returns the info of the first reset; an environment that fails is tried again."""
         lane = next(iter(self.envs))
         failures: list[BaseException] = []
-        for incarnation in range(_MAX_FIRST_RESETS):
+        for attempt in range(_MAX_FIRST_RESETS):
             try:
-                obs, info = self._begun(lane, 0, incarnation)
+                obs, info = self._begun(lane, 0, attempt)
             except ANYTHING as error:
                 failures.append(error)
                 self._remake(lane)
@@ -197,22 +197,22 @@ class LaneHost:
                 return info
         raise self._fault(lane, "reset", failures[0], episode=0).as_error() from failures[0]
 
-    def _begun(self, lane: int, episode: int, incarnation: int) -> tuple[Observation, Info]:
-        result = self.envs[lane].reset(seed=self._seed(lane, episode, incarnation))
+    def _begun(self, lane: int, episode: int, attempt: int) -> tuple[Observation, Info]:
+        result = self.envs[lane].reset(seed=self._seed(lane, episode, attempt))
         refuse_odd_result(self.name, "reset", result)
         obs, info = result
         return obs, info
 
-    def _seed(self, lane: int, episode: int, incarnation: int) -> int:
+    def _seed(self, lane: int, episode: int, attempt: int) -> int:
         # Among the lanes of all ranks, so that the same lane has the same episodes on whichever rank it is.
         group = self._number(lane) // self.options.group_size
-        return self.rng.seed_for("reset", group, episode, incarnation)
+        return self.rng.seed_for("reset", group, episode, attempt)
 
     def _number(self, lane: int) -> int:
         return self.options.first_lane + lane
 
     def _mark(self, lane: int, call: int) -> None:
-        """Says in shared memory what this lane is about to do, so that a watcher can name who never came back."""
+        """Marks the current call of a lane in shared memory, so that a watcher can name a lane that hangs."""
         if self.is_watched:
             marks = self.marks
             marks[lane] = (marks[lane] | 3) + 1 + call
@@ -225,12 +225,12 @@ class LaneHost:
         if isinstance(error, EnvError):
             what, code = f"{error.message} (lane {self._number(lane)})", error.code
             return LaneFault((lane,), call, what, "", own_frames(error), code, cause=error)
-        number, incarnation = episode or 0, 0
+        number, attempt = episode or 0, 0
         if episode is None:
-            number, incarnation = int(self.rows.episode[lane]), int(self.rows.incarnation[lane])
+            number, attempt = int(self.rows.episode[lane]), int(self.rows.attempt[lane])
         when = f", episode {number}{action[:200]}" if call == "step" else ""
         what = f"env {self.name!r} failed in {call}() on lane {self._number(lane)}{when}"
-        seed = self._seed(lane, number, incarnation)
+        seed = self._seed(lane, number, attempt)
         trace = f"{own_frames(error)}\nepisode {number} of lane {self._number(lane)} began with reset(seed={seed})"
         return LaneFault((lane,), call, what, in_one_line(error), trace, _CODES[call], cause=error)
 

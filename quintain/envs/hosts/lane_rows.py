@@ -1,7 +1,7 @@
-"""The numbers that lanes and the learner exchange, in one piece of memory of a fixed layout.
+"""The data that lanes and the learner exchange, in one memory of a fixed layout.
 
-The layout follows from the spec and the number of lanes alone, so two processes that share the memory agree on it
-without a word. The learner writes actions, episodes and incarnations; whoever hosts a lane writes the rest of its row.
+The layout follows from the spec and the number of lanes alone, so that two processes agree on it without communication.
+The learner writes actions, episodes and attempts; the host of a lane writes the rest of its row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 64
 IDLE, STEPPING, RESETTING, CREATING = range(4)
-"""What a lane's mark says about the call it is in, in its lowest two bits; the rest counts calls."""
+"""The current call in the lowest two bits of a lane's mark; the other bits count calls."""
 
 
 class LaneRows:
-    """One row per lane of everything that a step takes and gives."""
+    """One row per lane of all inputs and results of a step."""
 
     def __init__(self, spec: BehaviorSpec, num_lanes: int, memory: mmap | None = None) -> None:
         buffer = np.zeros(num_bytes(spec, num_lanes), np.uint8) if memory is None else memory
@@ -43,7 +43,7 @@ class LaneRows:
         self.terminated = arrays[f.TERMINATED]
         self.truncated = arrays[f.TRUNCATED]
         self.episode = arrays["episode"]
-        self.incarnation = arrays["incarnation"]
+        self.attempt = arrays["attempt"]
         self.marks = arrays["marks"]
         # Built once: the same nested structure of the same arrays is returned at every step.
         self.obs_view = build(spec.obs, self.obs, f.OBS)
@@ -51,7 +51,7 @@ class LaneRows:
 
 
 def num_bytes(spec: BehaviorSpec, num_lanes: int) -> int:
-    """Returns how much memory the rows need."""
+    """Returns the size of the rows."""
     return sum(
         _padded(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
         for _, shape, dtype in _layout(spec, num_lanes)
@@ -69,7 +69,7 @@ def _layout(spec: BehaviorSpec, num_lanes: int) -> Iterator[tuple[str, tuple[int
     yield f.REWARD, (num_lanes,), "float32"
     for name in (f.TERMINATED, f.TRUNCATED):
         yield name, (num_lanes,), "bool"
-    for name in ("episode", "incarnation", "marks"):
+    for name in ("episode", "attempt", "marks"):
         yield name, (num_lanes,), "int64"
 
 

@@ -1,7 +1,6 @@
-"""Between environments and rows: what an environment returns is checked and written, actions are handed out.
+"""Validates and writes results of environments to rows, and reads actions from them.
 
-Everything that is not as declared is an EnvError here, so that it is told as such and not as whatever it would have
-led to further on.
+Any value that does not fit the spec raises an EnvError here, instead of a later error with another message.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ class LaneValues:
         self.float_shape = rows.obs[f.OBS].shape[1:] if has_floats_only else None
 
     def actions(self, lanes: Sequence[int]) -> Sequence[Action] | Array:
-        """Returns one action per lane as the environment takes it.
+        """Returns one action per lane, in the environment's own format.
 
-        Environments may keep what they are given: numbers for choices, rows of a fresh array otherwise.
+        Environments may store the action: discrete ones are ints, continuous ones rows of a fresh array.
         """
         columns: dict[str, Sequence[Action] | Array] = {}
         for name, leaf in self.action_leaves.items():
@@ -64,7 +63,7 @@ class LaneValues:
         ]
 
     def store_step(self, lane: int, env: GymEnv, result: Returned, *, autoreset: bool) -> bool:
-        """Writes what a step returned, and says whether the lane's next episode is to start."""
+        """Writes the result of a step; returns whether the lane's next episode is to start."""
         if type(result) is not tuple or len(result) != _LENGTHS["step"]:
             refuse_odd_result(self.name, "step", result)
         rows = self.rows
@@ -106,7 +105,7 @@ class LaneValues:
             self._store_leaf(rows[name], name, lane, from_env(self.obs_leaves[name], value), call)
 
     def store_mask(self, lane: int, env: GymEnv, obs: Observation, info: Info) -> None:
-        """Writes what may be chosen next, if the environment says so."""
+        """Writes the action mask, if the environment has one."""
         if self.rows.mask is not None:
             found = read_mask(self.name, self.mask_source, env, obs, info)
             self.rows.mask[lane] = checked_rows(self.name, self.spec.action, found, _ONE)[0]
@@ -123,8 +122,8 @@ class LaneValues:
             self._refuse(f"{call}() returned {name} of dtype {given.dtype}, which holds no numbers. {_AGREE}")
         if not self.has_plain_obs and not is_in_range(self.obs_leaves[name], value):
             self._refuse(
-                f"{call}() returned {name} with a choice that it did not declare: counted from zero, {value} is not in "
-                f"{self.obs_leaves[name]}"
+                f"{call}() returned {name} with a discrete value that it did not declare: counted from zero, {value} "
+                f"is not in {self.obs_leaves[name]}"
             )
         if name in self.whole_leaves and _loses_digits(value, rows.dtype):
             self._refuse(
@@ -141,7 +140,7 @@ class LaneValues:
 
 
 def refuse_odd_result(name: str, call: str, result: Returned) -> None:
-    """Raises unless a call returned as many things as it should."""
+    """Raises unless a call returned the expected number of values."""
     if not isinstance(result, tuple) or len(result) != _LENGTHS[call]:
         found = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
         raise EnvError(f"env {name!r} {call}() returned {found} instead of {_RETURNS[call]}", code="E0511")

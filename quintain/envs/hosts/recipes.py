@@ -1,4 +1,4 @@
-"""How to make one environment, in words that another process understands: JSON that names code and never holds any."""
+"""Serializable description of an environment for other processes: JSON that names code and never holds any."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _HOW = "Name it as module:Name, define it in a module that can be imported, or k
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes environments from settings, or by calling what a path names."""
+    """Makes environments from settings, or by calling the object at a path."""
 
     settings: JsonObject | None = None
     registered: str | None = None
-    """Gymnasium's own description of the id, for a process in which nobody registered it."""
+    """Gymnasium's spec of the id, for a process in which the id is not registered."""
     path: str = ""
     arguments: tuple[Json, ...] = ()
     keywords: Keywords = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
-        """Describes what `{type: gym, id: ...}` makes."""
+        """Describes the environment of `{type: gym, id: ...}`."""
         registered = None if ":" in settings.id else _describe_registered(settings.id)
         return cls(settings=settings.model_dump(mode="json"), registered=registered)
 
     @classmethod
     def from_object(cls, made_by: Callable[..., GymEnv]) -> Recipe:
-        """Describes a class, a function or a partial of one; refuses what another process could not find."""
+        """Describes a class, a function or a partial of one; refuses objects that another process could not import."""
         if isinstance(made_by, partial):
             inner = cls.from_object(made_by.func)
             recipe = cls(path=inner.path, arguments=made_by.args, keywords=made_by.keywords)
@@ -55,25 +55,25 @@ class Recipe:
         return cls(path=_path_of(made_by))
 
     def factory(self) -> EnvFactory:
-        """Returns what makes one environment, in whichever process it is called."""
+        """Returns the factory of one environment, in any process."""
         if self.settings is not None:
             self.register()
             return factory_of(GymSettings.model_validate(self.settings))
         return partial(made_alone, self.path, self.made_by())
 
     def register(self) -> None:
-        """Tells Gymnasium of an id that only the process knew in which the recipe was written."""
+        """Registers an id with Gymnasium that only the original process knew."""
         if self.registered is not None:
             spec = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
             gymnasium.registry.setdefault(spec.id, spec)
 
     def made_by(self) -> EnvFactory:
-        """Returns what the recipe was written from, where that was an object."""
+        """Returns the object that the recipe describes, if it was made from one."""
         made_by = import_part("env", self.path)
         return partial(made_by, *self.arguments, **self.keywords) if self.arguments or self.keywords else made_by
 
     def to_json(self) -> JsonObject:
-        """Returns the recipe as JSON; what is not JSON cannot travel."""
+        """Serializes the recipe; raises for arguments that are not JSON."""
         words = {name: value for name, value in vars(self).items() if value}
         try:
             text = json.dumps(words, allow_nan=False)

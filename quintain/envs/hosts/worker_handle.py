@@ -1,4 +1,4 @@
-"""One worker as the learner sees it: its lanes, the commands it still owes an answer to, and what it said."""
+"""One worker as the learner sees it: its lanes, its unanswered commands, and its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_WORDS, _MAX_NOTE = 10, 300
 
 
 class WorkerHandle:
-    """One process and the lanes it has."""
+    """One worker process and its lanes."""
 
     def __init__(self, label: str, lanes: list[int], first_lane: int) -> None:
         self.label = label
@@ -27,7 +27,7 @@ class WorkerHandle:
         self.child: Child | None = None
         self.call = ""
         self.num_owed = 0
-        """Commands that it has not answered yet."""
+        """Number of commands without an answer."""
         self.num_said = 0
         self.inbox: list[JsonObject] = []
 
@@ -35,19 +35,19 @@ class WorkerHandle:
         return f"worker {self.label} ({lanes_in_words([self.first_lane + lane for lane in self.lanes])})"
 
     def send(self, words: JsonObject, descriptors: Sequence[int] = ()) -> None:
-        """Sends a command, which will be answered."""
+        """Sends a command that will be answered."""
         assert self.child is not None, "lanes of a worker that is gone are restarted first"
         self.child.send(words, descriptors)
         self.call, self.num_owed, self.num_said = words["call"], self.num_owed + 1, 0
 
     def send_step(self) -> None:
-        """Sends the command that comes at every step, in one byte."""
+        """Sends the step command, which is one byte."""
         assert self.child is not None
         self.child.send_word(STEP)
         self.call, self.num_owed, self.num_said = "step", 1, 0
 
     def read(self, faults: list[LaneFault], *, waits: bool = False) -> bool:
-        """Takes in what has arrived, or arrives soon; returns False if the conversation is over."""
+        """Reads messages that have arrived or arrive soon; returns False if the connection was closed."""
         while self.child is not None and self.num_owed:
             message = self.child.receive(waits=waits)
             if message is None:
@@ -66,7 +66,7 @@ class WorkerHandle:
         return True
 
     def take_failure(self) -> QuintainError | None:
-        """Returns why it could not do as it was told, if it said so since this was asked last."""
+        """Returns the reason of a failed command, if there was one since the last call."""
         said, self.inbox = self.inbox, [words for words in self.inbox if "failed" not in words]
         for words in said:
             if "failed" in words:
@@ -86,7 +86,7 @@ class WorkerHandle:
 
 
 def _fault_from(words: JsonObject, lanes: Sequence[int]) -> LaneFault:
-    """Reads a worker's own account; raises if it speaks of what is not its own."""
+    """Deserializes a worker's fault; raises if it concerns lanes of another worker."""
     found = tuple(int(lane) for lane in words["lanes"])
     names = ("call", "what", "error", "trace", "code")
     call, what, error, trace, code = (str(words[name])[: 2 * MAX_TRACEBACK] for name in names)

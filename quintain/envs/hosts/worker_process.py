@@ -1,7 +1,7 @@
-"""What runs in a worker: the environments of its lanes, driven by one-word commands; numbers go through shared memory.
+"""A worker process: hosts the environments of its lanes, driven by short commands; data goes through shared memory.
 
-Messages are bytes and JSON in both directions. Nothing that a worker sends is ever unpickled, so a broken or hostile
-simulator can send wrong numbers, and no code.
+Messages are bytes and JSON in both directions. Nothing that a worker sends is unpickled, so a broken or hostile
+simulator can send wrong values, but no code.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from quintain.typing import JsonObject
 
 STEP = b"s"
-"""The command that comes at every step: all lanes of the worker, with auto-reset."""
+"""The step command: all lanes of the worker, with autoreset."""
 DONE = b"k"
 """The last message of every answer."""
 _MAX_TEXT = 4_000
 
 
 def serve(descriptor: int) -> None:
-    """Obeys commands until the other end is closed."""
+    """Executes commands until the connection is closed."""
     channel = socket.socket(fileno=descriptor)
     assembler = Assembler()
     order, _ = receive(channel, assembler)
@@ -59,7 +59,7 @@ def serve(descriptor: int) -> None:
 
 
 class Worker:
-    """Keeps the environments of some lanes and the socket to the learner."""
+    """Holds the environments of some lanes and the socket to the learner."""
 
     def __init__(self, channel: socket.socket, order: JsonObject) -> None:
         self.channel = channel
@@ -127,7 +127,7 @@ class Worker:
         self._tell_failure(look)
 
     def _tell_failure(self, work: Callable[[], object]) -> None:
-        """Does what may fail for a reason that the user should read, and answers either way."""
+        """Executes a call that may fail for a reason that the user should read, and answers either way."""
         try:
             work()
         except QuintainError as error:

@@ -1,7 +1,7 @@
-"""Waits for workers: until each has answered, has died, or has been silent for too long.
+"""Waits for workers until each has answered, has died, or has timed out.
 
-A worker notes down in shared memory what each lane is about to do, so whoever never came back can be named, and several
-slow lanes are not mistaken for one that hangs.
+A worker marks each lane's current call in shared memory. So a lane that hangs can be named, and several slow lanes are
+not mistaken for one that hangs.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class _Look:
 
 
 class WorkerWatch:
-    """Knows how long the workers of an environment may take."""
+    """Timeouts of an environment's workers."""
 
     def __init__(self, name: str, team: WorkerTeam, marks: Array) -> None:
         self.name = name
         self.settings = team.settings
         self.supervisor = team.supervisor
         self.marks = marks
-        """What each lane is doing."""
+        """The mark of each lane."""
 
     def gather(self, asked: Sequence[WorkerHandle], found: Sequence[LaneFault] = ()) -> list[LaneFault]:
-        """Waits until everyone asked has answered, has died, or has been given up."""
+        """Waits until every given worker has answered, has died, or has timed out."""
         faults = list(found)
         waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
         looks = {worker: _Look(time.monotonic(), self._marks(worker)) for worker in asked}
@@ -88,7 +88,7 @@ class WorkerWatch:
         return self.settings.step_timeout_seconds if is_stepping else self.settings.reset_timeout_seconds
 
     def lose(self, worker: WorkerHandle) -> LaneFault:
-        """Takes leave of a worker that is gone, or has stopped to make sense."""
+        """Removes a worker that has died or sent invalid messages."""
         child = worker.child
         assert child is not None
         is_dead = self.supervisor.await_end(child, _LAST_WORDS_SECONDS)
@@ -103,7 +103,7 @@ class WorkerWatch:
         return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
 
     def _give_up(self, worker: WorkerHandle) -> LaneFault:
-        """Ends a worker that does not answer, after asking where it is."""
+        """Kills a worker that does not answer, after taking its stack trace."""
         child = worker.child
         assert child is not None
         limit = self._limit(self._marks(worker))
@@ -121,7 +121,7 @@ class WorkerWatch:
         return LaneFault(tuple(worker.lanes), call, what, "", trace, code, warning)
 
     def _place(self, worker: WorkerHandle) -> str:
-        """Names the call that a worker was in, from what it noted down before it began it."""
+        """Names the call that a worker was in, from its marks."""
         for lane, mark in zip(worker.lanes, self._marks(worker), strict=True):
             if call := _CALLS.get(mark & 3):
                 return f" in {call}() on lane {worker.first_lane + lane}"

@@ -1,8 +1,7 @@
-"""Lanes in worker processes: split over them by index, stepped in parallel, each process expendable.
+"""Lanes in worker processes: distributed by index, stepped in parallel, each process replaceable.
 
-All numbers go through one piece of shared memory without a name, which the kernel frees with its last user; commands
-are single words over a socket. A worker that dies or does not answer takes only its own lanes down, and is started
-anew when they are.
+Data goes through one anonymous shared memory, which the kernel frees with its last user; commands are short messages
+over a socket. A worker that dies or hangs takes only its own lanes down, and is restarted together with them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ENTRY = "quintain.envs.hosts.worker_process:serve"
 
 
 class WorkerEnv(LaneEnv):
-    """Steps lanes that live in worker processes; the numbers are those of the same lanes in this process."""
+    """Steps lanes in worker processes; results equal those of the same lanes in this process."""
 
     crew: WorkerCrew
 
@@ -70,14 +69,14 @@ class WorkerEnv(LaneEnv):
         self._install(name, crew, rng, HostOptions(group_size, encode_text, first_lane), faults)
 
     def begin_step(self, action: Action) -> None:
-        """Lets the workers step all lanes; what it led to is returned by `finish_step`, which must be called next."""
+        """Starts a step of all lanes in the workers; `finish_step` must be called next and returns the result."""
         self.crew.begin_step(self._choose(action))
 
     def finish_step(self) -> StepResult:
         return self._conclude(self.crew.finish_step())
 
     def be_watched(self) -> None:
-        """Does nothing: workers always are."""
+        """Does nothing: workers are always watched."""
 
     @property
     def mirror(self) -> Mirror | None:
@@ -111,7 +110,7 @@ class WorkerCrew:
         ]
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
         self.stepping: list[WorkerHandle] = []
-        """Who was told to step."""
+        """Workers that are stepping."""
         self.resources = ExitStack()
         # Until the shared memory is there, workers have no place in which to note down what they do.
         self.watch = WorkerWatch(name, team, np.zeros(num_lanes, np.int64))
@@ -145,7 +144,7 @@ class WorkerCrew:
         return self.finish_step()
 
     def begin_step(self, lanes: Sequence[int]) -> None:
-        """Sends the command to step, and waits for nobody."""
+        """Sends the step command without waiting."""
         if len(lanes) == len(self.home):
             for worker in self.workers:
                 worker.send_step()
@@ -154,7 +153,7 @@ class WorkerCrew:
             self.stepping = self._ask("step", lanes, autoreset=True)
 
     def finish_step(self) -> list[LaneFault]:
-        """Waits for everyone who was told to step."""
+        """Waits for all workers that are stepping."""
         # All must answer, so it does not matter who is waited for first: no poll, and one wake-up for several answers.
         faults: list[LaneFault] = []
         for place, worker in enumerate(self.stepping):
@@ -201,7 +200,7 @@ class WorkerCrew:
     def _ask(
         self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Json
     ) -> list[WorkerHandle]:
-        """Sends a command about some lanes to the workers that have them, and returns these."""
+        """Sends a command for some lanes to their workers, and returns these workers."""
         asked = list(dict.fromkeys(self.home[lane] for lane in lanes))
         for worker in asked:
             mine = [lane for lane in lanes if self.home[lane] is worker]
@@ -211,7 +210,7 @@ class WorkerCrew:
         return asked
 
     def _open(self) -> tuple[BehaviorSpec, MaskSource, tuple[str, ...]]:
-        """Starts every worker and lets the one with lane 0 say what there is to see and to choose."""
+        """Starts every worker; the one with lane 0 returns the spec."""
         for worker in self.workers:
             self._start(worker)
             worker.send({"call": "describe", "finds_mask": worker is self.workers[0]})
@@ -244,7 +243,7 @@ class WorkerCrew:
         worker.send({"call": "attach", **words}, [self.memory])
 
     def _require(self, faults: Sequence[LaneFault]) -> None:
-        """Raises for what goes wrong at the start: an environment that cannot be made once need not be tried again."""
+        """Raises for faults at the start: an environment that cannot be made once is not tried again."""
         self._refuse_what_failed()
         for fault in faults:
             raise self._with_withheld(fault.as_error())
@@ -255,7 +254,7 @@ class WorkerCrew:
                 raise self._with_withheld(failure)
 
     def _with_withheld(self, failure: QuintainError) -> QuintainError:
-        """Adds to an error which variables this process has and workers do not, one that it names above all."""
+        """Adds a note on environment variables that workers do not get, first of all one that the error names."""
         also = self.settings.pass_environment
         named = sorted(withheld(also).intersection(re.findall(r"[A-Za-z_]\w{3,}", failure.message)))
         hint = [f"help: workers do not see {named[0]}; add env_workers.pass_environment=[{named[0]}]"] if named else []

@@ -1,1 +1,1 @@
-"""Classic-control tasks that step all lanes in one compiled call, with the numbers of Gymnasium's own."""
+"""Classic-control tasks that step all lanes in one compiled call; results equal Gymnasium's bitwise."""

@@ -1,8 +1,8 @@
 """Acrobot: swing the end of a chain of two links above a line, with a motor between the links (Sutton, 1996).
 
-Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
-The first observation of an episode is left to numpy: Gymnasium takes sines and cosines of singles there, for which
-numpy has functions of its own that no mathematics library repeats to the last bit.
+Operations are in Gymnasium's order, so that results are bitwise equal. The first observation of an episode is computed
+by numpy: Gymnasium takes sines and cosines of singles there, for which numpy has its own functions that no mathematics
+library reproduces bitwise.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _move(state: Array, action: int, p: Record, _: bool) -> tuple[float, bool]:
 def _slope(
     angle1: float, angle2: float, speed1: float, speed2: float, torque: float, p: Record
 ) -> tuple[float, float, float, float]:
-    """Returns how fast both angles and both speeds change."""
+    """Returns the derivatives of both angles and both velocities."""
     m1, m2, l1, lc1, lc2, moi = (
         p.LINK_MASS_1,
         p.LINK_MASS_2,

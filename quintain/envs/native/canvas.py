@@ -1,4 +1,4 @@
-"""Pictures of a native lane, drawn by Gymnasium's environment of the same task, which is put into the lane's state."""
+"""Renders a native lane with Gymnasium's environment of the same task, set to the lane's state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Canvas:
-    """Draws one task; the environment that it needs is made with the first picture."""
+    """Renders one task; its environment is made with the first image."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.envs: list[gymnasium.Env[Observation, Action]] = []
 
     def draw(self, state: Array, parameters: Mapping[str, float], action: float | None) -> Array:
-        """Returns a picture [height, width, 3]; `action` is the last one of the episode, which a pendulum shows."""
+        """Returns an image [height, width, 3]; `action` is the last action of the episode, which a pendulum shows."""
         try:
             if not self.envs:
                 made = gymnasium.make(self.name, render_mode="rgb_array", disable_env_checker=True)

@@ -1,6 +1,6 @@
 """CartPole: keep a pole upright on a cart that is pushed left or right (Barto, Sutton and Anderson, 1983).
 
-Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
+Operations are in Gymnasium's order, so that results are bitwise equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The environment that all native tasks share: rows of memory, seeds of episodes, and one compiled call per step.
+"""The environment of all native tasks: rows of memory, episode seeds, and one compiled call per step.
 
-Lanes, groups and seeds are those of Gymnasium's environments as lanes, so a run sees the same episodes either way.
-The state is the simulator's own; nothing has to be played again when a run is resumed.
+Lanes, groups and seeds are those of Gymnasium environments as lanes, so a run has the same episodes either way. The
+state is the simulator's own; a resumed run replays nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TASKS = {
     "MountainCarContinuous-v0": ("mountain_car_continuous", 999),
     "Pendulum-v1": ("pendulum", 200),
 }
-"""The module of each task, and the steps after which Gymnasium cuts its episodes."""
+"""The module of each task, and Gymnasium's time limit."""
 
 
 class NativeEnv(Env):
-    """Steps every lane of a classic-control task in one compiled call; each number equals Gymnasium's."""
+    """Steps every lane of a classic-control task in one compiled call; each result equals Gymnasium's."""
 
     # A step overwrites what the one before it left in its result; seeds follow from the episodes' numbers.
     not_state: ClassVar[frozenset[str]] = frozenset(
@@ -64,7 +64,7 @@ class NativeEnv(Env):
     def __init__(self, settings: NativeSettings, num_lanes: int, rng: Rng, first_lane: int = 0) -> None:
         if reason := why_unavailable():
             raise SettingsError(
-                f"env native/{settings.id} is compiled, and {reason}. Gymnasium's own gives the same numbers: "
+                f"env native/{settings.id} is compiled, and {reason}. Gymnasium's own gives the same results: "
                 f"{settings.id}",
                 code="E0242",
             )
@@ -86,7 +86,7 @@ class NativeEnv(Env):
         self.obs: Array = np.zeros((num_lanes, *self.task.obs.shape), np.float32)
         self.action: Array = np.zeros((num_lanes, *self.task.action.shape), self.task.action.dtype)
         self.seeds: Array = np.zeros(num_lanes, np.int64)
-        """Seeds of the episodes that follow the current ones."""
+        """Seeds of each lane's next episode."""
         reward, ends = np.zeros(num_lanes, np.float32), np.zeros((2, num_lanes), np.bool_)
         # One for all steps: its arrays are written anew at each.
         self.result = StepResult(self.obs, reward, ends[0], ends[1], np.zeros_like(self.obs))
@@ -141,7 +141,7 @@ class NativeEnv(Env):
         return self.reset()
 
     def render(self) -> Array | None:
-        """Returns Gymnasium's picture of the first lane."""
+        """Returns Gymnasium's image of the first lane."""
         numbers = [name for name, default in self.task.parameters.items() if type(default) is float]
         parameters = {name: float(self.parameters[0, self.task.column(name)]) for name in numbers}
         action = float(self.action[0].flat[0]) if self.age[0] else None
@@ -161,18 +161,18 @@ class NativeEnv(Env):
         self._plan(np.arange(self.num_lanes))
 
     def _follow(self, started: Array) -> None:
-        """Counts the episodes that began and plans those after them."""
+        """Counts the episodes that started and draws seeds of the next ones."""
         self.episode[started] += 1
         self._plan(started)
         if self.task.first_obs is not None:
             self.obs[started] = self.task.first_obs(self.state[started])
 
     def _plan(self, lanes: Array) -> None:
-        """Draws the seeds of the lanes' next episodes, by their numbers among the lanes of all ranks."""
+        """Draws the seeds of the lanes' next episodes, by lane index over all ranks."""
         groups = ((self.first_lane + lanes) // self.group_size).tolist()
         following = (self.episode[lanes] + 1).tolist()
-        incarnation = 0  # no lane breaks
-        counters = [(group, episode, incarnation) for group, episode in zip(groups, following, strict=True)]
+        attempt = 0  # no lane breaks
+        counters = [(group, episode, attempt) for group, episode in zip(groups, following, strict=True)]
         self.seeds[lanes] = self.rng.seeds_for("reset", counters)
 
     def _refuse(self, lane: int) -> None:

@@ -1,4 +1,4 @@
-"""What the kernels of all tasks share: the loops over lanes, checks of actions, and draws within bounds."""
+"""Shared by the kernels of all tasks: loops over lanes, validation of actions, and draws within bounds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def task_kernels(
 ) -> TaskKernels:
     """Makes the kernels of a task from its parts.
 
-    Parts get views of a lane's row: `begin(state, seed)`, `observe(state, obs)`, and
-    `move(state, action, parameters, is_first)`, which returns the reward and whether the episode ended.
+    Parts take views of a lane's row: `begin(state, seed)`, `observe(state, obs)`, and `move(state, action, parameters,
+    is_first)`, which returns the reward and whether the episode terminated.
     """
 
     def step(lanes: Lanes, action: Array, outcome: Outcome) -> int:
@@ -63,7 +63,7 @@ def task_kernels(
 
 @kernel_part
 def first_impossible_choice(action: Array, num_choices: int) -> int:
-    """Returns the first lane whose choice does not exist, or -1."""
+    """Returns the first lane whose discrete action is out of range, or -1."""
     for lane in range(len(action)):
         if action[lane] < 0 or action[lane] >= num_choices:
             return lane
@@ -72,7 +72,7 @@ def first_impossible_choice(action: Array, num_choices: int) -> int:
 
 @kernel_part
 def first_impossible_number(action: Array) -> int:
-    """Returns the first lane whose number is not finite, or -1."""
+    """Returns the first lane whose continuous action is not finite, or -1."""
     for lane in range(len(action)):
         if not np.isfinite(action[lane, 0]):
             return lane
@@ -81,7 +81,7 @@ def first_impossible_number(action: Array) -> int:
 
 @kernel_part
 def is_over(lane: int, age: Array, limit: int, terminated: Array, truncated: Array) -> bool:
-    """Counts a step, and says whether the lane's episode ended with it or was cut by the time limit."""
+    """Counts a step, and returns whether the lane's episode terminated or was truncated by the time limit."""
     age[lane] += 1
     truncated[lane] = age[lane] >= limit
     if terminated[lane] or truncated[lane]:
@@ -92,7 +92,7 @@ def is_over(lane: int, age: Array, limit: int, terminated: Array, truncated: Arr
 
 @kernel_part
 def copy_row(source: Array, target: Array) -> None:
-    """Copies number by number: an assignment of arrays would make a copy of its own before."""
+    """Copies element by element: an array assignment would make a temporary copy."""
     for i in range(len(source)):
         target[i] = source[i]
 
@@ -107,6 +107,6 @@ def draw(out: Array, seed: int, low: float, high: float) -> None:
 
 @kernel_part
 def squared(x: Number) -> Number:
-    """Returns `x**2` as numpy's numbers do: by the mathematics library, which now and then rounds unlike `x * x`."""
+    """Returns `x**2` as numpy's scalars do: by the mathematics library, which sometimes rounds unlike `x * x`."""
     # A compiler that could see the exponent would multiply instead; it may not assume that x - x is zero.
     return math.pow(x, x - x + np.float32(2.0))

@@ -1,6 +1,6 @@
 """MountainCar: drive an underpowered car out of a valley by swinging back and forth (Moore, 1990).
 
-Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
+Operations are in Gymnasium's order, so that results are bitwise equal.
 """
 
 from __future__ import annotations

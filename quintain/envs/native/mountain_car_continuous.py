@@ -1,8 +1,8 @@
-"""MountainCarContinuous: the car in the valley with a motor that can be set smoothly, and whose use costs.
+"""MountainCarContinuous: the car in the valley with continuous actions, whose use costs.
 
-Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
-Gymnasium computes the first step of an episode in double and all others in single precision, but the slope always in
-double; a motor at its limit is a Python number, which takes the precision of what it meets.
+Operations are in Gymnasium's order, so that results are bitwise equal. Gymnasium computes the first step of an episode
+in double and all others in single precision, but the slope always in double; a motor at its limit is a Python float,
+which takes the precision of the other operand.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _move(state: Array, action: Array, p: Record, is_first: bool) -> tuple[float
 
 @kernel_part
 def _roll(state: Array, wanted: np.float32, p: Record, number: type[np.float32 | np.float64]) -> bool:
-    """Moves the car in the precision that `number` is; `wanted` is a single."""
+    """Moves the car in the precision of `number`; `wanted` is a single."""
     position, velocity = number(state[0]), number(state[1])
     slope = 0.0025 * math.cos(np.float64(number(3.0) * position))
     velocity += number(_push(wanted, slope, p))
@@ -62,7 +62,7 @@ def _roll(state: Array, wanted: np.float32, p: Record, number: type[np.float32 |
 
 @kernel_part
 def _push(wanted: np.float32, slope: float, p: Record) -> float:
-    """Returns what motor and slope add to the velocity."""
+    """Returns the acceleration by motor and slope."""
     if wanted < np.float32(p.min_action):
         return float(p.min_action * p.power - slope)
     if wanted > np.float32(p.max_action):

@@ -1,8 +1,8 @@
-"""The random numbers of `numpy.random.default_rng(seed)`, which Gymnasium's environments draw, inside compiled code.
+"""The generator `numpy.random.default_rng(seed)`, from which Gymnasium's environments draw, inside compiled code.
 
 A seed is spread over a pool of four words (numpy's SeedSequence), the pool over the state of a 128-bit linear
-congruential generator whose output is folded to 64 bits (PCG64: O'Neill, "PCG: A Family of Simple Fast
-Space-Efficient Statistically Good Algorithms for Random Number Generation", 2014).
+congruential generator whose output is folded to 64 bits (PCG64: O'Neill, "PCG: A Family of Simple Fast Space-Efficient
+Statistically Good Algorithms for Random Number Generation", 2014).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEP = 1.0 / 9007199254740992.0
 
 @kernel_part
 def fill_uniform(out: Array, seed: int) -> None:
-    """Fills `out` with the first numbers in [0, 1) of numpy's generator of a seed below 2**32."""
+    """Fills `out` with the first uniform draws in [0, 1) of numpy's generator, for a seed below 2**32."""
     words = _seed_words(np.uint64(seed))
     increment_high, increment_low = (words[2] << _1) | (words[3] >> _63), (words[3] << _1) | _1
     # The state begins at zero, so its first step gives the increment.

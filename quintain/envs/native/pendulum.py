@@ -1,7 +1,7 @@
 """Pendulum: swing a pendulum up and hold it there, with little torque.
 
-Operations stand in the order in which Gymnasium has them, so that every number is the same to the last bit.
-A torque is a single, and what is computed of it alone is one too.
+Operations are in Gymnasium's order, so that results are bitwise equal. A torque is a single, and so is every value
+computed from it alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the shared environment needs to know of a task, and the parameters of a task as users name them."""
+"""Description of a native task, and its parameters as users name them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 Parameter: TypeAlias = float | bool | tuple[str, ...]
-"""What a parameter is unless it is set: a number, a switch, or the first of some words."""
+"""A parameter's default: a number, a bool, or the first of some strings."""
 
 if TYPE_CHECKING:
     Lanes: TypeAlias = tuple[Array, Array, Array, Array, int]
     """State, age, seed of the next episode and parameters of each lane [N, ...], and the time limit of episodes."""
     LaneAction: TypeAlias = Any
-    """The action of one lane as its kernel takes it: an int, or a row of numbers."""
+    """The action of one lane as its kernel takes it: an int, or a row of floats."""
     Number: TypeAlias = Any
-    """A number in the precision of what it is computed from, which stubs cannot say: numba has rules of its own."""
+    """A scalar in the precision of its operands, which stubs cannot express: numba has rules of its own."""
     Record: TypeAlias = Any
-    """The parameters of one lane by name, as a kernel reads them: one number for each attribute."""
+    """The parameters of one lane by name, as a kernel reads them: one scalar per attribute."""
     Outcome: TypeAlias = tuple[Array, Array, Array, Array, Array]
-    """Where a step writes obs, final_obs, reward, terminated and truncated [N, ...]."""
+    """Outputs of a step: obs, final_obs, reward, terminated and truncated [N, ...]."""
 
 
 @dataclass(frozen=True)
 class TaskKernels:
-    """What moves lanes."""
+    """The compiled functions of a task."""
 
     step: Kernel[[Lanes, Array, Outcome], int]
-    """Steps every lane and starts those anew that ended; returns how many did, or -1 - lane of a bad action."""
+    """Steps every lane and resets those that ended; returns how many did, or -1 - lane for an invalid action."""
     start: Kernel[[Lanes, Array, Array], None]
-    """Starts an episode in the chosen lanes, and writes what they see to the last argument."""
+    """Starts an episode in the chosen lanes, and writes their observations to the last argument."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: what is seen and chosen, its parameters by Gymnasium's names, and its kernels."""
+    """A task: its spaces, its parameters by Gymnasium's names, and its kernels."""
 
     obs: BoxSpec
     action: BoxSpec | DiscreteSpec
@@ -53,7 +53,7 @@ class Task:
     kernels: TaskKernels
     frames_per_second: float
     first_obs: Callable[[Array], Array] | None = None
-    """Computes observations of episodes that just began from their states, where the kernels leave that to numpy."""
+    """Computes first observations of episodes from their states, where kernels leave that to numpy."""
 
     @property
     def spec(self) -> BehaviorSpec:
@@ -65,7 +65,7 @@ class Task:
         return np.dtype([(name, np.float64) for name in self.parameters])
 
     def column(self, name: str) -> int:
-        """Returns where a parameter stands, or says which there are."""
+        """Returns the column of a parameter; raises with the known names."""
         known = list(self.parameters)
         if name in known:
             return known.index(name)
@@ -74,7 +74,7 @@ class Task:
         raise SettingsError(f'unknown parameter "{name}" of a native environment; {hint}', code="E0203")
 
     def number(self, name: str, value: float | str) -> float:
-        """Turns what a user wrote for a parameter into the number that kernels read."""
+        """Converts a parameter's value to the scalar that kernels read."""
         default = self.parameters[name]
         if isinstance(default, tuple) and value in default:
             return float(default.index(value))
@@ -88,12 +88,12 @@ class Task:
         raise SettingsError(f"parameter {name} of a native environment: found {value!r}, expected {expected}")
 
     def defaults(self) -> Array:
-        """Returns the numbers of all parameters that nobody set."""
+        """Returns the default values of all parameters."""
         return np.array([0.0 if isinstance(value, tuple) else float(value) for value in self.parameters.values()])
 
 
 def bounded(high: Sequence[float], low: Sequence[float] | None = None) -> BoxSpec:
-    """Describes a row of numbers between bounds, as a Gymnasium space of float32 has them."""
+    """Describes a bounded continuous space, as Gymnasium's Box of float32."""
     lowest = [-value for value in high] if low is None else low
     bounds = [tuple(np.asarray(values, dtype=np.float32).tolist()) for values in (lowest, high)]
     return BoxSpec((len(high),), "float32", *bounds)

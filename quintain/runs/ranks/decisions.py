@@ -1,4 +1,4 @@
-"""What ranks agree on: when rows are written, whether something is done now, and why environments ended the run."""
+"""Collective decisions of ranks: when rows are written, and whether environments ended the run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.settings.tree import RunFile
     from quintain.trainers.loop import Loop
 
 
 def is_report_due(run_file: RunFile, loop: Loop) -> bool:
-    """Says whether a row is written after this cycle."""
+    """Whether a row is written after this cycle."""
     progress, every_updates = loop.progress, run_file.run.report.every_updates
     if every_updates is not None:
         return progress.updates % every_updates == 0 or loop.is_finished
@@ -22,13 +22,13 @@ def is_report_due(run_file: RunFile, loop: Loop) -> bool:
     return every_env_steps == 1 or progress.crossed(every_env_steps) or loop.is_finished
 
 
-def decide(world: World, wanted: bool) -> bool:
-    """Returns what rank 0 wants."""
+def decide(world: ProcessGroup, wanted: bool) -> bool:
+    """Returns the decision of rank 0."""
     return world.broadcast(b"yes" if wanted else b"no") == b"yes"
 
 
 class EndElsewhere(NamedTuple):
-    """Why another rank's environments ended the run."""
+    """The reason why another rank's environments ended the run."""
 
     rank: int
     message: str
@@ -36,7 +36,7 @@ class EndElsewhere(NamedTuple):
 
 
 def agree_on_end(loop: Loop) -> EndElsewhere | None:
-    """Returns to rank 0 why another rank's environments ended the run, if they did; all ranks call it."""
+    """Returns on rank 0 why another rank's environments ended the run, if they did; collective."""
     if loop.world.size == 1:
         return None
     faults = loop.faults

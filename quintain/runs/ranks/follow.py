@@ -1,4 +1,4 @@
-"""What ranks 1 and up do: build their share of the run that rank 0 leads, and take part until it ends.
+"""Ranks 1 and up: build their share of the run that rank 0 leads, and take part until it ends.
 
 A follower writes nothing: no directory, no console, no metrics.
 """
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintain.core.process_group import Gloo
+from quintain.core.process_group import GlooGroup
 from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.runs.assemble import assemble_loop
@@ -29,12 +29,12 @@ from quintain.services.reporting.writers import RunSummary, WriterGroup
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.trainers.loop import Loop
 
 
 class Follower:
-    """Surrounds training on a rank that follows: it does its part of what the run on rank 0 decides."""
+    """The session of a following rank: executes its part of the decisions of rank 0."""
 
     runs_dir = Path("runs")
     keeps_checkpoints = False
@@ -64,8 +64,8 @@ class Follower:
         _give_state(loop)
         return Path(loop.world.broadcast(b"").decode())
 
-    def take_up(self, loop: Loop, path: Path) -> None:
-        """Goes on from a checkpoint with rank 0, which reads it."""
+    def resume_from(self, loop: Loop, path: Path) -> None:
+        """Continues from a checkpoint with rank 0, which reads it."""
         budget = loop.progress.budget
         restore_rank(loop, broadcast_state(loop.world, None))
         self.commit_if_decided(loop)
@@ -77,33 +77,33 @@ class Follower:
         raise AssertionError("only rank 0 writes")
 
     def keep_evidence(self, loop: Loop, tensors: Mapping[str, Any]) -> Path | None:
-        """Keeps nothing: rank 0 does."""
+        """Does nothing: rank 0 writes evidence."""
         return None
 
     def rollback(self, loop: Loop) -> bool:
-        """Goes back with rank 0 if it does."""
+        """Rolls back together with rank 0."""
         if not decide(loop.world, False):
             return False
         restore_rank(loop, broadcast_state(loop.world, None))
         return True
 
     def warn(self, loop: Loop, code: str, text: str) -> None:
-        """Says nothing: rank 0 does."""
+        """Does nothing: rank 0 prints warnings."""
 
     def tell(self, text: str) -> None:
-        """Says nothing either."""
+        """Does nothing: rank 0 prints lines."""
 
     def summary(self, loop: Loop) -> RunSummary:
         return RunSummary("finished", loop.stats.total_seconds, loop.progress.env_steps)
 
     def commit_if_decided(self, loop: Loop) -> None:
-        """Gives this rank's state to a checkpoint if rank 0 commits one now."""
+        """Sends this rank's state for a checkpoint if rank 0 commits one now."""
         if decide(loop.world, False):
             _give_state(loop)
 
 
 def run_rank(rank: int, size: int, place: str, report: Connection) -> None:
-    """Is the whole life of a process that rank 0 started."""
+    """The main function of a process that rank 0 started."""
     settle_in(rank)
     exit_code = 0
     try:
@@ -122,13 +122,13 @@ def follow_in_torchrun() -> None:
     """Takes part in the run that rank 0 of this torchrun leads."""
     place = place_in_torchrun()
     assert place is not None
-    world = Gloo(*place)
+    world = GlooGroup(*place)
     follow(world)
     world.close()
 
 
-def follow(world: World) -> None:
-    """Builds what rank 0 orders and trains with it."""
+def follow(world: ProcessGroup) -> None:
+    """Builds the parts that rank 0 orders and trains with it."""
     settings, orders = Orders.receive(world)
     run_file = RunFile.from_mapping(settings)
     session = Follower(run_file)
@@ -152,7 +152,7 @@ def follow(world: World) -> None:
 
 
 def _leave_untold(fault: object, line: str) -> None:
-    """Tells nobody of a fault: a follower writes nothing, and its counts reach rank 0 with the statistics."""
+    """Ignores a fault: a follower writes nothing, and its counts reach rank 0 with the statistics."""
 
 
 def _give_state(loop: Loop) -> None:
@@ -164,7 +164,7 @@ def _give_state(loop: Loop) -> None:
 
 @contextmanager
 def _stopping_on_signals(loop: Loop) -> Iterator[None]:
-    """Lets a signal stop this rank's collecting, and with it the run; what becomes of the run is rank 0's business."""
+    """Stops this rank's collecting on a signal, and with it the run; rank 0 decides how the run ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The ranks of a run, as rank 0 leads them: how many there are, who starts them, and how the others hear what to do."""
+"""The ranks of a run on rank 0: their number, their start, and the orders to the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quintain.errors import SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.placements.rank_processes import RankProcesses
     from quintain.settings.tree import RunFile
 
@@ -18,7 +18,7 @@ NUM_RANKS = "run.placement.num_ranks"
 
 
 class Ranks:
-    """Leads the ranks of one run; for a run of one rank there is nobody to lead."""
+    """Leads the ranks of one run; a run of one rank has no others."""
 
     def __init__(self, run_file: RunFile, *, starts_processes: bool = True) -> None:
         self.size = num_ranks_of(run_file)
@@ -30,22 +30,22 @@ class Ranks:
 
             self.processes = RankProcesses(self.size, run_rank)
 
-    def meet(self) -> World:
-        """Meets the others; imports torch."""
-        from quintain.core.process_group import Alone, Gloo
+    def meet(self) -> ProcessGroup:
+        """Forms the process group; imports torch."""
+        from quintain.core.process_group import GlooGroup, SingleProcess
 
         if self.size == 1:
-            return Alone()
-        return Gloo(0, self.size) if self.processes is None else self.processes.meet()
+            return SingleProcess()
+        return GlooGroup(0, self.size) if self.processes is None else self.processes.meet()
 
     def stop(self) -> None:
-        """Asks the others to stop too; what torchrun started, it tells itself."""
+        """Requests the other ranks to stop; torchrun signals its own processes itself."""
         if self.processes is not None:
             self.processes.stop()
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """Names the cause when another rank is lost; ends the others when this one fails."""
+        """Reports the cause when another rank is lost; ends the others when this one fails."""
         if self.processes is None:
             yield
             return
@@ -57,18 +57,18 @@ class Ranks:
             raise
 
     def close(self) -> None:
-        """Leaves no process behind."""
+        """Ends all processes."""
         if self.processes is not None:
             self.processes.close()
 
 
 def num_ranks_of(run_file: RunFile) -> int:
-    """Returns how many ranks the settings ask for."""
+    """Returns the number of ranks in the settings."""
     return int(getattr(run_file.run.placement, "num_ranks", 1))
 
 
 def with_ranks_of_torchrun(run_file: RunFile, *, is_new: bool) -> RunFile:
-    """Returns the settings with as many ranks as torchrun started; refuses other numbers that were asked for."""
+    """Returns the settings with as many ranks as torchrun started; refuses another number in the settings."""
     place = place_in_torchrun()
     if place is None or place[1] == num_ranks_of(run_file):
         return run_file

@@ -1,6 +1,6 @@
-"""Trains through the death of ranks: all others end, and the run goes on from its last checkpoint, a few times.
+"""Trains through the loss of ranks: all others end, and the run continues from its last checkpoint, a few times.
 
-Only for ranks that this process started. What torchrun started, it starts again itself (`--max-restarts`).
+Only for ranks that this process started. torchrun restarts its own (`--max-restarts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train_through_losses(launched: Launched, *, stream: Any = None, quiet: bool = False) -> tuple[Launched, RunSummary]:
-    """Trains to the end and closes the run; returns it as it ended, and its summary."""
+    """Trains to the end and closes the run; returns the run and its summary."""
     num_lost = 0
     while True:
         begun_with = launched.run.last

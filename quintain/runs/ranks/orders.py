@@ -7,26 +7,26 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.settings.tree import RunFile
 
 FirstDeed = Literal["begin", "save", "restore"]
-"""What ranks do when everything is built: train at once, commit a checkpoint first, or restore one."""
+"""First action of ranks when everything is built: train at once, commit a checkpoint first, or restore one."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What rank 0 tells the others to do with the settings it sends."""
+    """The orders of rank 0, with the settings it sends."""
 
     first: FirstDeed
     goes_on: bool = False
-    """Whether a run that reached its goal forgets it, because it was asked to train for longer."""
+    """Whether a completed run continues, because it was asked to train for longer."""
 
-    def send(self, world: World, run_file: RunFile) -> None:
+    def send(self, world: ProcessGroup, run_file: RunFile) -> None:
         world.broadcast(json.dumps({"settings": run_file.to_dict(), **asdict(self)}).encode())
 
     @classmethod
-    def receive(cls, world: World) -> tuple[dict[str, Any], Orders]:
+    def receive(cls, world: ProcessGroup) -> tuple[dict[str, Any], Orders]:
         """Returns the settings and the orders."""
         message = json.loads(world.broadcast(b""))
         return message.pop("settings"), cls(**message)

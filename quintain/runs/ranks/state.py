@@ -1,6 +1,6 @@
-"""The state of a run that several ranks share: gathered into one tree for a checkpoint, and dealt out again.
+"""The state of a run with several ranks: gathered into one tree for a checkpoint, and distributed again.
 
-What all ranks have alike is saved once; what each has for itself stands below `ranks/<rank>`.
+State that all ranks share is saved once; the state of a single rank is below `ranks/<rank>`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quintain.services.checkpoints.packed_state import pack, unpack
 from quintain.services.checkpoints.state_files import SUBTREES
 
 if TYPE_CHECKING:
-    from quintain.core.process_group import World
+    from quintain.core.process_group import ProcessGroup
     from quintain.trainers.loop import Loop
     from quintain.typing import State
 
@@ -19,7 +19,7 @@ RANKS = "ranks"
 
 
 def gather_state(loop: Loop) -> State:
-    """Returns the state of all ranks to rank 0, and this rank's own to the others; all ranks call it."""
+    """Returns the state of all ranks on rank 0, and this rank's own on the others; collective."""
     state = loop.state_dict()
     if loop.world.size == 1:
         return state
@@ -33,7 +33,7 @@ def gather_state(loop: Loop) -> State:
 
 
 def share_of(state: State, rank: int) -> State:
-    """Returns what one rank restores of the state of all."""
+    """Returns the part of the joint state that one rank restores."""
     return {
         subtree: _merged(_without_ranks(tree), tree.get(RANKS, {}).get(str(rank), {}))
         for subtree, tree in state.items()
@@ -41,9 +41,9 @@ def share_of(state: State, rank: int) -> State:
 
 
 def deal_anew(loop: Loop, state: State) -> None:
-    """Restores what ranks have alike, for another number of ranks; their lanes begin new episodes.
+    """Restores the state that all ranks share, for another number of ranks; their lanes begin new episodes.
 
-    Experience that waited and the recent episodes belonged to the old ranks, and are dropped.
+    Unconsumed experience and recent episodes belonged to the old ranks, and are dropped.
     """
     for subtree in reversed(SUBTREES):
         for name, saved in _without_ranks(state[subtree]).items():
@@ -54,19 +54,19 @@ def deal_anew(loop: Loop, state: State) -> None:
 
 
 def joint_exactness(loop: Loop) -> str:
-    """Returns how exactly the run resumes, to rank 0: as exactly as the least exact rank."""
+    """Returns the exactness of a resume on rank 0: that of the least exact rank."""
     own = loop.exactness
     said = [data.decode() for data in loop.world.collect(own.encode())]
     return next((text for text in said if text != "exact"), own)
 
 
-def broadcast_state(world: World, state: State | None) -> State:
-    """Returns rank 0's state to all ranks, as a checkpoint would give it back."""
+def broadcast_state(world: ProcessGroup, state: State | None) -> State:
+    """Returns rank 0's state on all ranks, as a checkpoint would return it."""
     return unpack(world.broadcast(b"" if state is None else pack(state)))
 
 
 def _without(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tree without the values that are in another, wherever they stand."""
+    """Returns a tree without the values that are also in another tree at the same path."""
     return {
         name: _without(saved, own[name]) if name in own else saved
         for name, saved in tree.items()
@@ -75,7 +75,7 @@ def _without(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Returns both trees as one; no value is in both."""
+    """Merges two trees; no value is in both."""
     both = {name: _merged(tree[name], own[name]) for name in own if name in tree}
     return {**tree, **own, **both}
 

@@ -77,7 +77,7 @@ class CheckpointCatalog:
         return [entry for entry in described if entry.valid or os.path.lexists(entry.path)]
 
     def latest(self, notify: Notify) -> Checkpoint:
-        """Returns the newest checkpoint that verifies, and tells about damaged newer ones."""
+        """Returns the newest checkpoint that verifies, and warns about damaged newer ones."""
         damaged: list[tuple[Path, Flaw]] = []
         for path in reversed(self.paths()):
             try:
@@ -149,9 +149,9 @@ def resolve(path: Path, notify: Notify = lambda text: None) -> Path:
 
 
 def verify(path: Path, *, sound: set[int] | None = None) -> Checkpoint:
-    """Checks every byte of a checkpoint and that it loads; else raises CheckpointError with the reason.
+    """Verifies every byte of a checkpoint and that it loads; raises CheckpointError with the reason otherwise.
 
-    Only bulk arrays whose file numbers are in `sound` are taken as they are.
+    Only bulk arrays whose inode is in `sound` are not read again.
     """
     path = resolve(path)
     manifest, _ = _read(path, sound=sound)
@@ -165,13 +165,13 @@ def load(path: Path) -> Loaded:
 
 
 def digest(path: Path) -> str:
-    """Computes the digest of a checkpoint's state from its files, not from what its manifest says."""
+    """Computes the digest of a checkpoint's state from its files, not from its manifest."""
     _, encoded = _read(resolve(path))
     return encoded.digest()
 
 
 def describe(path: Path) -> CatalogEntry:
-    """Verifies one checkpoint for a listing, where a damaged one is a line and not an error."""
+    """Verifies one checkpoint for a listing; a damaged one gives a line, not an error."""
     match = CHECKPOINT_NAME.fullmatch(path.name)
     commit, step = (int(match["commit"]), int(match["step"])) if match else (0, 0)
     try:
@@ -182,7 +182,7 @@ def describe(path: Path) -> CatalogEntry:
 
 
 def damage_warning(path: Path, flaw: Flaw, *, using: Path | None, kept_as: Path | None = None) -> str:
-    """Returns the warning about a damaged checkpoint: why, what is used instead, and where it is now."""
+    """Returns the warning about a damaged checkpoint: the reason, the replacement, and where it was moved."""
     instead = f"; using {using.name}" if using is not None else ""
     kept = f". Damaged copy kept as {kept_as.name}" if kept_as is not None else ""
     return f"warning[W0401]: checkpoint {path.name} is damaged ({flaw.reason}){instead}{kept}"

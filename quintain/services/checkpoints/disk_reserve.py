@@ -1,4 +1,4 @@
-"""Keeps disk space for one more checkpoint, so that a full disk does not cost the work since the last one."""
+"""Reserves disk space for one more checkpoint, so that a full disk does not lose the work since the last one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _GRAIN = 1 << 16
 
 
 class DiskReserve:
-    """Holds a file as large as one checkpoint, to be given up when the disk is full."""
+    """A file as large as one checkpoint that is removed when the disk is full."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / RESERVE
 
     def hold(self, num_bytes: int) -> bool:
-        """Allocates the file, or enlarges it; says whether the space is there.
+        """Allocates or enlarges the file; returns whether the space is reserved.
 
-        Where the disk is full or cannot allocate, there is no reserve until the next try.
+        If the disk is full or cannot allocate, there is no reserve until the next call.
         """
         num_bytes = -(-num_bytes // _GRAIN) * _GRAIN
         try:
@@ -37,12 +37,12 @@ class DiskReserve:
         return True
 
     def release(self) -> None:
-        """Gives the space back to the disk."""
+        """Frees the reserved space."""
         self._path.unlink(missing_ok=True)
 
 
 def probe(directory: Path, num_bytes: int) -> None:
-    """Allocates, syncs and removes a file of that size; raises OSError without room or permission."""
+    """Allocates, syncs and removes a file of that size; raises OSError without space or permission."""
     path = directory / f"{atomic.TEMPORARY_PREFIX}probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         _allocate(path, max(num_bytes, 1))

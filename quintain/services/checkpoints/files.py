@@ -1,7 +1,7 @@
-"""Reads one checkpoint directory without trusting it: limits, sizes and hashes come before any parsing.
+"""Reads one checkpoint directory without trusting it: limits, sizes and hashes are checked before any parsing.
 
-Only JSON and safetensors are ever read. The hashes find accidents, not attackers: whoever can write the
-directory can write a manifest that fits. Whether this user made the checkpoint is for the manifest's signature to say.
+Only JSON and safetensors are read. The hashes detect accidents, not attacks: a process that can write the directory can
+also write a matching manifest. The manifest's signature tells whether this user made the checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PICKLED = "E0406"
 UNREADABLE = "E0409"
 
 BULK_NAME = re.compile(r"(?P<sha256>[0-9a-f]{64})\.bulk")
-"""A bulk array is named by its contents: checkpoints that have the same one share one file by hard links."""
+"""A bulk array is named by its contents: checkpoints share equal ones by hard links."""
 
 CHECKPOINT_NAME = re.compile(r"(?P<commit>\d{6,12})-step-(?P<step>\d{1,18})")
 
@@ -61,7 +61,7 @@ _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".zip", ".ckpt")
 
 
 class Flaw(Exception):
-    """Says why a directory is not a usable checkpoint; `as_error` makes it a message for users."""
+    """The reason why a directory is not a usable checkpoint; `as_error` converts it to an error for users."""
 
     def __init__(self, reason: str, code: str = DAMAGED) -> None:
         super().__init__(reason)
@@ -70,11 +70,11 @@ class Flaw(Exception):
 
     @property
     def is_damage(self) -> bool:
-        """Says whether the checkpoint can never load, not even with another version or at a later moment."""
+        """Whether the checkpoint can never load, not even with another version or at a later time."""
         return self.code in (DAMAGED, PICKLED)
 
     def as_error(self, path: Path) -> CheckpointError:
-        """Returns the error to raise when this checkpoint was asked for."""
+        """Returns the error for a request of this checkpoint."""
         where = f"checkpoint {path.name} in {path.parent}"
         choose = "Choose another from: quintain checkpoints list"
         if self.code == INCOMPATIBLE:
@@ -88,7 +88,7 @@ class Flaw(Exception):
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Holds what the manifest says about one file."""
+    """The manifest's entry of one file."""
 
     size: int
     sha256: str
@@ -101,7 +101,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Holds what a checkpoint says about itself; `about` is the caller's (fingerprint, versions)."""
+    """The manifest of a checkpoint; `about` is the caller's (fingerprint, versions)."""
 
     commit: int
     step: int
@@ -113,11 +113,11 @@ class Manifest:
     signature: str | None = None
 
     def signed(self) -> Manifest:
-        """Returns the manifest with this user's signature, where a key can be kept."""
+        """Returns the manifest with this user's signature, if a key can be stored."""
         return replace(self, signature=signatures.sign(_SIGNED_AS, _dump(self._sealed())))
 
     def doubt(self) -> str | None:
-        """Says why this user did not make the checkpoint; None if the signature shows it."""
+        """Returns why the checkpoint is not known to be this user's; None if the signature verifies."""
         return signatures.doubt_about(_SIGNED_AS, _dump(self._sealed()), self.signature)
 
     def render(self) -> bytes:
@@ -140,7 +140,7 @@ class Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Reads manifest.json; any byte that differs from what was written is a flaw."""
+    """Parses manifest.json; any changed byte is a flaw."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -187,9 +187,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_checkpoint(path: Path, *, sound: set[int] | None = None) -> tuple[Manifest, EncodedState]:
-    """Reads and checks a whole checkpoint; raises Flaw if it cannot be used.
+    """Reads and verifies a whole checkpoint; raises Flaw if it cannot be used.
 
-    Bulk arrays whose file numbers are in `sound` are known to be good and not read again; those found so are added.
+    Bulk arrays whose inode is in `sound` were verified before and are not read again; newly verified ones are added.
     """
     known = set() if sound is None else sound
     with _opened(path) as directory:
@@ -211,7 +211,7 @@ def read_checkpoint(path: Path, *, sound: set[int] | None = None) -> tuple[Manif
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raises Flaw if a file looks like a pickle or an archive that may hold one."""
+    """Raises Flaw if a file looks like a pickle or an archive that may contain one."""
     with open(path, "rb") as file:
         start = file.read(8)
     if path.suffix in _PICKLE_SUFFIXES or start.startswith(_PICKLE_STARTS):
@@ -255,7 +255,7 @@ def _read_file(directory: int, name: str, expected: FileRecord | None) -> bytes:
 
 
 def _judge_tensors(fd: int, size: int) -> None:
-    """Refuses a file by its header, and one that no memory could hold, before all of it is read: it may be a hole."""
+    """Refuses a file by its header, and one larger than memory, before it is read: it may be sparse."""
     start = os.pread(fd, 8, 0)
     if not state_files.has_sound_header(start, size):
         raise Flaw(f"{TENSORS}: its header does not fit in the file")
@@ -272,7 +272,7 @@ def _judge_tensors(fd: int, size: int) -> None:
 
 
 def _require_memory(name: str, size: int) -> None:
-    """Refuses by its size what the memory of no run on this machine could have held."""
+    """Refuses a size that exceeds the memory of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise Flaw(
@@ -282,7 +282,7 @@ def _require_memory(name: str, size: int) -> None:
 
 
 def _map_file(directory: int, name: str, expected: FileRecord, sound: set[int]) -> Array:
-    """Maps a bulk array into memory instead of reading it: it may be larger than what is free."""
+    """Maps a bulk array into memory instead of reading it: it may be larger than the free memory."""
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         found = os.fstat(fd)

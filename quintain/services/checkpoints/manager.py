@@ -1,6 +1,6 @@
-"""Commits and retires checkpoints so that a kill at any moment leaves the newest committed one whole.
+"""Commits and retires checkpoints so that a kill at any time leaves the newest committed one intact.
 
-A checkpoint becomes visible by one rename to a name never used before. What writes needs the run's lock.
+A checkpoint becomes visible by one rename to a name that was never used before. Writing requires the run's lock.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EVER_NAMED = re.compile(
 
 
 class CheckpointManager(CheckpointCatalog):
-    """Keeps the checkpoints of one run in one directory: the `keep` newest and the best."""
+    """Manages the checkpoints of one run in one directory: the `keep` newest and the best."""
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         super().__init__(directory)
@@ -66,7 +66,7 @@ class CheckpointManager(CheckpointCatalog):
             raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0211")
         self._keep = keep
         self.needed: frozenset[str] = frozenset()
-        """Names of checkpoints that are kept however old they are."""
+        """Names of checkpoints that are kept regardless of age."""
         self._reserve = disk_reserve.DiskReserve(directory)
 
     def commit(
@@ -78,10 +78,10 @@ class CheckpointManager(CheckpointCatalog):
         is_best: bool = False,
         allow_nonfinite: Collection[str] = (),
     ) -> Checkpoint:
-        """Writes a checkpoint whole or not at all, then retires old ones.
+        """Writes a checkpoint atomically, then retires old ones.
 
-        On a full disk the reserve is released and the write tried once more. NaN and infinity are refused
-        except at or below the paths in `allow_nonfinite`.
+        On a full disk the reserve is released and the write tried once more. NaN and infinity are refused except at or
+        below the paths in `allow_nonfinite`.
         """
         encoded = state_files.encode(state, allow_nonfinite=allow_nonfinite)
         files = {
@@ -113,11 +113,11 @@ class CheckpointManager(CheckpointCatalog):
 
     @property
     def has_ever_committed(self) -> bool:
-        """Says whether there is, or was and left a trace, any checkpoint, sound or not."""
+        """Whether there is, or was, any checkpoint, valid or not."""
         return self._next_commit() > 1
 
     def sweep(self) -> list[str]:
-        """Removes what a killed process left and moves damaged checkpoints aside; returns the warnings."""
+        """Removes leftovers of killed processes and moves damaged checkpoints aside; returns the warnings."""
         atomic.make_directory(self.directory)
         for name in [*self._names(atomic.TEMPORARY_PREFIX), *self._names(TRASH_PREFIX)]:
             atomic.remove_tree(self.directory / name)
@@ -217,7 +217,7 @@ class CheckpointManager(CheckpointCatalog):
 def _fill(
     directory: Path, files: Mapping[str, bytes], bulk: Mapping[str, Array], older: Mapping[str, Path]
 ) -> set[int]:
-    """Writes a checkpoint's files; a bulk array that an older one has is linked. Returns the file numbers of these."""
+    """Writes a checkpoint's files; hard-links bulk arrays of an older checkpoint, and returns their inodes."""
     linked = set()
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -235,7 +235,7 @@ def _fill(
 
 
 def _link(source: Path, name: str, directory: int) -> bool:
-    """Gives a file a second name; some file systems cannot, and the file may be gone."""
+    """Hard-links a file; returns whether that worked: some file systems cannot, and the file may be gone."""
     try:
         os.link(source, name, dst_dir_fd=directory, follow_symlinks=False)
     except OSError:

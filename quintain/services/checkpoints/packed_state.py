@@ -1,4 +1,4 @@
-"""A state as one piece of bytes, for another process of the same run: what a checkpoint's two files hold, joined."""
+"""Serializes a state to one byte string, for another process of the same run: both files of a checkpoint, joined."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _LENGTH_BYTES = 8
 
 
 def pack(state: State) -> bytes:
-    """Turns a state into bytes; what is not finite is refused later, by the checkpoint."""
+    """Serializes a state; values that are not finite are refused later, by the checkpoint."""
     encoded = state_files.encode(state_files.with_bulk_inside(state), allow_nonfinite=SUBTREES)
     document = encoded.document_bytes()
     return len(document).to_bytes(_LENGTH_BYTES, "little") + document + encoded.tensor_bytes()
 
 
 def unpack(data: bytes) -> State:
-    """Returns what was packed; raises ValueError if it was not. Tensors come back as arrays."""
+    """Deserializes a packed state; raises ValueError for other bytes. Tensors are returned as arrays."""
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     encoded: EncodedState = state_files.parse(data[end:], data[_LENGTH_BYTES:end])
     return state_files.decode(encoded)
 
 
 def pack_value(value: Saved) -> bytes:
-    """Turns any part of a state into bytes: a tensor, a number, a text, or lists and dicts of these."""
+    """Serializes any part of a state: a tensor, a scalar, a string, or lists and dicts of these."""
     return pack({DIGESTED: {"value": value}})
 
 

@@ -1,8 +1,8 @@
-"""Turns a state tree into one safetensors file, one JSON document and files of bulk arrays, and back, without loss.
+"""Serializes a state tree to one safetensors file, one JSON document and files of bulk arrays, and back, without loss.
 
-A tree is dicts with string keys and lists; its leaves are tensors, bulk arrays, numbers, strings, booleans and None.
-Tensors are known by their `detach` method, so this module needs no torch; they come back as NumPy arrays. A bulk array
-is known by the hash of its bytes, which stands in the document, so that the digest covers it.
+A tree is dicts with string keys and lists; its leaves are tensors, bulk arrays, scalars, strings, booleans and None.
+Tensors are recognised by their `detach` method, so this module needs no torch; they are returned as NumPy arrays. The
+document contains the hash of each bulk array, so that the digest covers it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class _TorchTensor(Protocol):
 
 @dataclass(frozen=True)
 class EncodedState:
-    """Holds a state tree as its two files do: tensors by path, and the tree with a mark for each tensor.
+    """A state tree as its two files represent it: tensors by path, and the tree with a marker for each tensor.
 
-    Example: `{"training": {"w": tensor, "step": 3}}` has the tensor `training/w` and the document
-    `{"training": {"w": {"$": "tensor"}, "step": 3}}`.
+    Example: `{"training": {"w": tensor, "step": 3}}` has the tensor `training/w` and the document `{"training": {"w":
+    {"$": "tensor"}, "step": 3}}`.
     """
 
     tensors: dict[str, Array]
@@ -109,12 +109,12 @@ def digest_of(state: Mapping[str, object]) -> str:
 
 
 def parse(tensor_bytes: bytes, document_bytes: bytes, bulk: Mapping[str, Array] | None = None) -> EncodedState:
-    """Reads the files' contents; raises ValueError saying what is wrong with which file."""
+    """Parses the files' contents; raises ValueError that names the file and the problem."""
     return EncodedState(_parse_tensors(tensor_bytes), _parse_document(document_bytes), dict(bulk or {}))
 
 
 def with_bulk_inside(tree: Saved) -> Saved:
-    """Replaces bulk arrays by plain ones, for a state that travels in one piece."""
+    """Replaces bulk arrays by plain ones, for a state that is sent as one byte string."""
     if isinstance(tree, Mapping):
         return {key: with_bulk_inside(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -123,7 +123,7 @@ def with_bulk_inside(tree: Saved) -> Saved:
 
 
 def has_sound_header(start: bytes, size: int) -> bool:
-    """Says whether the header length that begins a safetensors file lies within the file and our limit."""
+    """Whether the header length of a safetensors file lies within the file and our limit."""
     return size >= 8 and int.from_bytes(start[:8], "little") <= min(MAX_HEADER_BYTES, size - 8)
 
 

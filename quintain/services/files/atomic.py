@@ -1,6 +1,6 @@
-"""Does file operations that survive a kill or a power cut once they have returned.
+"""Durable file operations: once they have returned, they survive a kill or a power cut.
 
-Everything that must be whole or absent on disk is written here; nothing here knows what the bytes mean.
+All atomic writes go through this module; it does not interpret the contents.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class NotPlain(OSError):
-    """Says that a file or folder of a run is a link, or of another kind than expected."""
+    """A file or folder of a run is a link, or of another kind than expected."""
 
     def __init__(self, path: Path | str, expected: str) -> None:
         super().__init__(errno.ELOOP, f"not a {expected}", str(path))
 
     def as_error(self) -> RunDirectoryError:
-        """Returns the error to raise when a run cannot be used for it."""
+        """Returns the error for a run that cannot be used because of it."""
         return RunDirectoryError(
             f"{self.filename}: {self.strerror}; a run is never read or written through links. Remove it, or copy the "
             f"run with: cp -rL",
@@ -40,7 +40,7 @@ class NotPlain(OSError):
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Writes every byte, however many the system takes at a time."""
+    """Writes all bytes, in several system calls if needed."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -58,7 +58,7 @@ def create_file(name: str | Path, data: bytes | memoryview, *, dir_fd: int | Non
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file in one step: a reader sees the old bytes or the new ones."""
+    """Replaces a file atomically: a reader sees the old contents or the new ones."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         create_file(temporary, data)
@@ -70,7 +70,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes the names in a directory durable."""
+    """Makes the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -79,7 +79,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory only its owner can enter, and its missing parents."""
+    """Makes a directory that only its owner can enter, and its missing parents."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -99,12 +99,12 @@ def remove_tree(path: Path) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Says whether freeing disk space or quota would have prevented this error."""
+    """Whether freeing disk space or quota would have prevented this error."""
     return error.errno in _DISK_FULL
 
 
 def free_bytes(directory: Path) -> int:
-    """Returns the bytes this user may still write in the file system a directory is or will be in."""
+    """Returns the bytes this user may still write in the file system of a directory, which need not exist yet."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     found = os.statvfs(directory)
@@ -126,7 +126,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def write_error(error: OSError, *, doing: str, directory: Path, needed: int = 0) -> QuintainError:
-    """Returns the error to raise for a failed write: which resource is short, where, and what to do."""
+    """Returns the error for a failed write: the exhausted resource, the place, and the remedy."""
     if isinstance(error, NotPlain):
         return error.as_error()
     said = os.strerror(error.errno) if error.errno else str(error)

@@ -1,4 +1,4 @@
-"""Appends whole lines to a file: a line is there completely or not at all, also on a full disk.
+"""Appends whole lines to a file: a line is written completely or not at all, also on a full disk.
 
 A kill can tear only the last line, which is cut off when the file is opened again.
 """
@@ -14,7 +14,7 @@ from quintain.services import plain_files
 from quintain.services.files import atomic
 
 MAX_LINE_BYTES = 16_000_000
-"""More than any row has; a file without line breaks may be larger than the memory."""
+"""Longer than any row; a file without line breaks may be larger than the memory."""
 _CHUNK_BYTES = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""Owns one run's directory: its lock, its layout, and the small files that say what the run is doing."""
+"""The directory of one run: its lock, its layout, and the small files that describe its status."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from quintain.services import plain_files, signatures
 from quintain.services.checkpoints import catalog as checkpoint_catalog
 from quintain.services.checkpoints import disk_reserve
 from quintain.services.checkpoints import files as checkpoint_files
-from quintain.services.files import atomic
-from quintain.services.files import stale_run_dirs as unborn_runs
+from quintain.services.files import atomic, stale_run_dirs
 from quintain.services.files.run_names import OLD_MARK, STATUS, check_run_id
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ _LOCK_WAIT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Status:
-    """Says what a run is doing, or how it ended, as status.json does."""
+    """The status of a run, or how it ended, as in status.json."""
 
     state: RunState
     step: int
@@ -64,13 +63,13 @@ class Status:
 
 
 class RunDirectory:
-    """Names the files of one run and writes the small ones atomically."""
+    """Paths of the files of one run; writes the small ones atomically."""
 
     def __init__(self, path: Path, shown: Path | None = None) -> None:
         # An environment may change the directory of this process at any time.
         self.path = path.absolute()
         self.shown = shown or path
-        """The same place as the user wrote it, for messages."""
+        """The path as the user wrote it, for messages."""
         path = self.path
         self.checkpoints = path / checkpoint_catalog.FOLDER
         self.metrics = path / METRICS
@@ -85,7 +84,7 @@ class RunDirectory:
 
     @classmethod
     def plan(cls, runs_dir: Path, run_id: str, *, force: bool = False) -> RunDirectory:
-        """Refuses a name that cannot be used, before anything is built or written."""
+        """Refuses an invalid or used name before anything is written."""
         run = cls(runs_dir / check_run_id(run_id))
         if run.path.exists() and not force:
             raise run._exists_error()
@@ -109,7 +108,7 @@ class RunDirectory:
         try:
             atomic.make_directory(runs_dir)
             disk_reserve.probe(runs_dir, 1)
-            unborn_runs.sweep(runs_dir, may_hold=_BORN_WITH)
+            stale_run_dirs.sweep(runs_dir, may_hold=_BORN_WITH)
             if force and run.path.exists():
                 run._move_away()
             run._appear(config)
@@ -131,7 +130,7 @@ class RunDirectory:
         return run
 
     def require_plain(self) -> None:
-        """Refuses a run with links, pipes and the like among its files: they may lead anywhere."""
+        """Refuses a run with links, pipes and other special files: they may lead anywhere."""
         try:
             odd = plain_files.odd_entry(self.path)
         except OSError:
@@ -142,7 +141,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run for this process alone; another holder is an error, and then nothing is changed."""
+        """Locks the run for this process; raises if another process holds the lock, and then changes nothing."""
         fd = self._acquire()
         try:
             self._sign(fd)
@@ -164,12 +163,12 @@ class RunDirectory:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Says whether the run's status knows of a checkpoint, whatever became of it."""
+        """Whether the run's status lists a checkpoint, even one that is gone."""
         status = self.read_status()
         return status is not None and status.checkpoint is not None
 
     def describe_unclosed(self, resume_step: int) -> str | None:
-        """Returns a note if the previous process died without saying so; call it under the lock."""
+        """Returns a note if the previous process died without recording it; call it under the lock."""
         status = self.read_status()
         if status is None or status.state != "running":
             return None
@@ -177,11 +176,11 @@ class RunDirectory:
         return f"note: {ended}; resuming from step {resume_step}"
 
     def write_config(self, text: str) -> None:
-        """Replaces config.yaml; its signature is in it, so that no kill can part the two."""
+        """Replaces config.yaml; its signature is inside, so that no kill can separate the two."""
         self._replace(CONFIG, signatures.signed_text(_SIGNED_AS, text).encode())
 
     def doubt(self) -> str | None:
-        """Says why the run is not known to be this user's own; None if settings and checkpoints are all signed."""
+        """Returns why the run is not known to be this user's own; None if settings and checkpoints are all signed."""
         try:
             text = plain_files.read(self.config, _MAX_CONFIG_BYTES).decode()
         except (OSError, ValueError) as error:
@@ -200,7 +199,7 @@ class RunDirectory:
         self._replace(ENVIRONMENT, _render(facts))
 
     def write_crash(self, text: str) -> Path:
-        """Keeps a traceback for a look afterwards; every one that reaches the disk goes through here."""
+        """Writes a traceback to a crash report, redacted; every traceback on disk goes through here."""
         path = self.path / CRASHES / f"{_utc_for_name()}-{os.getpid()}.txt"
         try:
             plain_files.make_folder(path.parent)
@@ -210,7 +209,7 @@ class RunDirectory:
         return Path(self.show(path))
 
     def write_evidence(self, tensors: Mapping[str, Array]) -> Path:
-        """Keeps arrays beside the crash reports, for a look afterwards; numbers in them may be anything."""
+        """Saves arrays beside the crash reports, for debugging; values need not be finite."""
         path = self.path / CRASHES / f"{_utc_for_name()}-{os.getpid()}.safetensors"
         data = safetensors_numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
         try:

@@ -14,7 +14,7 @@ from quintain.services.checkpoints.catalog import FOLDER
 LATEST = "latest"
 """Stands for the run that was last active."""
 OLD_MARK = ".old-"
-"""Divides the name of a run that was moved away from the time of the move."""
+"""Separates the name of a run that was moved away from the time of the move."""
 STATUS = "status.json"
 _TAKEN = frozenset(
     {"checkpoints", "crash", "export", "rollouts", "run_logs", "tensorboard", "videos", "wandb", "workers"}
@@ -42,7 +42,8 @@ def check_run_id(run_id: str) -> str:
 
 def default_run_id(env: str, algorithm: str, *, runs_dir: Path) -> str:
     """Returns a readable id that is not in use, such as `cartpole-ppo-1115-otter`."""
-    task = re.sub(r"-v\d+$", "", env.rpartition("/")[2].rpartition(":")[2])
+    # A loop without an environment has "none".
+    task = "" if env == "none" else re.sub(r"-v\d+$", "", env.rpartition("/")[2].rpartition(":")[2])
     stem = "-".join(filter(None, (_plain(task)[:32], _plain(algorithm)[:16], datetime.now(UTC).strftime("%m%d"))))
     words = _WORDS.split()
     free = [word for word in words if not (runs_dir / f"{stem}-{word}").exists()]
@@ -115,7 +116,7 @@ def _plain(text: str) -> str:
 
 
 def file_name(behavior: str) -> str:
-    """Returns what the files of a behaviour are called: its name, with what no system wants in one replaced.
+    """Returns the file name of a behaviour: its name, with characters replaced that some systems do not allow.
 
     >>> file_name("Ball"), file_name("../Goal/Keeper?team=0"), file_name("checkpoints")
     ('Ball', '_._Goal_Keeper_team_0', 'checkpoints_')

@@ -1,4 +1,4 @@
-"""Clears a folder of runs of what killed processes left while they were making a run's directory."""
+"""Removes temporaries that killed processes left in a folder of runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from quintain.services.files import atomic
 
 OLD_SECONDS = 3600.0
-"""Age from which nobody can still be at work on it: making a directory takes milliseconds."""
+"""Age from which a temporary is stale: making a directory takes milliseconds."""
 
 _TEMPORARY = re.compile(rf"{re.escape(atomic.TEMPORARY_PREFIX)}.+-\d+-[0-9a-f]{{8}}")
 
 
 def sweep(runs_dir: Path, *, may_hold: frozenset[str]) -> None:
-    """Removes old temporaries of runs and probes; a directory with anything else in it than `may_hold` is not ours.
+    """Removes stale temporaries of runs and probes; a directory with other entries than `may_hold` is left alone.
 
-    Call it just after writing to the folder: its own time stamp is then the present by the file system's clock, which
-    several machines share where they share the folder.
+    Call it just after writing to the folder: its time stamp is then the current time of the file system's clock, which
+    machines that share the folder share.
     """
     now = os.stat(runs_dir).st_mtime
     with os.scandir(runs_dir) as entries:

@@ -1,4 +1,4 @@
-"""What a child process prints: kept in a file that cannot grow without end, with the last lines at hand."""
+"""Captures the output of a child process in a log of bounded size, with the last lines in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from quintain.services import plain_files
 
 MAX_LOG_BYTES = 1_000_000
-"""Size at which a log is set aside as `<name>.1`, in place of the one set aside before."""
+"""Size at which a log is rotated to `<name>.1`, which replaces the previous one."""
 MAX_WAITING_BYTES = 64_000
 TAIL_BYTES = 2_000
 _READ_BYTES = 1 << 18
@@ -31,7 +31,7 @@ class CappedOutput:
         self._path = ""
 
     def drain(self) -> bool:
-        """Takes what is there; returns False when nothing will follow."""
+        """Reads the available output; returns False at the end of the output."""
         while True:
             try:
                 chunk = os.read(self.descriptor, _READ_BYTES)
@@ -44,7 +44,7 @@ class CappedOutput:
                 return True
 
     def log_to(self, directory: str) -> None:
-        """Writes from now on into a file of this directory, beginning with what waited for it."""
+        """Writes the output to a file in this directory from now on, starting with the buffered part."""
         path = os.path.join(directory, f"{self.name}.log")
         if self._log is None:
             with suppress(OSError):  # a log that cannot be written must not cost the child

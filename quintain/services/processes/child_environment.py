@@ -1,4 +1,4 @@
-"""Which environment variables a child process sees: all of this process but those that look like secrets."""
+"""Filters the environment variables of child processes: all but those that look like secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_NAMED = 8
 
 
 def child_environment(also: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the variables of this process that a child gets; `also` names secrets to pass on too."""
+    """Returns the environment variables for a child; `also` names secrets to pass on."""
     hidden = withheld(also)
     return {**_DEFAULTS, **{name: value for name, value in os.environ.items() if name not in hidden}}
 
@@ -25,7 +25,7 @@ def withheld(also: Iterable[str] = ()) -> frozenset[str]:
 
 
 def withheld_note(also: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns a line for the error of a child that failed: the variables that it did not get, if there are any."""
+    """Returns a note for the error of a failed child: the variables that it did not get, if any."""
     names = sorted(withheld(also))
     if not names:
         return ()

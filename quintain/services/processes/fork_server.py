@@ -1,10 +1,10 @@
-"""A small process that forks children on request, keeps their output, and ends with its owner, children first.
+"""A small process that forks children on request, captures their output, and ends with its owner, children first.
 
-What children started and left behind, in whatever session, is adopted and ended too.
-It has one thread and has imported what children need, so that a fork is safe and takes milliseconds. It holds no
-secrets: its environment has none, and children inherit nothing else of the owner but the descriptors sent for them.
-The user's own script is not imported, so it needs no `if __name__ == "__main__"`. Imports nothing but the standard
-library; what children need is named by whoever starts it.
+Orphans that children left behind, in any session, are adopted and ended too. The server has one thread and has imported
+the modules that children need, so that a fork is safe and takes milliseconds. It holds no secrets: its environment has
+none, and children inherit nothing else of the owner but the descriptors sent for them. The user's own script is not
+imported, so it needs no `if __name__ == "__main__"`. Imports only the standard library; its owner names the modules for
+children.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_DESCRIPTORS = 8
 
 
 def main(descriptor: int, preload: list[str]) -> None:
-    """Serves the owner, who holds the other end of this socket, until it closes it or dies."""
+    """Serves the owner at the other end of this socket, until it closes the socket or dies."""
     owner_pid = os.getppid()
     for module in preload:
         importlib.import_module(module)
@@ -52,7 +52,7 @@ class _Child:
 
 
 class ForkServer:
-    """Starts, signals and buries children; tells the owner of every end."""
+    """Starts, signals and reaps children; reports every end to the owner."""
 
     def __init__(self, owner: socket.socket, owner_pid: int) -> None:
         self._owner = owner
@@ -61,7 +61,7 @@ class ForkServer:
         self._children: dict[int, _Child] = {}
         self._log_directory = ""
         self._adopted: set[int] = set()
-        """Orphans that were there while nobody died: some child let go of them, and they may well serve it."""
+        """Orphans that were present while no child died: a live child detached them, and may still use them."""
         self._next_look = 0.0
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         if self._libc is not None:
@@ -163,7 +163,7 @@ class ForkServer:
             self._tell({"ended": child.number, "exit_code": exit_code, "output": tail})
 
     def _strays(self) -> set[int]:
-        """Returns the processes below this one that it did not start itself."""
+        """Returns the descendants of this process that it did not start itself."""
         try:
             with open(f"/proc/self/task/{self._pid}/children") as file:
                 return set(map(int, file.read().split())) - self._children.keys()
@@ -214,7 +214,7 @@ class ForkServer:
             os._exit(exit_code)
 
     def _let_go(self, output: int) -> None:
-        """Leaves nothing of the server in a child but its memory, and binds the child's life to the server's."""
+        """Closes the server's resources in a child, and makes the child die with the server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -241,7 +241,7 @@ class ForkServer:
 
 
 def _who_ended() -> int | None:
-    """Returns a child that has ended, and leaves it for `waitpid` to bury."""
+    """Returns a child that has ended, without reaping it."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -1,7 +1,7 @@
-"""Text of any length over a socket that carries one bounded message at a time.
+"""Sends text of any length over a socket with bounded messages.
 
-A message of one byte is a word of its own (a command, an acknowledgement); anything else is a piece of a text, with a
-first byte that says whether more follows.
+A message of one byte is a word (a command, an acknowledgement); any other is a piece of a text, whose first byte tells
+whether more follows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import socket
 from collections.abc import Sequence
 
 MAX_MESSAGE_BYTES = 60_000
-"""Below what every system carries at once over a local socket."""
+"""Within the limit of a local socket on every system."""
 MAX_TEXT_BYTES = 32_000_000
 _MORE, _LAST = b"+", b"="
 
 
 def send_text(channel: socket.socket, text: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Sends a text in as many pieces as it takes; descriptors travel with the last."""
+    """Sends a text in pieces; descriptors are sent with the last."""
     size = MAX_MESSAGE_BYTES - 1
     end = max(0, (len(text) - 1) // size) * size
     for start in range(0, end, size):
@@ -25,14 +25,14 @@ def send_text(channel: socket.socket, text: bytes, descriptors: Sequence[int] = 
 
 
 class Assembler:
-    """Puts the pieces of one direction together again."""
+    """Reassembles the pieces of one direction."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
 
     def add(self, message: bytes) -> bytes | None:
-        """Returns what is complete with this message: a word, a text, or nothing yet. ValueError if it is nonsense."""
+        """Returns the completed word or text, or None if more follows; raises ValueError for an invalid message."""
         if len(message) == 1 and message not in (_MORE, _LAST):
             return message
         kind, piece = message[:1], message[1:]

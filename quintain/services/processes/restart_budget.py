@@ -1,4 +1,4 @@
-"""How often something may fail before it is given up: so many times in a number of steps, or so many in a row."""
+"""A budget of failures: so many within a number of steps, or so many in a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BACK_OFF_SECONDS, _MAX_BACK_OFF_SECONDS = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Spent(Generic[Failure]):
-    """Says why nothing is left of a budget, and what the first failure of the series was."""
+    """Why a budget is spent, and the first failure of the series."""
 
     reason: str
     first: Failure
@@ -23,24 +23,24 @@ class Spent(Generic[Failure]):
 @dataclass
 class _History(Generic[Failure]):
     recent: deque[tuple[float, Failure | None]] = field(default_factory=deque)
-    """When each failure was, and what it was; None for one before a resume."""
+    """The step and the cause of each failure; None for one before a resume."""
     in_a_row: int = 0
     first_in_a_row: Failure | None = None
 
 
 @dataclass(frozen=True)
 class Ages:
-    """The failures of one member that count, as they are kept in a checkpoint."""
+    """The counted failures of one member, as saved in a checkpoint."""
 
     steps: list[int]
-    """How many steps ago each was."""
+    """The age of each failure in steps."""
     in_a_row: int
 
 
 class RestartBudget(Generic[Failure]):
-    """Counts failures of each member of a team apart, by its steps; by a clock that cannot jump only if asked to.
+    """Counts the failures of each member of a team, by its steps; by a monotonic clock only on request.
 
-    How fast a machine is must not decide whether a run goes on.
+    The speed of a machine must not decide whether a run continues.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class RestartBudget(Generic[Failure]):
         self._histories: dict[Hashable, _History[Failure]] = {}
         self._down: dict[Hashable, tuple[float, Failure]] = {}
         self.shaky: set[Hashable] = set()
-        """Those whose last try failed."""
+        """Members whose last attempt failed."""
 
     @property
     def window(self) -> str:
-        """How failures are counted, in words."""
+        """A description of the window, for messages."""
         return f"{self.window_steps} steps" if self.window_seconds is None else f"{self.window_seconds:g} s"
 
     def fail(self, who: Hashable, what: Failure, step: int) -> Spent[Failure] | None:
-        """Takes note of a failure at a step of the member's; returns what to say if it was one too many."""
+        """Counts a failure at a step of the member; returns the reason if the budget is spent."""
         history = self._histories.setdefault(who, _History())
         now, length = (step, self.window_steps) if self.window_seconds is None else (self._clock(), self.window_seconds)
         while history.recent and history.recent[0][0] <= now - length:
@@ -89,13 +89,13 @@ class RestartBudget(Generic[Failure]):
         return None
 
     def succeed(self, who: Hashable) -> None:
-        """Ends a series of failures."""
+        """Resets the series of failures."""
         if who in self.shaky:
             self.shaky.discard(who)
             self._histories[who].in_a_row = 0
 
     def ages(self, who: Hashable, step: int) -> Ages | None:
-        """Returns the failures of a member that count at this step; None where there are none."""
+        """Returns the counted failures of a member at this step, or None."""
         history = self._histories.get(who)
         if history is None or self.window_seconds is not None:
             return None
@@ -103,7 +103,7 @@ class RestartBudget(Generic[Failure]):
         return Ages(recent, history.in_a_row) if recent or history.in_a_row else None
 
     def restore(self, who: Hashable, ages: Ages | None, step: int) -> None:
-        """Puts back the failures of a member as they counted when they were saved."""
+        """Restores the saved failures of a member."""
         self._histories.pop(who, None)
         self.shaky.discard(who)
         if ages is not None:
@@ -112,7 +112,7 @@ class RestartBudget(Generic[Failure]):
                 self.shaky.add(who)
 
     def watch_team(self, team: Hashable, failure: Failure | None) -> Spent[Failure] | None:
-        """Takes note of the failure that left a whole team down, or of None as soon as one of it works again."""
+        """Records the failure that took a whole team down, or None as soon as one member works again."""
         if failure is None:
             self._down.pop(team, None)
             return None
@@ -122,10 +122,10 @@ class RestartBudget(Generic[Failure]):
         return Spent(f"did not work for {self._clock() - since:.0f} s (run.env_workers.max_down_seconds)", first)
 
     def back_off_seconds(self, members: Iterable[Hashable]) -> float:
-        """Returns how long to wait before these are tried again: not at all at first, then longer and longer."""
+        """Returns the backoff before these members are tried again: zero at first, then increasing."""
         in_a_row = max((self._histories[who].in_a_row for who in members if who in self._histories), default=0)
         return min(_MAX_BACK_OFF_SECONDS, _BACK_OFF_SECONDS * 2.0 ** (in_a_row - 2)) if in_a_row > 1 else 0.0
 
     def used(self, who: Hashable) -> int:
-        """Returns how many failures in the window count at the moment."""
+        """Returns the number of failures in the window."""
         return len(self._histories[who].recent) if who in self._histories else 0

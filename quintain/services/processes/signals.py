@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the run to stop and save, the second does not wait."""
+"""SIGINT and SIGTERM: the first requests a stop with a checkpoint, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 class StopSignals:
-    """Remembers which signal asked the run to stop."""
+    """Records the signal that requested a stop."""
 
     def __init__(self, grace_seconds: float) -> None:
         self.grace_seconds = grace_seconds
@@ -20,7 +20,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int | None:
-        """The code to exit with, as a shell would report the signal; None while there was none."""
+        """The exit code for the signal, as in a shell; None without one."""
         return None if self.received is None else 128 + self.received
 
     @contextmanager
@@ -51,7 +51,8 @@ class StopSignals:
                 signal.signal(number, handler)
 
     def _leave(self, last_checkpoint: Callable[[], str], why: str = "") -> None:
-        reason = why or f"not finished {self.grace_seconds:g} s after {self.received.name if self.received else 'it'}"
+        name = self.received.name if self.received else "it"
+        reason = why or f"not finished {self.grace_seconds:g} s (run.grace_seconds) after {name}"
         sys.stderr.write(f"{reason}: exiting now; last checkpoint is {last_checkpoint()}\n")
         sys.stderr.flush()
         os._exit(self.exit_code or 1)

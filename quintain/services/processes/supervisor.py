@@ -1,7 +1,7 @@
-"""Child processes of any kind under one watch: forked by a small server, told apart by number, never left over.
+"""Supervises child processes of any kind: forked by a small server, identified by number, never left over.
 
-A child talks over a socket of its own, one message at a time; its end is reported by the server that forked it, so it
-is noticed at once even if something the child started still holds the socket open.
+A child communicates over its own socket, one message at a time. Its end is reported by the server that forked it, so it
+is noticed at once even if a descendant still holds the socket open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 2.0
 PATIENCE_SECONDS = 0.25
-"""How long one look for an answer waits before whoever looks must see to other things."""
+"""Timeout of one poll for an answer, so that the caller can do other work."""
 _RECEIVE_LIMIT = struct.pack("ll", 0, int(PATIENCE_SECONDS * 1e6))
 _SEND_LIMIT = struct.pack("ll", 10, 0)
 _MAX_STACK_BYTES = 20_000
@@ -44,7 +44,7 @@ _BOOT = (
 
 
 class Child:
-    """One process: the socket to it, and how it ended if it has."""
+    """One child process: its socket, and its exit code once it has ended."""
 
     def __init__(self, number: int, name: str, channel: socket.socket, stack: int) -> None:
         self.number = number
@@ -62,17 +62,17 @@ class Child:
         return self.exit_code is not None
 
     def send_word(self, word: bytes) -> None:
-        """Sends one byte; that nobody is there any more is noticed where the answer is waited for."""
+        """Sends one byte. A child that has ended is noticed in `receive`."""
         with suppress(OSError):
             self.channel.send(word)
 
     def send(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Sends JSON, and descriptors with it; the same holds."""
+        """Sends JSON with descriptors. A child that has ended is noticed in `receive`."""
         with suppress(OSError):
             send_text(self.channel, json.dumps(words).encode(), descriptors)
 
     def receive(self, *, waits: bool = False) -> bytes | None:
-        """Returns what has arrived, empty if nothing will any more, or None if it is not complete yet, or not soon."""
+        """Returns the next message, empty at the end of the connection, or None if it is not complete yet."""
         flags = 0 if waits else socket.MSG_DONTWAIT
         while True:
             try:
@@ -86,16 +86,16 @@ class Child:
                 return complete
 
     def stack(self) -> str:
-        """Returns what the child's interpreter wrote about where it was when it crashed or was asked."""
+        """Returns the stack trace that the child's interpreter wrote when it crashed or was asked."""
         return os.pread(self._stack, _MAX_STACK_BYTES, 0).decode(errors="replace")
 
     def hang_up(self) -> None:
-        """Ends the conversation, which asks the child to leave."""
+        """Closes the connection, which asks the child to end."""
         with suppress(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)
 
     def describe_end(self) -> str:
-        """Says how the child ended, as a part of a sentence.
+        """Describes how the child ended, as a part of a sentence.
 
         >>> child = Child.__new__(Child)
         >>> child.exit_code = -9
@@ -115,7 +115,7 @@ class Child:
 
 
 class Supervisor:
-    """Starts children, hears of their ends, and stops them; with no children left there is no server either."""
+    """Starts children, reports their ends, and stops them; without children there is no server."""
 
     def __init__(self, preload: Sequence[str], pass_environment: Iterable[str] = ()) -> None:
         self._preload = list(preload)
@@ -158,12 +158,12 @@ class Supervisor:
 
     @property
     def report_descriptor(self) -> int:
-        """What becomes readable when a child has ended; `read_reports` then knows which."""
+        """Becomes readable when a child has ended; `read_reports` then updates the children."""
         assert self._reports is not None, "no child was started"
         return self._reports.fileno()
 
     def read_reports(self) -> None:
-        """Takes note of the ends of children that were reported since the last call."""
+        """Records the ends of children that were reported since the last call."""
         while self._reports is not None:
             try:
                 message = self._reports.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
@@ -181,7 +181,7 @@ class Supervisor:
                 child.exit_code, child.last_output = report["exit_code"], report["output"]
 
     def await_end(self, child: Child, seconds: float) -> bool:
-        """Waits until a child has ended; returns False if it has not in time."""
+        """Waits until a child has ended; returns False on timeout."""
         deadline = time.monotonic() + seconds
         while not child.is_over:
             remaining = deadline - time.monotonic()
@@ -193,7 +193,7 @@ class Supervisor:
         return True
 
     def stack_of(self, child: Child) -> str:
-        """Asks a child that does not answer where it is; works also while its Python code is stuck in a library."""
+        """Returns the stack trace of a child that does not answer; works also while it is stuck in a library."""
         before = child.stack()
         self._signal(child, signal.SIGUSR1)
         deadline = time.monotonic() + GRACE_SECONDS
@@ -207,7 +207,7 @@ class Supervisor:
         return seen[len(before) :]
 
     def stop(self, children: Sequence[Child], *, first: signal.Signals | None = signal.SIGTERM) -> None:
-        """Ends children: asks with a signal, and kills those that are still there after a grace period."""
+        """Ends children: sends a signal, and kills those that remain after a grace period."""
         for child in children:
             if not child.is_over and first is not None:
                 self._signal(child, first)
@@ -224,7 +224,7 @@ class Supervisor:
             self.close()
 
     def log_to(self, directory: Path) -> None:
-        """Keeps what children print in `<directory>/<name>.log` from now on."""
+        """Writes the output of children to `<directory>/<name>.log` from now on."""
         self._log_directory = directory
         self._request({"do": "log", "directory": str(directory)})
 
@@ -265,7 +265,7 @@ class Supervisor:
                 self._reports.send(json.dumps(request).encode())
 
     def _lose_server(self) -> None:
-        """Takes every child for dead: the kernel kills them with their server."""
+        """Marks every child as dead: the kernel kills them with their server."""
         for child in self._children.values():
             child.exit_code = -signal.SIGKILL
         has_served = any(child.pid is not None for child in self._children.values())

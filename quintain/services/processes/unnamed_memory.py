@@ -1,4 +1,4 @@
-"""Memory that processes share by a descriptor: without a name, so nobody can find it by chance or leave it behind."""
+"""Anonymous shared memory, passed between processes by descriptor: it cannot be found by name or left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 def allocate(size: int) -> int:
-    """Returns the descriptor of so many zero bytes; the kernel frees them with their last user."""
+    """Returns a descriptor of zeroed memory; the kernel frees it with its last user."""
     descriptor = growing()
     os.truncate(descriptor, size)
     if hasattr(fcntl, "F_ADD_SEALS"):
@@ -20,7 +20,7 @@ def allocate(size: int) -> int:
 
 
 def growing() -> int:
-    """Returns the descriptor of no bytes yet, to be written to like a file."""
+    """Returns a descriptor of empty memory, to be written like a file."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("quintain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""Shows a run while it trains: a live block on a terminal, one line now and then everywhere else.
+"""Shows the progress of a run: a live display on a terminal, an occasional line elsewhere.
 
 Draws only when a row arrives and starts no thread, so it cannot disturb a fork or outlive the run.
 """
@@ -27,7 +27,7 @@ LOG_WIDTH = 10_000
 
 
 class ConsoleWriter:
-    """Writes the header, the course and the end of a run to a stream."""
+    """Writes the header, the progress and the end of a run to a stream."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ConsoleWriter:
         self._opened().add(step, row)
 
     def note(self, text: str) -> None:
-        """Prints one line of its own; allowed at any time."""
+        """Prints a line; allowed at any time."""
         style = "yellow" if text.startswith("warning") else "dim"
         self._console.print(Text(outside_text(text, self._console.encoding), style, overflow="fold"))
 
@@ -75,15 +75,15 @@ class ConsoleWriter:
 
 
 def is_interactive(stream: TextIO) -> bool:
-    """Tells whether a display that redraws itself makes sense on this stream."""
+    """Whether a live display makes sense on this stream."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
 
 
 class _StreamConsole(Console):
-    """Reports a reader that went away as an error, where rich would end the process."""
+    """Raises an error when the reader has gone, where rich would end the process."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError("whoever read the console output has gone")
+        raise BrokenPipeError("the reader of the console output has gone")
 
 
 class _Display:
@@ -125,7 +125,7 @@ class _LogDisplay(_Display):
 
 
 class _LiveDisplay(_Display):
-    """Draws over what it drew before."""
+    """Draws over the previous output."""
 
     def __init__(self, console: Console, view: RunView, clock: Callable[[], float]) -> None:
         super().__init__(console, view, clock, MIN_REFRESH_SECONDS)

@@ -35,7 +35,7 @@ ENDING_STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "
 
 
 def outside_text(text: str, encoding: str) -> str:
-    """Makes text that is not ours safe for this terminal."""
+    """Escapes foreign text for this terminal."""
     return fit_encoding(escape_control_characters(text), encoding)
 
 
@@ -45,7 +45,7 @@ def glyphs_for(options: ConsoleOptions) -> Glyphs:
 
 @dataclass(frozen=True)
 class HeaderLines:
-    """Renders what runs, where, and how to stop it."""
+    """Renders the parts of a run, its directory, and how to stop it."""
 
     header: RunHeader
 
@@ -78,7 +78,7 @@ class HeaderLines:
 
 @dataclass(frozen=True)
 class LiveBlock:
-    """Renders the present state of a run; drawn again whenever the view has changed."""
+    """Renders the current state of a run; drawn again whenever the view has changed."""
 
     view: RunView
 
@@ -113,7 +113,7 @@ class LiveBlock:
 
 @dataclass(frozen=True)
 class PlainLine:
-    """Renders the present state of a run as one line for a log."""
+    """Renders the current state of a run as one line for a log."""
 
     view: RunView
 
@@ -134,7 +134,7 @@ class PlainLine:
 
 @dataclass(frozen=True)
 class ClosingLines:
-    """Renders how the run ended and what to do next."""
+    """Renders how the run ended and the next commands."""
 
     summary: RunSummary
 
@@ -170,7 +170,7 @@ class ClosingLines:
 def render_snapshot(
     rows: Iterable[tuple[int, Mapping[str, float]]], header: RunHeader, summary: RunSummary | None = None
 ) -> Group:
-    """Renders a run from its recorded rows as the terminal would show it after the last one."""
+    """Renders a run from its recorded rows, as the terminal would show it after the last one."""
     view = RunView(header)
     for step, row in rows:
         view.add(step, row, seconds=row.get("time/total_seconds", 0.0))

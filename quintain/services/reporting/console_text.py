@@ -1,4 +1,4 @@
-"""How the console writes numbers, durations and lines: short, of steady width, and within the terminal."""
+"""Text of the console: counts, durations and lines that are short, of constant width, and fit the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Glyphs:
-    """Names the few characters beyond ASCII, so that a terminal without them gets others."""
+    """The few characters beyond ASCII, with replacements for terminals without them."""
 
     dot: str
     plus_minus: str
@@ -90,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> Text:
-    """Draws a bar; done and rest differ in shape too, because colour may be off."""
+    """Draws a bar; the done and the remaining part differ in shape too, because colour may be off."""
     done = min(width, int(fraction * width))
     head = glyphs.bar_head if 0 < done < width else ""
     return Text.assemble(
@@ -99,7 +99,7 @@ def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> Text:
 
 
 def flow(parts: Sequence[Text], *, gap: str, width: int, indent: str = "") -> list[Text]:
-    """Sets parts side by side and begins a new line, indented, before a part that would not fit."""
+    """Sets parts side by side; starts a new, indented line before a part that would not fit."""
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + len(gap) + part.cell_len <= width:

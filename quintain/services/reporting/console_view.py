@@ -1,4 +1,4 @@
-"""What the console knows of a run. Holds no clock and no stream: both belong to the writer."""
+"""The console's state of a run. Holds no clock and no stream: both belong to the writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quintain.services.reporting.writers import RunHeader
 
 RATE_SECONDS = 30.0
-"""The time left is worked out from the rate of the last 30 seconds ..."""
+"""The remaining time is estimated from the rate of the last 30 seconds ..."""
 MIN_RATE_ROWS = 8
 """... or of the last 8 rows, if these took longer."""
 
@@ -31,12 +31,12 @@ NORMAL_RANGES = {
     "expl.var": (0.0, 1.0),
 }
 ENTROPY_LEFT = 0.02
-"""Entropy has no range of its own; below this part of its first value a policy no longer explores."""
+"""Entropy has no range of its own; below this fraction of its first value a policy no longer explores."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """Holds one training metric and whether it is normal; None if that cannot be judged."""
+    """A training metric and whether it is in its normal range; None if unknown."""
 
     label: str
     value: float
@@ -44,7 +44,7 @@ class Health:
 
 
 class RunView:
-    """Remembers what the display needs from the rows so far."""
+    """Collects the values for the display from the rows."""
 
     def __init__(self, header: RunHeader) -> None:
         self.header = header
@@ -55,10 +55,10 @@ class RunView:
         self.best_eval: tuple[float, int] | None = None
         self._first_entropy: float | None = None
         self._recent: deque[tuple[float, float]] = deque()
-        """Seconds, and the part of the budget that was spent then."""
+        """Seconds, and the completed fraction of the budget at that time."""
 
     def add(self, step: int, row: Mapping[str, float], seconds: float) -> None:
-        """Takes in one row that arrived at the given second of any monotonic clock."""
+        """Adds a row that arrived at the given second of any monotonic clock."""
         self.step = step
         self.updates = int(row.get(UPDATES, self.updates))
         self.values.update(row)
@@ -76,21 +76,21 @@ class RunView:
 
     @property
     def _spent(self) -> float:
-        """The part of the budget that is spent, more than 1 where the last cycle went beyond it."""
+        """The completed fraction of the budget; above 1 if the last cycle exceeded it."""
         of_steps = self.step / self.header.budget_env_steps if self.header.budget_env_steps else 0.0
         of_updates = self.updates / self.header.budget_updates if self.header.budget_updates else 0.0
         return max(of_steps, of_updates)
 
     @property
     def position(self) -> tuple[str, int, int | None]:
-        """The unit in which a run is counted, how many are done, and of how many."""
+        """The unit of the budget, the completed amount, and the total."""
         if self.header.budget_env_steps is None and self.header.budget_updates is not None:
             return "updates", self.updates, self.header.budget_updates
         return "steps", self.step, self.header.budget_env_steps
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimates the rest from the recent rate, pauses included; None while that cannot be told."""
+        """Estimates the remaining time from the recent rate, pauses included; None while unknown."""
         if len(self._recent) < 2:
             return None
         (start, first), (end, last) = self._recent[0], self._recent[-1]
@@ -99,7 +99,7 @@ class RunView:
         return max(0.0, 1.0 - last) * (end - start) / (last - first)
 
     def health(self) -> list[Health]:
-        """Judges those of the known training metrics that the rows carried."""
+        """Returns the known training metrics of the rows, with their ranges."""
         return [
             Health(label, value, self._is_normal(label, value))
             for label, metric in HEALTH_METRICS.items()

@@ -1,4 +1,4 @@
-"""Crash reports, and the error with its exit code that stands for any exception that ends a run."""
+"""Crash reports, and the conversion of any exception that ends a run to an error with an exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESOURCE_ERRORS = {
 
 @contextmanager
 def crash_reports(write: Callable[[str], Path]) -> Iterator[None]:
-    """Writes the traceback of what escapes the block, so that `report` can name the file."""
+    """Writes the traceback of an exception that leaves the block, so that `report` can name the file."""
     try:
         yield
     except Exception as error:
@@ -33,7 +33,7 @@ def crash_reports(write: Callable[[str], Path]) -> Iterator[None]:
 
 
 def as_quintain_error(error: Exception) -> QuintainError:
-    """Finds the class, and so the exit code, that the user's table has for this exception."""
+    """Returns the error class, and so the exit code, for an exception."""
     if isinstance(error, QuintainError):
         return _with_report_note(error)
     if isinstance(error, MemoryError):

@@ -1,4 +1,4 @@
-"""Records errors and recoveries of a run as JSON lines, for scripts and for a look afterwards."""
+"""Records errors and recoveries of a run as JSON lines, for scripts and for debugging."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from quintain.typing import Json
 
 
 class EventLog:
-    """Appends numbered records to events.jsonl; numbers go on where an earlier process stopped."""
+    """Appends numbered records to events.jsonl; the numbering continues after a resume."""
 
     def __init__(self, path: Path) -> None:
         self._next_seq = _last_seq(path) + 1
         self._file = LineFile(path)
         self.num_dropped = 0
-        """Records the disk refused; their numbers are missing in the file."""
+        """Records that the disk refused; their numbers are missing in the file."""
 
     def append(self, kind: str, *, step: int, code: str | None = None, detail: Json = None) -> None:
-        """Writes one record; a disk that refuses it must not stop training, so it is counted instead."""
+        """Writes one record; a disk error does not stop training, but is counted."""
         record = {
             "t_mono": time.monotonic(),
             "t_utc": datetime.now(UTC).isoformat(),

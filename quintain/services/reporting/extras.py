@@ -1,4 +1,4 @@
-"""Finds out, without importing anything, whether an optional package is there for a setting that needs it."""
+"""Checks, without an import, whether the optional package of a setting is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quintain.errors import SettingsError
 
 
 def require_extra(setting: str, package: str) -> None:
-    """Refuses a setting whose package is not installed, with the command that installs it; extras are named alike."""
+    """Refuses a setting whose package is not installed, with the command that installs it."""
     if find_spec(package) is None:
         raise SettingsError(
             f"{setting} needs the package {package}, which is not installed. Install it with: pip install "

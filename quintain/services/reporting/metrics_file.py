@@ -1,4 +1,4 @@
-"""Keeps the metrics of a run, one JSON line per report; a full disk delays rows but never stops training."""
+"""Writes the metrics of a run, one JSON line per report; a full disk delays rows but never stops training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from quintain.core.state import MOST_COUNTED
 from quintain.errors import RunDirectoryError
 from quintain.services.files.line_file import LineFile, read_lines
 
@@ -16,7 +17,7 @@ MAX_BUFFERED_ROWS = 1000
 
 
 class MetricsFile:
-    """Appends rows to metrics.jsonl; `warn` hears once of each time that the disk refuses them."""
+    """Appends rows to metrics.jsonl; `warn` is called once for each period in which the disk refuses them."""
 
     def __init__(self, path: Path, *, warn: Callable[[str], None]) -> None:
         self._path = path
@@ -25,15 +26,15 @@ class MetricsFile:
         self._waiting: deque[bytes] = deque()
         self._is_paused = False
         self.num_dropped = 0
-        """Rows given up because the disk stayed full for too long."""
+        """Rows dropped because the disk stayed full for too long."""
 
     @property
     def num_waiting(self) -> int:
-        """Counts the rows that will be written when there is space again."""
+        """Number of rows that will be written when there is space again."""
         return len(self._waiting)
 
     def append(self, step: int, row: Mapping[str, float]) -> None:
-        """Writes one row; if the disk refuses, keeps the newest thousand for later. Never raises OSError."""
+        """Writes one row; if the disk refuses, buffers the newest thousand. Never raises OSError."""
         if len(self._waiting) == MAX_BUFFERED_ROWS:
             self._waiting.popleft()
             self.num_dropped += 1
@@ -44,18 +45,18 @@ class MetricsFile:
         """Makes the rows so far durable; called with each commit, whose rows must not be lost."""
         self._flush(durably=True)
 
-    def truncate_after(self, step: int) -> int:
-        """Drops the rows after a step, which a resumed run writes again; returns how many.
+    def truncate_after(self, step: int, updates: int = MOST_COUNTED) -> int:
+        """Drops the rows after a step or a number of updates, which a resumed run writes again; returns how many.
 
-        One cut of the file: it is whole at every moment, and a full disk does not matter. Lines at the end
-        that are not rows, as a power cut leaves them, are dropped too.
+        The file is truncated once, so it is consistent at any time, also on a full disk. Lines at the end that are not
+        rows, as a power cut leaves them, are dropped too.
         """
         cut, num_dropped = 0, 0
         for start, line in read_lines(self._path):
             row = _decode(line)
             if row is None:
                 continue
-            if num_dropped or row["step"] > step:
+            if num_dropped or row["step"] > step or row.get("time/iterations", 0) > updates:
                 num_dropped += 1
             else:
                 cut = start + len(line) + 1
@@ -67,7 +68,7 @@ class MetricsFile:
         return read_rows(self._path)
 
     def close(self) -> None:
-        """Writes what still waits, if it can, and closes the file."""
+        """Writes buffered rows, if possible, and closes the file."""
         self._flush()
         self._file.close()
 

@@ -1,4 +1,4 @@
-"""Makes text from outside (environment names, model output, error messages) safe to print on a terminal."""
+"""Makes foreign text (environment names, model output, error messages) safe to print on a terminal."""
 
 from __future__ import annotations
 

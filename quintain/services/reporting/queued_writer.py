@@ -1,4 +1,4 @@
-"""Puts a writer behind a bounded queue and a thread of its own: however slow it is or fails, training does not wait."""
+"""Asynchronous writer: a bounded queue and a background thread, so that training never waits for a slow writer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from quintain.services.reporting.writers import RunHeader, RunSummary, Writer, WriterComplaint
 
 CAPACITY = 1000
-"""Rows and notes that wait; then the oldest is dropped for each new one."""
+"""Maximum number of queued rows and notes; then the oldest is dropped for each new one."""
 MAX_FAILURES = 3
 CLOSE_SECONDS = 15.0
-"""How long the end of a run waits for what is still in the queue: a display may need seconds to be imported."""
+"""Timeout for the queue at the end of a run: a display may need seconds to be imported."""
 
 Call = Callable[[], None]
 
 
 class CallQueue:
-    """Keeps calls in order until a thread makes them; of too many, the newest."""
+    """An ordered queue of calls for a thread; keeps the newest if there are too many."""
 
     def __init__(self, capacity: int) -> None:
         self.num_dropped = 0
@@ -38,13 +38,13 @@ class CallQueue:
             self._news.notify()
 
     def end(self) -> None:
-        """Says that no more calls will come."""
+        """Marks the end of calls."""
         with self._news:
             self._is_ended = True
             self._news.notify()
 
     def abandon(self) -> int:
-        """Drops what still waits and returns how many calls were dropped in all."""
+        """Drops the queued calls and returns the number of all dropped calls."""
         with self._news:
             self.num_dropped += len(self._calls)
             self._calls.clear()
@@ -52,7 +52,7 @@ class CallQueue:
         return self.num_dropped
 
     def take(self) -> Call | None:
-        """Waits for the next call; None if there will be none."""
+        """Waits for the next call; None at the end."""
         with self._news:
             while not self._calls and not self._is_ended:
                 self._news.wait(timeout=1.0)
@@ -60,9 +60,9 @@ class CallQueue:
 
 
 class QueuedWriter:
-    """Hands a run's rows to another writer, in order, from a background thread.
+    """Passes a run's rows to another writer, in order, from a background thread.
 
-    What went wrong there is told by raising `WriterComplaint` in a later call, so that only one thread ever prints.
+    Errors of that thread are raised as `WriterComplaint` in a later call, so that only one thread prints.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class QueuedWriter:
         self._failures: list[Exception] = []
 
     def open(self, header: RunHeader) -> None:
-        """Starts the thread, whose first deed is to open the writer."""
+        """Starts the thread, which first opens the writer."""
         if self._thread is None:
             # A daemon: a writer that hangs must not keep the process.
             self._thread = threading.Thread(
@@ -95,7 +95,7 @@ class QueuedWriter:
         self._queue.put(lambda: self.writer.note(text))
 
     def close(self, summary: RunSummary) -> None:
-        """Gives the writer a moment to take what waits, and says how much it could not."""
+        """Waits shortly for the queue, and reports how many calls were dropped."""
         thread, self._thread = self._thread, None
         queue, self._queue = self._queue, CallQueue(self._capacity)
         deadline = time.monotonic() + self._close_seconds
@@ -114,7 +114,7 @@ class QueuedWriter:
             )
 
     def _finish(self, summary: RunSummary, deadline: float) -> bool:
-        """Closes the writer in a thread too, for it may wait for a network; says whether it was done in time."""
+        """Closes the writer in a thread too, because it may wait for a network; returns whether it finished in time."""
         thread = threading.Thread(target=self._try, args=(lambda: self.writer.close(summary),), daemon=True)
         thread.start()
         thread.join(timeout=max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What looks like a secret, by its name or by itself, and blanking it in texts that reach a file."""
+"""Detects secrets by name or by form, and redacts them in texts that are written to files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIN_SECRET_LENGTH = 8
 
 
 def redact(text: str) -> str:
-    """Blanks the values of secret-looking environment variables and what looks like an access key."""
+    """Redacts the values of secret-looking environment variables and texts that look like access keys."""
     secrets = {value for name, value in os.environ.items() if len(value) >= _MIN_SECRET_LENGTH and is_secret_name(name)}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "[redacted]")
@@ -27,6 +27,6 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Says whether an environment variable looks like a secret: by its name, or because its value is one."""
+    """Whether an environment variable looks like a secret, by its name or its value."""
     # The whole value: a path may have a part that looks like an access key.
     return is_secret_name(name) or bool(_SECRET_TEXT.fullmatch(value) or _LOGIN_IN_URL.search(value))

@@ -1,4 +1,4 @@
-"""Declares the settings of the statistics writers that ship. Imports no torch."""
+"""Settings of the built-in statistics writers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from quintain.settings.base import PartSettings
 
 
 class WriterSettings(PartSettings):
-    """Configures a statistics writer of your own that needs no settings."""
+    """Settings of a custom statistics writer that needs none of its own."""
 
     in_background: ClassVar[bool] = False
-    """Whether the writer works in a thread of its own, so that training never waits for it."""
+    """Whether the writer runs asynchronously in a background thread, so that training never waits for it."""
 
 
 class ConsoleSettings(WriterSettings):
-    """Shows progress in the terminal, or as plain lines where there is none."""
+    """Progress in the terminal, or plain lines where there is none."""
 
     every_seconds: Annotated[float, Field(gt=0)] = 2.0
-    """Time between two plain lines."""
+    """Seconds between two plain lines."""
 
 
 class TensorBoardSettings(WriterSettings):
-    """Writes TensorBoard event files into the run's directory."""
+    """TensorBoard event files in the run's directory."""
 
     in_background: ClassVar[bool] = True
 
 
 class WandbSettings(WriterSettings):
-    """Sends rows to Weights & Biases, or keeps them in files for `wandb sync` where there is no key."""
+    """Sends rows to Weights & Biases, or stores them for `wandb sync` if there is no key."""
 
     in_background: ClassVar[bool] = True
 
     project: str = "quintain"
-    """Project that the run belongs to."""
+    """The run's project."""
 
     entity: str | None = None
-    """User or team that the project belongs to; null is the key's owner."""
+    """User or team of the project; null is the key's owner."""
 
     mode: Literal["auto", "online", "offline"] = "auto"
-    """Whether rows are sent at once; auto does so if WANDB_API_KEY is set."""
+    """online sends rows at once; auto does so if WANDB_API_KEY is set."""
 
 
 REGISTERED = (

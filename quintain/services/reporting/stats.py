@@ -1,8 +1,8 @@
-"""Gathers numbers between two reports and hands them to the writers as one row.
+"""Collects metrics between two reports and passes them to the writers as one row.
 
-Metrics are named `rollout/*`, `train/*`, `eval/*`, and `time/*` for all that depends on the wall clock. A
-number that is not finite has no mean, no place in JSON and none in a checkpoint, so it is left out here;
-reporting it as a fault is the business of whoever computed it.
+Metrics are named `rollout/*`, `train/*`, `eval/*`, and `time/*` for all that depends on the wall clock. A value that is
+not finite has no mean and cannot be stored in JSON or a checkpoint, so it is left out here; the part that computed it
+reports the fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quintain.core.state import require_count
+from quintain.core.state import MOST_COUNTED, require_count
 from quintain.errors import CheckpointIncompatible
 from quintain.services.reporting.writers import Writer
 from quintain.typing import Metrics, State
@@ -30,11 +30,11 @@ TIMED_SHARES: Mapping[str, tuple[str, ...]] = {
     "time/act_fraction": ("act",),
     "time/learn_fraction": ("estimate", "update"),
 }
-"""Which timers make up each share of the wall clock; what none of them covers is `time/other_fraction`."""
+"""The timers of each share of the wall clock; the remainder is `time/other_fraction`."""
 
 
 class StatsReporter:
-    """Averages what is added, keeps the last of what is set, and writes both as one row per report."""
+    """Averages added values, keeps the last of set values, and writes both as one row per report."""
 
     def __init__(self, writer: Writer, *, start_step: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
         self._writer = writer
@@ -45,11 +45,12 @@ class StatsReporter:
         self._timed_seconds: dict[str, float] = {}
         self._total_times: dict[str, tuple[float, int]] = {}
         self._last_step = start_step
+        self._last_updates = 0
         self._interval_start = clock()
         self._run_start = self._interval_start
 
     def add_stat(self, name: str, value: float) -> None:
-        """Adds one value to the mean of this interval."""
+        """Adds a value to the mean of this interval."""
         value = float(value)
         if math.isfinite(value):
             self._sums[name] = self._sums.get(name, 0.0) + value
@@ -60,7 +61,7 @@ class StatsReporter:
             self.add_stat(name, value)
 
     def set_stat(self, name: str, value: float) -> None:
-        """Sets what this interval's row says; a later call replaces it."""
+        """Sets a value of this interval's row; a later call replaces it."""
         value = float(value)
         if math.isfinite(value):
             self._last[name] = value
@@ -79,7 +80,7 @@ class StatsReporter:
 
     @property
     def total_times(self) -> dict[str, tuple[float, int]]:
-        """The seconds of each timer since this process began, and how often it ran."""
+        """The seconds of each timer since this process started, and the number of calls."""
         return dict(self._total_times)
 
     @contextmanager
@@ -100,11 +101,16 @@ class StatsReporter:
         """The step of the newest row."""
         return self._last_step
 
+    @property
+    def last_updates(self) -> int:
+        """The updates that were done at the newest row."""
+        return self._last_updates
+
     def under(self, prefix: str) -> StatsReporter:
-        """Returns this reporter, or one that puts what it is told into the same row under names with a prefix."""
+        """Returns this reporter, or one that writes to the same row with a prefix on names."""
         return ScopedStats(self, prefix) if prefix else self
 
-    def write_stats(self, step: int) -> Metrics:
+    def write_stats(self, step: int, updates: int = 0) -> Metrics:
         """Writes the row of this interval, returns it, and starts the next interval."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         row = {**means, **self._last, **self._time_stats(step)}
@@ -113,6 +119,7 @@ class StatsReporter:
         for interval in (self._sums, self._counts, self._last, self._timed_seconds):
             interval.clear()
         self._last_step = step
+        self._last_updates = updates
         return row
 
     def _time_stats(self, step: int) -> Metrics:
@@ -134,22 +141,25 @@ class StatsReporter:
             "counts": dict(self._counts),
             "last": dict(self._last),
             "last_step": self._last_step,
+            "last_updates": self._last_updates,
             "total_seconds": self.total_seconds,
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restores the partial sums; the clocks start anew, the total from where it stood."""
+        """Restores the partial sums; clocks restart, and the total continues."""
         self._sums = {name: float(value) for name, value in state["sums"].items()}
         self._counts = {name: int(value) for name, value in state["counts"].items()}
         self._last = {name: float(value) for name, value in state["last"].items()}
         self._timed_seconds = {}
         self._last_step = int(state["last_step"])
+        # Older checkpoints have none; then rows are told apart by their steps alone.
+        self._last_updates = int(state.get("last_updates", MOST_COUNTED))
         self._interval_start = self._clock()
         self._run_start = self._interval_start - float(state["total_seconds"])
 
 
 class ScopedStats(StatsReporter):
-    """Reports into the row of another reporter, under names that begin with a prefix."""
+    """Reports to the row of another reporter, with a prefix on names."""
 
     def __init__(self, whole: StatsReporter, prefix: str) -> None:
         self.whole = whole
@@ -175,11 +185,11 @@ class ScopedStats(StatsReporter):
 
 
 WINDOW_SIZE = 100
-"""Episodes that a window remembers."""
+"""Number of episodes in a window."""
 
 
 class EpisodeWindow:
-    """Remembers the returns and lengths of the most recent episodes in a ring."""
+    """The returns and lengths of the most recent episodes, in a ring."""
 
     def __init__(self, size: int = WINDOW_SIZE) -> None:
         self._returns = np.zeros(size, dtype=np.float64)
@@ -191,7 +201,7 @@ class EpisodeWindow:
         return self._count
 
     def extend(self, returns: ArrayLike, lengths: ArrayLike) -> None:
-        """Adds finished episodes, the oldest first."""
+        """Adds completed episodes, oldest first."""
         new_returns = np.asarray(returns, dtype=np.float64).ravel()
         new_lengths = np.asarray(lengths, dtype=np.int64).ravel()
         if new_returns.shape != new_lengths.shape:
@@ -207,12 +217,12 @@ class EpisodeWindow:
 
     @property
     def returns(self) -> deque[float]:
-        """The returns, the oldest first."""
+        """The returns, oldest first."""
         return deque(self._in_order(self._returns).tolist(), maxlen=self._returns.size)
 
     @property
     def lengths(self) -> deque[int]:
-        """The lengths, the oldest first."""
+        """The lengths, oldest first."""
         return deque(self._in_order(self._lengths).tolist(), maxlen=self._lengths.size)
 
     def _in_order(self, ring: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Rows as TensorBoard scalars: in the run's own `tensorboard/` folder, or through a user's SummaryWriter."""
+"""Writes rows as TensorBoard scalars: in the run's `tensorboard/` folder, or through a user's SummaryWriter."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 FOLDER = "tensorboard"
 SHOWN_METRICS = ("rollout/ep_rew_mean", "eval/mean_reward")
-"""What the table of hyper-parameters shows beside them."""
+"""Metrics in the table of hyper-parameters."""
 
 
 class TakesScalars(Protocol):
-    """What is asked of a summary writer of the user's: TensorBoard's, or another with this method."""
+    """The interface of a user's summary writer: TensorBoard's, or another with this method."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
 
 
 class SummaryRows:
-    """Writes each row to an object with `add_scalar(name, value, step)`; it stays open, for it is its owner's."""
+    """Writes each row to an object with `add_scalar(name, value, step)`; the caller closes it."""
 
     def __init__(self, summary_writer: TakesScalars) -> None:
         self.summary_writer = summary_writer
 
     def open(self, header: RunHeader) -> None:
-        """Has nothing to open."""
+        """Does nothing."""
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         write_row(self.summary_writer, step, row)
 
     def note(self, text: str) -> None:
-        """Leaves notes to the console."""
+        """Does nothing: notes belong to the console."""
 
     def close(self, summary: RunSummary) -> None:
         if hasattr(self.summary_writer, "flush"):
@@ -45,7 +45,7 @@ class SummaryRows:
 
 
 class TensorBoardWriter:
-    """Writes event files that `tensorboard --logdir` reads; a resumed run goes on in the same curves."""
+    """Writes event files for `tensorboard --logdir`; a resumed run continues the same curves."""
 
     def __init__(self, settings: TensorBoardSettings) -> None:
         require_extra("run.writers: tensorboard", "tensorboard")
@@ -65,7 +65,7 @@ class TensorBoardWriter:
         self._summary_writer.flush()
 
     def note(self, text: str) -> None:
-        """Leaves notes to the console."""
+        """Does nothing: notes belong to the console."""
 
     def close(self, summary: RunSummary) -> None:
         if self._summary_writer is not None:
@@ -92,12 +92,12 @@ class TensorBoardWriter:
 
 
 def write_row(summary_writer: TakesScalars, step: int, row: Mapping[str, float]) -> None:
-    """Adds each number of a row under its own name."""
+    """Adds each metric of a row under its name."""
     for name, value in row.items():
         summary_writer.add_scalar(name, value, step)
 
 
 def _as_table(values: Mapping[str, bool | int | float | str]) -> str:
-    """Returns a table in Markdown, which TensorBoard shows as one."""
+    """Returns a Markdown table, which TensorBoard renders."""
     rows = [f"| {name} | {str(value).replace('|', '/')} |" for name, value in values.items()]
     return "\n".join(["| setting | value |", "|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""Pictures of an episode as one animated WebP file, which every browser shows."""
+"""Saves an episode as one animated WebP file, which every browser shows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 MAX_FRAMES = 1000
-"""Pictures in one file; what comes after them is left out."""
+"""Maximum number of frames per file; later ones are left out."""
 MAX_BYTES = 128 * 2**20
-"""Memory that pictures may take before they are encoded; beyond it all are made half as wide and half as high."""
+"""Memory limit of frames before encoding; beyond it all are halved in width and height."""
 
 
 class Draws(Protocol):
-    """What is asked of an environment that is filmed."""
+    """The interface of an environment that is recorded."""
 
     @property
     def frames_per_second(self) -> float: ...
@@ -32,7 +32,7 @@ class Draws(Protocol):
 
 
 class EpisodeRecorder:
-    """Keeps the pictures of the first episode of an environment's first lane."""
+    """Records the frames of the first episode of an environment's first lane."""
 
     def __init__(self) -> None:
         self.frames: list[Array] = []
@@ -41,7 +41,7 @@ class EpisodeRecorder:
         self.is_over = False
 
     def __call__(self, env: Draws, has_ended: bool) -> None:
-        """Takes a picture; at the end of the episode the environment already shows the next one."""
+        """Records a frame; at the end of the episode the environment already shows the next one."""
         self.is_over = self.is_over or has_ended or len(self.frames) >= MAX_FRAMES
         if self.is_over:
             return
@@ -63,7 +63,7 @@ class EpisodeRecorder:
 
 
 def require_pillow() -> ModuleType:
-    """Imports the library that writes pictures, or says how to get it."""
+    """Imports Pillow, or raises an error with the command that installs it."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -74,7 +74,7 @@ def require_pillow() -> ModuleType:
 
 
 def save_webp(path: Path, frames: Sequence[Array], frames_per_second: float) -> None:
-    """Writes pictures [height, width, 3] of uint8 as an animation that repeats."""
+    """Writes frames [height, width, 3] of uint8 as a looping animation."""
     image = require_pillow()
     first, *rest = [image.fromarray(frame) for frame in frames]
     buffer = io.BytesIO()
@@ -89,7 +89,7 @@ def save_webp(path: Path, frames: Sequence[Array], frames_per_second: float) -> 
 
 
 def _half(frame: Array) -> Array:
-    """Returns the picture with the mean of each two by two pixels."""
+    """Returns the image with the mean of each two by two pixels."""
     height, width = frame.shape[0] // 2, frame.shape[1] // 2
     blocks = frame[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3)
     return np.asarray(blocks.mean(axis=(1, 3)), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Rows for Weights & Biases: online with a key, else in files that `wandb sync` uploads later.
+"""Sends rows to Weights & Biases: online with a key, else to files that `wandb sync` uploads later.
 
-Only numbers that describe the training leave the machine: rows, and hyper-parameters from a list of what is harmless.
-Never the whole settings, the code, the console, or facts about the machine.
+Only metrics and an allow-list of hyper-parameters leave the machine. Never the whole settings, the code, the console,
+or facts about the machine.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from quintain.services.reporting.settings import WandbSettings
 from quintain.services.reporting.writers import RunHeader, RunSummary
 
 RUN_ID = "wandb-run-id"
-"""The file in the run's directory that says under which id the run is known, so that a resume continues it."""
+"""The file with the run's wandb id in its directory, so that a resume continues the same wandb run."""
 _ID = re.compile(r"[a-z0-9]{8}")
 _MAX_ID_BYTES = 100
 
 
 class WandbRun(Protocol):
-    """What is asked of a run of wandb's, which comes without types where it is not installed."""
+    """The interface of a wandb run; wandb has no types where it is not installed."""
 
     def log(self, data: dict[str, float], step: int) -> None: ...
     def finish(self, exit_code: int) -> None: ...
 
 
 class WandbWriter:
-    """Logs every row to one run, whose id outlives the process."""
+    """Logs every row to one wandb run, whose id outlives the process."""
 
     def __init__(self, settings: WandbSettings) -> None:
         require_extra("run.writers: wandb", "wandb")
@@ -51,7 +51,7 @@ class WandbWriter:
         self._run.log(dict(row), step=step)
 
     def note(self, text: str) -> None:
-        """Leaves notes to the console."""
+        """Does nothing: notes belong to the console."""
 
     def close(self, summary: RunSummary) -> None:
         if self._run is not None:
@@ -95,7 +95,7 @@ class WandbWriter:
 
 
 def kept_run_id(directory: Path) -> str:
-    """Returns the id that the run's directory remembers; a new one is remembered first."""
+    """Returns the wandb id stored in the run's directory; makes and stores a new one first."""
     path = directory / RUN_ID
     try:
         found = plain_files.read(path, _MAX_ID_BYTES).decode().strip()

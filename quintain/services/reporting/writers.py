@@ -1,4 +1,4 @@
-"""Where the rows of a run go. A writer only watches: whatever happens to it, training continues."""
+"""Destinations of the rows of a run. A writer only observes: if it fails, training continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quintain.services.reporting.printable import escape_control_characters
 
 @dataclass(frozen=True)
 class RunHeader:
-    """Says what is about to run, with what is known before torch is imported."""
+    """Describes a run before it starts, as far as it is known before torch is imported."""
 
     version: str
     algorithm: str
@@ -30,12 +30,12 @@ class RunHeader:
     shown_directory: str | None = None
     """The run's directory as the user wrote it."""
     hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Settings that describe the training and can be shown to anyone."""
+    """Settings that describe the training and can be published."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Says how a run ended and what the user may want to do next."""
+    """Describes how a run ended and suggests the next commands."""
 
     state: Literal["finished", "stopped", "failed"]
     seconds: float
@@ -45,9 +45,9 @@ class RunSummary:
     num_eval_episodes: int = 0
     last_checkpoint: str | None = None
     num_faults: int = 0
-    """How often environments broke and were made anew."""
+    """How often environments broke and were restarted."""
     next_commands: list[tuple[str, str]] = field(default_factory=list)
-    """Commands, each with a comment that says what it is for."""
+    """Commands, each with a comment on its purpose."""
 
 
 class Writer(Protocol):
@@ -60,7 +60,7 @@ class Writer(Protocol):
 
 
 class WriterComplaint(Exception):
-    """Carries a warning about a writer to where it can be shown; after a final one the writer is left out."""
+    """A warning about a writer, passed to where it can be printed; after a final one the writer is removed."""
 
     def __init__(self, warning: str, *, is_final: bool) -> None:
         super().__init__(warning)
@@ -69,7 +69,7 @@ class WriterComplaint(Exception):
 
 
 class WriterGroup:
-    """Hands everything to each writer and gives up on one that keeps failing."""
+    """Passes everything to each writer and removes one that keeps failing."""
 
     max_failures = 3
 

@@ -49,8 +49,8 @@ def test_specs_become_those_of_policies() -> None:
     [
         (BehaviorSpec([], ActionSpec.create_continuous(1)), "observes nothing"),
         (BehaviorSpec([ObservationSpec((2, 0))], ActionSpec.create_continuous(1)), "may be empty"),
-        (BehaviorSpec([ObservationSpec((2,))], ActionSpec(0, ())), "something to choose"),
-        (BehaviorSpec([ObservationSpec((2,))], ActionSpec(0, (2, 0))), "something to choose"),
+        (BehaviorSpec([ObservationSpec((2,))], ActionSpec(0, ())), "at least one action"),
+        (BehaviorSpec([ObservationSpec((2,))], ActionSpec(0, (2, 0))), "at least one action"),
         (SimpleNamespace(shape=(2,)), "expected a spec with observation_specs and action_spec"),
     ],
 )

@@ -26,7 +26,7 @@ def act(env: TaskEnv, numbers: list[list[float]], choices: list[list[int]]) -> N
 
 
 def test_the_end_that_the_clue_names_pays_and_the_other_costs() -> None:
-    env = begun([1.0, -1.0, 1.0], num_numbers=0, num_choices=1, stride=0.5)
+    env = begun([1.0, -1.0, 1.0], num_continuous=0, num_choices=1, stride=0.5)
     act(env, [[], [], []], [[1], [1], [0]])
     decided, ended = env.get_steps("Clue")
     assert len(ended) == 0

@@ -1,4 +1,4 @@
-"""Keys of ML-Agents' configurations that cannot be followed yet, or have no effect here: each is named to the user."""
+"""Keys of ML-Agents' configurations that are not supported yet, or have no effect here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from quintain.behaviors.trainer_settings import PPOSettings, TrainerSettings
 from quintain.behaviors.yaml_import import Configuration
 
 NUM_HEADS = 4
-"""Heads of attention in POCA's critic."""
+"""Attention heads in POCA's critic."""
 _WITHOUT_UNITY = frozenset({"base_port", "num_areas", "timeout_wait", "max_lifetime_restarts", "restarts_rate_limit_n",
                             "restarts_rate_limit_period_s"})  # fmt: skip
 
 
-def unbuilt(options: RunOptions) -> Iterator[tuple[str, str]]:
-    """Yields the keys that are known and cannot be followed yet, and why."""
+def unsupported(options: RunOptions) -> Iterator[tuple[str, str]]:
+    """Yields the keys that are known and not supported yet, with the reason."""
     blocks = {f"behaviors.{name}": each for name, each in options.behaviors.items()}
     if options.default_settings is not None:
         blocks["default_settings"] = options.default_settings
     for path, settings in blocks.items():
-        yield from ((f"{path}.{key}", why) for key, why in _unbuilt_of_behavior(settings))
+        yield from ((f"{path}.{key}", why) for key, why in _unsupported_of_behavior(settings))
     if options.env_settings.env_args:
         yield "env_settings.env_args", "Unity builds cannot be run yet"
 
 
-def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
+def _unsupported_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]:
     if settings.trainer_type == "poca" and settings.network_settings.hidden_units % NUM_HEADS:
         yield "network_settings.hidden_units", f"poca shares them between {NUM_HEADS} heads; use a multiple of that"
     for name in ("curiosity", "gail", "rnd"):
@@ -49,7 +49,7 @@ def _unbuilt_of_behavior(settings: TrainerSettings) -> Iterator[tuple[str, str]]
 
 
 def notes_of(configuration: Configuration) -> Iterator[str]:
-    """Yields what a user should be told of keys that were understood and have no effect."""
+    """Yields notes on keys that have no effect."""
     idle = [
         ".".join(map(str, path))
         for path in sorted(configuration.given, key=str)

@@ -1,4 +1,4 @@
-"""The learner's end of what is said between it and a collector's process, and what became of that process."""
+"""The learner's side of a collector process: start, messages, and errors when the process ends."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from contextlib import suppress
 from typing import Any
 
 from quintain.errors import CollectorDied, NonFiniteError, QuintainError
-from quintain.placements.remote_errors import RemoteTraceback, error_from
+from quintain.placements.remote_errors import RemoteTraceback, error_from_json
 from quintain.services.checkpoints.packed_state import unpack_value
 from quintain.services.processes.child_environment import withheld_note
 from quintain.services.processes.supervisor import Supervisor
 
 CHILD_MODULE = "quintain.runs.collector_process"
 START_SECONDS = 300.0
-"""How long the other process may take to import everything and to make the environment."""
+"""Timeout for the process to import everything and to make the environment."""
 _LAST_WORDS_SECONDS = 2.0
 
 
-class Conversation:
-    """Starts the process, talks to it, and turns its end into an error that is raised at every further word."""
+class CollectorProcess:
+    """Starts the process and exchanges messages with it; once it has ended, every further call raises the error."""
 
     def __init__(self, plan: Mapping[str, Any], pass_environment: Sequence[str]) -> None:
         self.withheld = withheld_note(pass_environment)
@@ -36,14 +36,14 @@ class Conversation:
         for descriptor in (self.child.channel.fileno(), self.supervisor.report_descriptor):
             self._poller.register(descriptor, select.POLLIN)
         path = [os.path.abspath(entry) for entry in sys.path]
-        self.say({**plan, "sys_path": path, "cwd": os.getcwd()})
+        self.send({**plan, "sys_path": path, "cwd": os.getcwd()})
 
-    def say(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Sends words; that nobody is there any more is noticed where the answer is waited for."""
+    def send(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Sends a message. A process that has ended is noticed in `receive`."""
         self.child.send(words, descriptors)
 
-    def hear(self, seconds: float) -> dict[str, Any] | None:
-        """Returns the next words, or None if there are none in time; raises what ended the process."""
+    def receive(self, seconds: float) -> dict[str, Any] | None:
+        """Returns the next message, or None on timeout; raises the error that ended the process."""
         if self.failure is not None:
             raise self.failure
         deadline = time.monotonic() + seconds
@@ -60,10 +60,10 @@ class Conversation:
             self._poller.poll(remaining * 1000.0)
             self.supervisor.read_reports()
 
-    def hear_at_start(self) -> dict[str, Any]:
-        """Returns what is said while the other side is made; ends it if that is an error, or nothing."""
+    def receive_at_start(self) -> dict[str, Any]:
+        """Returns a message of the start-up phase; an error or a timeout ends the process."""
         try:
-            words = self.hear(START_SECONDS)
+            words = self.receive(START_SECONDS)
             if words is None:
                 raise CollectorDied(f"the collector's process was not ready after {START_SECONDS:g} s", code="E0541")
         except BaseException as error:
@@ -74,7 +74,7 @@ class Conversation:
         return words
 
     def give_up(self, seconds: float) -> CollectorDied:
-        """Ends a process that does nothing, after asking where it is; what is returned is raised from now on."""
+        """Kills a process that hangs, after taking its stack trace; returns the error that later calls raise."""
         trace = self.supervisor.stack_of(self.child)
         self.failure = CollectorDied(
             f"the collector's process did nothing for {seconds:g} s, and was ended. Continue from the last checkpoint "
@@ -86,7 +86,7 @@ class Conversation:
         return self.failure
 
     def close(self) -> None:
-        """Ends the process, which is asked first."""
+        """Asks the process to end, and then ends it."""
         self.child.hang_up()
         self.supervisor.stop([self.child], first=None)
 
@@ -95,7 +95,7 @@ class Conversation:
             words: dict[str, Any] = json.loads(message)
             if "failed" not in words:
                 return words
-            self.failure = error_from(words["failed"])
+            self.failure = error_from_json(words["failed"])
             if words["has_evidence"] and isinstance(self.failure, NonFiniteError):
                 self.failure.evidence = self._evidence()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

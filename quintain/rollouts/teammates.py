@@ -1,7 +1,7 @@
-"""Follows the groups of agents: who acts beside whom, what that brought, and who is left when somebody's steps end.
+"""Tracks the groups of agents: teammates, their rewards, and those that remain when an agent's trajectory ends.
 
-A group is its members that took an action of which nothing came yet, whether they decided now or at an earlier step.
-Group 0, and any below, is no group. All of it is done for all agents at once.
+A group is its members that took an action and have not reported since, whether they decided now or at an earlier step.
+Group 0, and any below, is no group. Vectorized over all agents.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 
 from quintain.core.state import KeepsState
 from quintain.data import fields as f
-from quintain.data.mates import mate_fields, no_mates, own_names
 from quintain.data.spec import BehaviorSpec, leaves
-from quintain.data.trajectory import MATES_REWARD, flat_steps
+from quintain.data.teammates import no_teammates, own_names, teammate_fields
+from quintain.data.trajectory import TEAMMATES_REWARD, flat_steps
 from quintain.envs.agents.boundary import Reports
-from quintain.envs.agents.slots import NOBODY
+from quintain.envs.agents.slots import ABSENT
 
 if TYPE_CHECKING:
     from quintain.rollouts.agent_assembler import AgentAssembler
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Present(NamedTuple):
-    """Agents that are there after a step of the environment."""
+    """Agents that are present after a step of the environment."""
 
     slots: Array
-    """[p]; NOBODY for those that are new"""
+    """[p]; ABSENT for those that are new"""
     groups: Array
     """[p]"""
     obs: dict[str, Array]
-    """What they see, by field name, [p, ...]"""
+    """Their observations, by field name, [p, ...]"""
 
 
-class GroupMates(KeepsState):
-    """Knows the group of the agent in each slot, and what its mates got since it acted."""
+class Teammates(KeepsState):
+    """The group of the agent in each slot, and its teammates' rewards since it acted."""
 
     not_state: ClassVar[frozenset[str]] = frozenset({"spec", "own_names", "present"})
 
@@ -47,14 +47,14 @@ class GroupMates(KeepsState):
         self.present: Present | None = None
 
     def no_steps(self, horizon: int) -> dict[str, Array]:
-        """Returns the fields of steps that are about mates, for no slots and no mates."""
-        return {**no_mates(self.spec, 0, horizon), MATES_REWARD: np.zeros((0, horizon), np.float32)}
+        """Returns the teammate fields of steps, with no slots and no teammates."""
+        return {**no_teammates(self.spec, 0, horizon), TEAMMATES_REWARD: np.zeros((0, horizon), np.float32)}
 
     def hear(self, agents: AgentAssembler, ends: Reports, decisions: Reports) -> None:
-        """Notes what a step of the environment brought to whose mates, and who is there after it."""
+        """Adds the rewards of a step to teammates, and records which agents are present after it."""
         ended, asking = agents.slots.find(ends.ids), agents.slots.find(decisions.ids)
         # Under the same id another agent has begun, which brought nothing yet.
-        asking[np.isin(decisions.ids, ends.ids)] = NOBODY
+        asking[np.isin(decisions.ids, ends.ids)] = ABSENT
         is_acting = agents.slots.is_used & agents.is_acting
         self._share_rewards(np.flatnonzero(is_acting), (ended, ends.reward), (asking, decisions.reward))
         known = asking[asking >= 0]
@@ -74,9 +74,9 @@ class GroupMates(KeepsState):
     def _who_is_there(
         self, agents: AgentAssembler, is_acting: Array, ended: tuple[Reports, Array], asked: tuple[Reports, Array]
     ) -> Present:
-        """Returns who decides next, who acts on in silence, and who was interrupted, with what each saw last.
+        """Returns agents that decide next, are still acting, or were interrupted, with their last observations.
 
-        Newcomers count where somebody of their group acts on. Where nobody does, they begin another episode.
+        New agents count if a member of their group is still acting. Otherwise they begin another episode.
         """
         (ends, ended_at), (decisions, asking) = ended, asked
         assert ends.interrupted is not None
@@ -100,46 +100,46 @@ class GroupMates(KeepsState):
         )
 
     def following(self, slots: Array) -> dict[str, Array]:
-        """Returns who of the groups of these agents is there now beside them, and what they see, [k, M, ...]."""
+        """Returns the present teammates of these agents and their observations, [k, M, ...]."""
         assert self.present is not None, "hear() comes before trajectories are closed"
         place = _places(self.present.slots, len(self.group))
-        table = mates_table(self.present.groups, self.group[slots], place[slots])
-        seen = zip(leaves(self.spec.obs, f.MATE_OBS), self.present.obs.values(), strict=True)
-        return {f.MATES: table >= 0, **{name: _taken(rows, table) for name, rows in seen}}
+        table = teammates_table(self.present.groups, self.group[slots], place[slots])
+        seen = zip(leaves(self.spec.obs, f.TEAMMATE_OBS), self.present.obs.values(), strict=True)
+        return {f.TEAMMATES: table >= 0, **{name: _taken(rows, table) for name, rows in seen}}
 
     def settle(self, agents: AgentAssembler, slots: Array, places: Array) -> None:
-        """Writes what the mates of these agents got since they acted."""
-        flat_steps(agents.steps[MATES_REWARD])[places] = self.reward[slots]
+        """Writes the teammates' rewards since these agents acted."""
+        flat_steps(agents.steps[TEAMMATES_REWARD])[places] = self.reward[slots]
         self.reward[slots] = 0.0
 
     def look(self, agents: AgentAssembler) -> None:
-        """Writes what the mates of the agents that just decided see and do."""
+        """Writes observations and actions of the teammates of the agents that just decided."""
         at = agents.deciding
         acting = np.flatnonzero(agents.slots.is_used & agents.is_acting)
-        table = mates_table(self.group[acting], self.group[at], _places(acting, len(self.group))[at])
+        table = teammates_table(self.group[acting], self.group[at], _places(acting, len(self.group))[at])
         self._widen(agents.steps, table.shape[1])
         places = at * agents.horizon + agents.length[at]
         shown = acting * agents.horizon + agents.length[acting]
         written = {name: _taken(flat_steps(agents.steps[own])[shown], table) for name, own in self.own_names.items()}
-        for name, rows in {f.MATES: table >= 0, **written}.items():
+        for name, rows in {f.TEAMMATES: table >= 0, **written}.items():
             field = flat_steps(agents.steps[name])
             field[places, : table.shape[1]] = rows
             field[places, table.shape[1] :] = 0
 
     def _widen(self, steps: dict[str, Array], width: int) -> None:
-        for name in mate_fields(self.spec):
+        for name in teammate_fields(self.spec):
             missing = width - steps[name].shape[2]
             if missing > 0:
                 more = np.zeros((*steps[name].shape[:2], missing, *steps[name].shape[3:]), steps[name].dtype)
                 steps[name] = np.concatenate((steps[name], more), axis=2)
 
 
-def mates_table(groups: Array, wanted: Array, own: Array) -> Array:
-    """Returns for each of n agents where its mates stand among p agents, [n, M]; NOBODY where there are fewer.
+def teammates_table(groups: Array, wanted: Array, own: Array) -> Array:
+    """Returns for each of n agents the indices of its teammates among p agents, [n, M]; ABSENT where there are fewer.
 
-    `groups` [p] are those of the p agents, `wanted` [n] those of the n; `own` [n] is where an agent stands itself.
+    `groups` [p] are those of the p agents, `wanted` [n] those of the n; `own` [n] is the index of the agent itself.
 
-    >>> mates_table(np.array([5, 7, 5, 5]), np.array([5, 7]), np.array([2, 1])).tolist()
+    >>> teammates_table(np.array([5, 7, 5, 5]), np.array([5, 7]), np.array([2, 1])).tolist()
     [[0, 3], [-1, -1]]
     """
     order = np.argsort(groups, kind="stable")
@@ -150,25 +150,25 @@ def mates_table(groups: Array, wanted: Array, own: Array) -> Array:
     rank[order] = np.arange(len(groups))
     is_there = own >= 0
     own_rank = np.where(is_there, rank[own] - start if len(rank) else 0, len(groups))
-    num_mates = np.where(wanted > 0, size - is_there, 0)
-    column = np.arange(num_mates.max(initial=0))[None, :]
+    num_teammates = np.where(wanted > 0, size - is_there, 0)
+    column = np.arange(num_teammates.max(initial=0))[None, :]
     place = start[:, None] + column + (column >= own_rank[:, None])
     found: Array = (
-        np.where(column < num_mates[:, None], order.take(place, mode="clip"), NOBODY) if len(order) else place
+        np.where(column < num_teammates[:, None], order.take(place, mode="clip"), ABSENT) if len(order) else place
     )
     return found
 
 
 def _places(slots: Array, capacity: int) -> Array:
-    """Returns for each slot where it stands among these; NOBODY where it does not."""
-    place = np.full(capacity, NOBODY, np.int64)
+    """Returns for each slot its index among these; ABSENT where it has none."""
+    place = np.full(capacity, ABSENT, np.int64)
     known = np.flatnonzero(slots >= 0)
     place[slots[known]] = known
     return place
 
 
 def _taken(rows: Array, table: Array) -> Array:
-    """Returns rows [n, M, ...] by a table of mates, zeros where there is nobody."""
+    """Returns rows [n, M, ...] by a table of teammates, zeros where there is none."""
     taken = np.zeros((*table.shape, *rows.shape[1:]), rows.dtype)
     is_there = table >= 0
     taken[is_there] = rows[table[is_there]]

@@ -1,4 +1,4 @@
-"""What an agent's mates saw, did and got, for all agents at once, is what each agent by itself would have noted."""
+"""What an agent's teammates saw, did and got, for all agents at once, is what each agent by itself would have noted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from quintain.data import fields as f
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, box
-from quintain.data.trajectory import MATES_REWARD, Closed, TrajectoryBlock
+from quintain.data.trajectory import TEAMMATES_REWARD, Closed, TrajectoryBlock
 from quintain.rollouts.agent_assembler import AgentAssembler
-from quintain.rollouts.group_mates import mates_table
+from quintain.rollouts.teammates import teammates_table
 from tests.declared import IN_GROUPS, declared
 from tests.rollouts.agent_reference import Said
 from tests.rollouts.group_reference import PlainGroups
@@ -31,7 +31,7 @@ class Both:
 
     def __init__(self, horizon: int) -> None:
         self.plain = PlainGroups(horizon)
-        self.assembler = AgentAssembler(SPEC, horizon, f.MATE_FIELDS)
+        self.assembler = AgentAssembler(SPEC, horizon, f.TEAMMATE_FIELDS)
         self.block = TrajectoryBlock(SPEC, num_rows=4, fields=IN_GROUPS)
         self.trajectories: list[tuple[int, list[Any], list[float]]] = []
         self.num_said = 0
@@ -52,19 +52,19 @@ class Both:
         if not len(closed.lengths):
             return
         self.block.append(closed, self.assembler.steps)
-        assert closed.next_mates is not None
+        assert closed.next_teammates is not None
         steps = self.assembler.steps
         for i, (slot, length) in enumerate(zip(closed.slots, closed.lengths, strict=True)):
-            rows = [(shown(steps, slot, t), float(steps[MATES_REWARD][slot, t])) for t in range(int(length))]
-            there = closed.next_mates[f.MATES][i]
-            assert not closed.next_mates[f.MATE_OBS][i][~there].any(), "nobody stands there"
-            after = sorted(closed.next_mates[f.MATE_OBS][i, there, 0].tolist())
+            rows = [(shown(steps, slot, t), float(steps[TEAMMATES_REWARD][slot, t])) for t in range(int(length))]
+            there = closed.next_teammates[f.TEAMMATES][i]
+            assert not closed.next_teammates[f.TEAMMATE_OBS][i][~there].any(), "nobody stands there"
+            after = sorted(closed.next_teammates[f.TEAMMATE_OBS][i, there, 0].tolist())
             self.trajectories.append((int(closed.ids[i]), rows, after))
 
 
 def shown(steps: dict[str, Any], slot: int, t: int) -> list[tuple[float, float]]:
-    there = steps[f.MATES][slot, t]
-    seen, done = steps[f.MATE_OBS][slot, t], steps[f.MATE_ACTION][slot, t]
+    there = steps[f.TEAMMATES][slot, t]
+    seen, done = steps[f.TEAMMATE_OBS][slot, t], steps[f.TEAMMATE_ACTION][slot, t]
     assert not seen[~there].any(), "nobody stands there"
     assert not done[~there].any(), "nobody stands there"
     return sorted(zip(seen[there, 0].tolist(), done[there, 0].tolist(), strict=True))
@@ -83,7 +83,9 @@ def said_in(step: int, does: list[str], groups: list[int]) -> tuple[list[Said], 
 
 
 def expected(plain: PlainGroups) -> list[tuple[int, list[Any], list[float]]]:
-    return [(t.agent, [(sorted(mates), got) for mates, got in t.rows], sorted(t.after)) for t in plain.trajectories]
+    return [
+        (t.agent, [(sorted(teammates), got) for teammates, got in t.rows], sorted(t.after)) for t in plain.trajectories
+    ]
 
 
 @settings(max_examples=200, deadline=None)
@@ -120,10 +122,10 @@ def assert_block_holds(both: Both) -> None:
     block.seal()
     last = block.final.rows
     for agent, rows, after in both.trajectories:
-        for mates, _ in rows:
-            there = block.array(f.MATES)[row, 0]
-            seen, done = (block.array(name)[row, 0, :, 0] for name in (f.MATE_OBS, f.MATE_ACTION))
-            assert sorted(zip(seen[there].tolist(), done[there].tolist(), strict=True)) == mates
+        for teammates, _ in rows:
+            there = block.array(f.TEAMMATES)[row, 0]
+            seen, done = (block.array(name)[row, 0, :, 0] for name in (f.TEAMMATE_OBS, f.TEAMMATE_ACTION))
+            assert sorted(zip(seen[there].tolist(), done[there].tolist(), strict=True)) == teammates
             assert not seen[~there].any()
             assert not done[~there].any()
             row += 1
@@ -131,8 +133,8 @@ def assert_block_holds(both: Both) -> None:
         # Something follows for an agent that did not really end, and for a group that has members left.
         assert (index >= 0) == (bool(after) or not block.array(f.TERMINATED)[row - 1, 0]), agent
         if index >= 0:
-            there = last[f.MATES][index]
-            assert sorted(last[f.MATE_OBS][index, there, 0].tolist()) == after
+            there = last[f.TEAMMATES][index]
+            assert sorted(last[f.TEAMMATE_OBS][index, there, 0].tolist()) == after
     assert row == block.num_steps
 
 
@@ -144,7 +146,7 @@ def test_rewards_of_mates_between_two_reports_add_up() -> None:
     both.step([], [Said(2, 2.0, 3.0, group=4), Said(3, 2.0, 100.0, group=5)])
     both.step([], [Said(1, 3.0, 50.0, group=4)])
     slot = both.assembler.slots.find(np.array([1]))[0]
-    assert both.assembler.steps[MATES_REWARD][slot, 0] == 5.0
+    assert both.assembler.steps[TEAMMATES_REWARD][slot, 0] == 5.0
     assert both.assembler.steps[f.REWARD][slot, 0] == 50.0
     # The second has acted since, and hears of the first's 50 when it reports.
     both.step([Said(2, 4.0, 1.0, group=4)], [])
@@ -177,11 +179,11 @@ def test_the_table_of_mates_is_that_of_a_loop(num_agents: int) -> None:
     wanted, own = rng.integers(-1, 4, 7), np.full(7, -1)
     some = rng.permutation(num_agents)[:4]
     wanted[: len(some)], own[: len(some)] = groups[some], some
-    table = mates_table(groups, wanted, own)
+    table = teammates_table(groups, wanted, own)
     for row, group, me in zip(table, wanted, own, strict=True):
-        mates = [i for i in range(num_agents) if groups[i] == group and i != me and group > 0]
-        assert row[row >= 0].tolist() == mates
-        assert (row[len(mates) :] == -1).all()
+        teammates = [i for i in range(num_agents) if groups[i] == group and i != me and group > 0]
+        assert row[row >= 0].tolist() == teammates
+        assert (row[len(teammates) :] == -1).all()
 
 
 def test_a_block_with_fewer_mates_than_before_keeps_nobody_from_before() -> None:
@@ -192,10 +194,10 @@ def test_a_block_with_fewer_mates_than_before_keeps_nobody_from_before() -> None
             **{name: np.full((1, 2, 1), 7.0, np.float32) for name in (f.OBS, f.ACTION)},
             **{name: np.ones((1, 2), np.float32) for name in (f.LOG_PROB, f.VALUE, f.REWARD, "group_reward")},
             f.POLICY_VERSION: np.zeros((1, 2), np.int64),
-            f.MATES: np.ones((1, 2, width), np.bool_),
-            f.MATE_OBS: np.full((1, 2, width, 1), 5.0, np.float32),
-            f.MATE_ACTION: np.full((1, 2, width, 1), 6.0, np.float32),
-            MATES_REWARD: np.full((1, 2), 10.0, np.float32),
+            f.TEAMMATES: np.ones((1, 2, width), np.bool_),
+            f.TEAMMATE_OBS: np.full((1, 2, width, 1), 5.0, np.float32),
+            f.TEAMMATE_ACTION: np.full((1, 2, width, 1), 6.0, np.float32),
+            TEAMMATES_REWARD: np.full((1, 2), 10.0, np.float32),
         }
         one = np.ones(1, np.bool_)
         closed = Closed(
@@ -209,19 +211,22 @@ def test_a_block_with_fewer_mates_than_before_keeps_nobody_from_before() -> None
             next_obs={f.OBS: np.zeros((1, 1), np.float32)},
             begin_state=np.zeros((1, 3), np.float32),
             last_state=np.zeros((1, 3), np.float32),
-            next_mates={f.MATES: np.ones((1, width), np.bool_), f.MATE_OBS: np.full((1, width, 1), 8.0, np.float32)},
+            next_teammates={
+                f.TEAMMATES: np.ones((1, width), np.bool_),
+                f.TEAMMATE_OBS: np.full((1, width, 1), 8.0, np.float32),
+            },
         )
         for each in (block, sequences):
             each.begin(0, 0)
             each.append(closed, steps)
             each.seal()
-            assert each.array(f.MATES)[:2, 0].sum(axis=1).tolist() == [width, width]
-            assert each.array(f.MATE_OBS)[:2, 0].sum(axis=(1, 2)).tolist() == [5.0 * width] * 2
-            assert each.array(f.MATE_ACTION)[:2, 0].sum(axis=(1, 2)).tolist() == [6.0 * width] * 2
-            # Own, the group's, and the mates'.
+            assert each.array(f.TEAMMATES)[:2, 0].sum(axis=1).tolist() == [width, width]
+            assert each.array(f.TEAMMATE_OBS)[:2, 0].sum(axis=(1, 2)).tolist() == [5.0 * width] * 2
+            assert each.array(f.TEAMMATE_ACTION)[:2, 0].sum(axis=(1, 2)).tolist() == [6.0 * width] * 2
+            # Own, the group's, and the teammates'.
             assert each.array(f.REWARD)[:2, 0].tolist() == [12.0, 12.0]
             assert each.array(f.FINAL_INDEX)[:2, 0].tolist() == [-1, 0 if width else -1]
             if width:
-                assert float(each.final.rows[f.MATE_OBS][0].sum()) == 8.0 * width
+                assert float(each.final.rows[f.TEAMMATE_OBS][0].sum()) == 8.0 * width
             # How wide it is depends on what it holds: a resumed run has not seen what was there before.
-            assert each.state_dict()["fields"][f.MATE_OBS].shape[2] == width
+            assert each.state_dict()["fields"][f.TEAMMATE_OBS].shape[2] == width
