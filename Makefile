@@ -11,7 +11,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (about a minute the first time) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "quintain needs Python 3.11 or newer; run: make PYTHON=python3.11 install"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,export,plots,tensorboard,video,wandb]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,box2d,dev,export,minigrid,tensorboard,video,wandb]'
 	@touch $@
 
 install: $(VENV)/installed    ## create .venv and install everything into it

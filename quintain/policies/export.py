@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from quintain.core.extras import install_command
 from quintain.core.rng import Rng
 from quintain.core.versions import quintain_version
 from quintain.data import fields as f
@@ -192,7 +193,7 @@ def require_libraries() -> Any:
         import onnxscript  # noqa: F401  # the exporter needs it, and would say so at length
     except ImportError as error:
         raise SettingsError(
-            f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: pip install 'quintain[export]'",
+            f"export needs onnx, onnxscript and onnxruntime ({error}). Install them: {install_command('export')}",
             code="E0242",
         ) from error
     return onnxruntime

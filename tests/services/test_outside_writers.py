@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from quintain.cli import app
-from quintain.core import registry
+from quintain.core import extras, registry
 from quintain.core.budget import Budget
 from quintain.runs.output import header_of, hyper_parameters, make_writers
-from quintain.services.reporting import extras
 from quintain.services.reporting.settings import WandbSettings
 from quintain.services.reporting.wandb_writer import WandbWriter, kept_run_id
 from quintain.services.reporting.writers import RunSummary
@@ -180,7 +179,7 @@ def test_a_package_that_is_missing_is_one_line_at_the_start(
     assert app.main(words("m", name, 256)) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error[E0242]: run.writers: {name} needs the package {name}, which is not installed.")
-    assert line.endswith(f'pip install "quintain[{name}]"')
+    assert line.endswith(f"Install it with: {extras.install_command(name)}")
     assert not (tmp_path / "runs").exists()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quintain.services.reporting.extras import require_extra
+from quintain.core.extras import require_extra
 from quintain.services.reporting.settings import TensorBoardSettings
 from quintain.services.reporting.writers import RunHeader, RunSummary
 

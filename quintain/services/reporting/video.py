@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from quintain.core.extras import install_command
 from quintain.errors import EnvError, SettingsError
 from quintain.services.files import atomic
 
@@ -68,7 +69,7 @@ def require_pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise SettingsError(
-            f"a video needs Pillow ({error}). Install it with: pip install 'quintain[video]'", code="E0242"
+            f"a video needs Pillow ({error}). Install it with: {install_command('video')}", code="E0242"
         ) from error
     return Image
 

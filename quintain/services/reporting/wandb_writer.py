@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
+from quintain.core.extras import require_extra
 from quintain.services import plain_files
 from quintain.services.files import atomic
-from quintain.services.reporting.extras import require_extra
 from quintain.services.reporting.settings import WandbSettings
 from quintain.services.reporting.writers import RunHeader, RunSummary
 
