@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ if "TMPDIR" not in os.environ and (_found := _folder_in_memory()) is not None:
     os.environ["TMPDIR"] = str(_found)
 
 _state = tempfile.TemporaryDirectory(prefix="quintain-state-")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Ends the programs that a failed test left running, so that the next one does not fail by them."""
+    from tests import warm  # it copies the environment that is set above and in `pytest_configure`
+
+    before = warm.running()
+    try:
+        return (yield)
+    except BaseException:
+        warm.end(warm.running() - before)
+        raise
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests import conftest, warm
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +50,15 @@ def test_a_shell_runs_a_program_by_the_command() -> None:
     line = f"echo 'print(6 * 7)' | {warm.command('-')} && {warm.command('-c', 'raise SystemExit(3)')}"
     ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "42\n")
+
+
+def test_what_a_failed_test_leaves_is_ended() -> None:
+    around = conftest.pytest_runtest_call()
+    next(around)
+    left = warm.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.PIPE, text=True)
+    with pytest.raises(AssertionError, match="the test's own"):
+        around.throw(AssertionError("the test's own"))
+    assert left.returncode == -signal.SIGKILL
+    assert left.stdout is not None
+    assert left.stdout.closed
+    assert left not in warm.running()

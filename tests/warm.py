@@ -74,6 +74,7 @@ class Popen(_Popen):
         """Starts the program; the warm process imports these modules once, for it and all that follow."""
         self.imports = [*imports]
         super().__init__(words, **options)
+        _running.add(self)
 
     def _fork(self, order: dict[str, Any], files: list[int]) -> None:
         self.link = _ask(_address(), {**order, "imports": self.imports}, files)
@@ -91,7 +92,23 @@ class Popen(_Popen):
         if self.returncode is None and select.select([self.link], [], [], timeout)[0]:
             with self.link:
                 (self.returncode,) = struct.unpack("i", _received(self.link, 4))
+            _running.discard(self)
         return self.returncode
+
+
+_running: weakref.WeakSet[Popen] = weakref.WeakSet()
+
+
+def running() -> set[Popen]:
+    """Returns the programs of this process whose end was not asked for yet."""
+    return {*_running}
+
+
+def end(programs: set[Popen]) -> None:
+    """Kills programs that a failed test left, and closes their streams, so that no later test is blamed for them."""
+    for program in programs:
+        with program:
+            program.kill()
 
 
 def run(words: list[str], *, timeout: float = 200, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,12 @@ from quintain.services.checkpoints.state_files import decode, digest_of, encode
 from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Trainer
+from tests.hold import Hold, wait_for
 from tests.ranks.party import Arrays, on_ranks
 from tests.ranks.test_parity import Deaf
-from tests.resume.outcome import assert_every_checkpoint_is_sound, rows_of
 from tests.resume.outcome import digest_of as digest_of_run
-from tests.resume.test_overlap import wait_for_checkpoint
-from tests.resume.test_workers import command, newest_checkpoint, run
+from tests.resume.outcome import rows_of
+from tests.resume.test_workers import command, kill_after_checkpoint, newest_checkpoint, run
 from tests.trainers.small_runs import NoSession
 
 TASKS: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
@@ -37,6 +35,7 @@ TASKS: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
     ),
     "two behaviours": ("tasks:ball_and_gates", "num_agents", ("Ball", "Gate"), {}),
 }
+LAST_HOLD = 12
 EVALUATION = [{"type": "evaluate", "every_updates": 2, "num_episodes": 2}]
 
 
@@ -152,18 +151,11 @@ def test_kills_change_no_number(tmp_path: Path, task: str, placement: str, max_s
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(chosen))
     status, printed = run(tmp_path, "train", "run.yaml", "--run-id", "whole")
     assert status == 0, printed
-    directory, chance, num_kills = tmp_path / "runs" / "killed", random.Random(task), 0
+    directory, chance = tmp_path / "runs" / "killed", random.Random(task)
     words = ("train", "run.yaml", "--run-id", "killed")
     for _ in range(3):
-        process = command(tmp_path, *words)
-        wait_for_checkpoint(directory, process, newest_checkpoint(directory))
-        time.sleep(chance.uniform(0.0, 0.1))
-        process.kill()
-        num_kills += process.wait(timeout=60) == -signal.SIGKILL
-        process.communicate()
-        assert_every_checkpoint_is_sound(directory)
+        kill_after_checkpoint(tmp_path, words, directory, chance.uniform(0.0, 0.1), row=LAST_HOLD)
         words = ("resume", "killed")
-    assert num_kills
     status, printed = run(tmp_path, "resume", "killed")
     assert status == 0, printed
     assert digest_of_run(directory) == digest_of_run(tmp_path / "runs" / "whole")
@@ -210,10 +202,12 @@ def test_a_run_of_agents_over_ranks_that_is_stopped_resumes_exactly(tmp_path: Pa
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(chosen))
     status, printed = run(tmp_path, "train", "run.yaml", "--run-id", "whole")
     assert status == 0, printed
-    process = command(tmp_path, "train", "run.yaml", "--run-id", "stopped")
+    hold = Hold(tmp_path, LAST_HOLD)
+    process = command(tmp_path, "train", "run.yaml", "--run-id", "stopped", hold=hold)
     directory = tmp_path / "runs" / "stopped"
-    assert wait_for_checkpoint(directory, process, "000002")
+    wait_for(lambda: newest_checkpoint(directory) > "000002", process)
     process.terminate()
+    hold.let_go()
     _, printed = process.communicate(timeout=60)
     assert process.returncode == 143, printed
     status, printed = run(tmp_path, "resume", "stopped")

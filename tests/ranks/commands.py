@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +40,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def run(folder: Path, words: list[str], **options: Any) -> tuple[int, str]:
     return finish(start(folder, words, **options))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
-
-
-def wait_for_rows(run_directory: Path, number: int) -> None:
-    metrics = run_directory / "metrics.jsonl"
-    wait_for(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= number)
 
 
 def children(pid: int) -> list[int]:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load
-from tests.ranks.commands import children, finish, is_alive, run, start, train, wait_for, wait_for_rows
+from tests.hold import Hold, wait_for
+from tests.ranks.commands import children, finish, is_alive, run, start, train
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
 pytestmark = pytest.mark.slow
@@ -52,8 +53,9 @@ def test_kill_9_of_everything_and_resume_is_exact(tmp_path: Path, reference) -> 
     directory = tmp_path / "runs" / "k"
     words = train("k", TOTAL)
     for kill_after in (3, 9):
-        process = start(tmp_path, words)
-        wait_for_rows(directory, kill_after)
+        hold = Hold(tmp_path, kill_after)
+        process = start(tmp_path, words, hold.launcher)
+        hold.wait(process, kill_after)
         [follower] = children(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         finish(process)
@@ -66,11 +68,13 @@ def test_kill_9_of_everything_and_resume_is_exact(tmp_path: Path, reference) -> 
 
 
 def test_kill_9_of_one_rank_ends_the_run_with_its_reason(tmp_path: Path, reference) -> None:
-    process = start(tmp_path, train("o", TOTAL, "max_failures=0"))
+    hold = Hold(tmp_path, 3)
+    process = start(tmp_path, train("o", TOTAL, "max_failures=0"), hold.launcher)
     directory = tmp_path / "runs" / "o"
-    wait_for_rows(directory, 3)
+    hold.wait(process, 3)
     [follower] = children(process.pid)
     os.kill(follower, signal.SIGKILL)
+    hold.let_go()
     status, printed = finish(process)
     assert status == 5
     assert printed.startswith("error[E0530]: rank 1 was killed by SIGKILL"), printed
@@ -82,20 +86,21 @@ def test_kill_9_of_one_rank_ends_the_run_with_its_reason(tmp_path: Path, referen
 
 
 def test_kill_9_of_one_rank_after_another_changes_no_number(tmp_path: Path, reference) -> None:
-    process = start(tmp_path, train("r", TOTAL))
+    rows = (3, 9)
+    hold = Hold(tmp_path, *rows)
+    process = start(tmp_path, train("r", TOTAL), hold.launcher)
     directory = tmp_path / "runs" / "r"
     killed: list[int] = []
-    for num_rows in (3, 9):
-        wait_for_rows(directory, num_rows)
-        wait_for(lambda: bool(set(children(process.pid)) - {*killed}))
-        [follower] = set(children(process.pid)) - {*killed}
+    for row in rows:
+        hold.wait(process, row)
+        [follower] = children(process.pid)
         os.kill(follower, signal.SIGKILL)
         killed.append(follower)
-        # Rows after the checkpoint go when the run is taken up again, so that the next ones are those of new ranks.
-        wait_for(lambda: len(warnings_of(directory)) == len(killed))
+        hold.let_go(row)
     status, printed = finish(process)
     assert status == 0, printed
     assert (digest_of(directory), rows_of(directory)) == reference
+    assert len(warnings_of(directory)) == len(killed)
     for about in warnings_of(directory):
         assert about["code"] == "W0530"
         assert "rank 1 was killed by SIGKILL" in about["detail"]
@@ -118,11 +123,13 @@ def test_a_rank_that_always_dies_ends_the_run_when_the_budget_is_spent(tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_ranks_stop_together_with_one_checkpoint(tmp_path: Path, reference, number: signal.Signals) -> None:
-    process = start(tmp_path, train("s", TOTAL, "checkpoint.every_updates=100"))
+    hold = Hold(tmp_path, 3)
+    process = start(tmp_path, train("s", TOTAL, "checkpoint.every_updates=100"), hold.launcher)
     directory = tmp_path / "runs" / "s"
-    wait_for_rows(directory, 3)
+    hold.wait(process, 3)
     followers = children(process.pid)
     process.send_signal(number)
+    hold.let_go()
     status, printed = finish(process)
     assert status == 128 + number, printed
     assert not any(is_alive(pid) for pid in followers)

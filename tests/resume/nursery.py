@@ -43,9 +43,11 @@ class Nursery:
             )
         return process.wait(timeout=200), log.read_text()
 
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, launcher: tuple[str, ...] = ("-m", "quintain"), **options: Any
+    ) -> subprocess.Popen[str]:
         """Starts a command that a test may signal itself."""
-        command = [sys.executable, "-m", "quintain", *words]
+        command = [sys.executable, *launcher, *words]
         return warm.Popen(command, cwd=self.folder, text=True, **{"env": ENVIRONMENT, **options})
 
     def start_alone(self, *words: str, **options: Any) -> subprocess.Popen[str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
-from tests.resume.test_workers import command, newest_checkpoint, outcome, run
+from tests.resume.test_workers import kill_after_checkpoint, outcome, run
 
 ENV = "tests.envs.fragile:WindyAndFragile"
 EVENTS = ("tests.resume.weather:breeze", "tests.resume.weather:Storm")
@@ -54,21 +52,12 @@ def test_killed_and_resumed_in_workers_it_is_as_if_nothing_had_happened(num_rank
     expected = outcome(train(tmp_path, "alone", None, *ranks))
     assert outcome(train(tmp_path, "shared", 2, *ranks)) == expected
     directory, chance = tmp_path / "runs" / "killed", random.Random(num_ranks)
-    now, num_kills = words("killed", 2, *ranks), 0
+    now = words("killed", 2, *ranks)
     for _ in range(2):
-        latest = newest_checkpoint(directory)
-        process = command(tmp_path, *now)
-        while process.poll() is None and newest_checkpoint(directory) == latest:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0.0, 0.1))
-        num_kills += process.poll() is None
-        process.kill()
-        process.communicate(timeout=60)
-        assert process.returncode in (0, -signal.SIGKILL)
+        kill_after_checkpoint(tmp_path, now, directory, chance.uniform(0.0, 0.1), row=17)
         now = ("resume", "killed", *ALLOWED)
     status, printed = run(tmp_path, *now)
     assert status == 0, printed
-    assert num_kills >= 1
     assert outcome(directory) == expected
     # The window of files is the same too: none is missing and none is left of what was done again.
     names = sorted(path.name for path in (directory / "rollouts").iterdir())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quintain.cli import app
+from tests.hold import Hold, wait_for
 from tests.resume.fates import WRITING, Fate
 from tests.resume.nursery import Nursery
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
@@ -151,32 +150,20 @@ def test_a_kill_between_a_resumed_row_and_its_commit_does_not_repeat_the_row(nur
 def test_kills_by_the_clock(nursery: Nursery, references, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(5)
     directory = nursery.folder / "runs" / "clock"
+    status = directory / "status.json"
     words = words_of("clock", NO_EVALUATION, 1)
-    num_kills = 0
-    for _ in range(4):
-        process = nursery.start(*words)
-        is_over = _wait_until_training(directory, process)
+    for _ in range(3):
+        hold = Hold(nursery.folder, 20)
+        process = nursery.start(*words, launcher=hold.launcher)
+        wait_for(lambda pid=process.pid: status.is_file() and json.loads(status.read_text())["pid"] == pid, process)
         time.sleep(chance.uniform(0.0, 0.3))
         process.kill()
-        num_kills += process.wait(timeout=60) == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
         words = ("resume", "clock", "--quiet")
         assert app.main(["checkpoints", "list", "--json", str(directory)]) == 0
         for entry in json.loads(capsys.readouterr().out):
             assert entry["valid"]
             assert app.main(["checkpoints", "verify", entry["path"]]) == 0
         capsys.readouterr()
-        if is_over:
-            break
-    assert num_kills
     assert nursery.start(*words).wait(timeout=200) == 0
     assert (digest_of(directory), rows_of(directory)) == references[NO_EVALUATION]
-
-
-def _wait_until_training(directory: Path, process: subprocess.Popen[str]) -> bool:
-    """Waits for the process's own status; says whether it ended meanwhile."""
-    status = directory / "status.json"
-    while process.poll() is None:
-        if status.is_file() and json.loads(status.read_text())["pid"] == process.pid:
-            return False
-        time.sleep(0.005)
-    return True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.hold import Hold, wait_for
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
-from tests.resume.test_workers import command, descendants, is_alive, newest_checkpoint, run
+from tests.resume.test_workers import command, descendants, is_alive, kill_after_checkpoint, newest_checkpoint, run
 
 ENV = "tests.envs.fragile:Walk"
 SETTINGS = (
@@ -20,6 +20,8 @@ SETTINGS = (
     "checkpoint.every_updates=3", "checkpoint.every_seconds=null", 'env.kwargs={"step_seconds": 0.001}',
     'experiment.behaviors.default.events=[{"type": "evaluate", "every_env_steps": 700, "num_episodes": 2}]',
 )  # fmt: skip
+LAST_HOLD = 20
+"""After which of its 24 rows a run waits at the latest for what a test does to it."""
 PLACED = [("local", 1), ("threads", 0), ("threads", 1), ("processes", 0), ("processes", 1)]
 
 
@@ -51,15 +53,6 @@ def assert_same(directory: Path, reference: Path) -> None:
     assert without == expected
 
 
-def wait_for_checkpoint(directory: Path, process: subprocess.Popen[str], newer_than: str) -> bool:
-    """Waits until a process has committed; says whether it still runs."""
-    while process.poll() is None:
-        if newest_checkpoint(directory) > newer_than:
-            return True
-        time.sleep(0.005)
-    return False
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("placement", "max_staleness"), PLACED)
 def test_kills_of_the_learner_change_no_number_and_leave_nobody(
@@ -68,24 +61,9 @@ def test_kills_of_the_learner_change_no_number_and_leave_nobody(
     chance = random.Random(f"{placement} {max_staleness}")
     directory = tmp_path / "runs" / "killed"
     words = words_of("killed", placement, max_staleness)
-    num_kills = 0
     for _ in range(3):
-        process = command(tmp_path, *words)
-        goes_on = wait_for_checkpoint(directory, process, newest_checkpoint(directory))
-        time.sleep(chance.uniform(0.0, 0.2))
-        below = descendants(process.pid)
-        process.kill()
-        num_kills += process.wait(timeout=60) == -signal.SIGKILL
-        process.communicate()
-        deadline = time.monotonic() + 20
-        while any(map(is_alive, below)):
-            assert time.monotonic() < deadline, "a process outlived its learner"
-            time.sleep(0.02)
-        assert_every_checkpoint_is_sound(directory)
+        kill_after_checkpoint(tmp_path, words, directory, chance.uniform(0.0, 0.2), row=LAST_HOLD)
         words = resume("killed")
-        if not goes_on:
-            break
-    assert num_kills
     status, printed = run(tmp_path, *resume("killed"))
     assert status == 0, printed
     assert_same(directory, references[max_staleness])
@@ -98,13 +76,15 @@ def test_a_signal_stops_after_a_checkpoint_and_changes_no_number(
     tmp_path: Path, references: dict[int, Path], placement: str, max_staleness: int, number: signal.Signals
 ) -> None:
     directory = tmp_path / "runs" / "stopped"
-    process = command(tmp_path, *words_of("stopped", placement, max_staleness))
-    assert wait_for_checkpoint(directory, process, "")
+    hold = Hold(tmp_path, LAST_HOLD)
+    process = command(tmp_path, *words_of("stopped", placement, max_staleness), hold=hold)
+    wait_for(lambda: newest_checkpoint(directory) != "", process)
     before = newest_checkpoint(directory)
     below = descendants(process.pid)
     # As a terminal, or a job scheduler, tells everyone.
     for pid in (*below, process.pid):
         os.kill(pid, number)
+    hold.let_go()
     _, printed = process.communicate(timeout=60)
     assert process.returncode == 128 + number, printed
     assert newest_checkpoint(directory) > before
@@ -120,10 +100,12 @@ def test_a_killed_collector_ends_the_run_which_resumes_exactly(
     tmp_path: Path, references: dict[int, Path], max_staleness: int
 ) -> None:
     directory = tmp_path / "runs" / "lost"
-    process = command(tmp_path, *words_of("lost", "processes", max_staleness))
-    assert wait_for_checkpoint(directory, process, "")
+    hold = Hold(tmp_path, LAST_HOLD)
+    process = command(tmp_path, *words_of("lost", "processes", max_staleness), hold=hold)
+    wait_for(lambda: newest_checkpoint(directory) != "", process)
     server, collector = descendants(process.pid)
     os.kill(collector, signal.SIGKILL)
+    hold.let_go()
     struck = time.monotonic()
     _, printed = process.communicate(timeout=60)
     assert time.monotonic() - struck < 10
@@ -140,11 +122,14 @@ def test_a_killed_collector_ends_the_run_which_resumes_exactly(
 def test_a_run_may_move_to_another_placement(tmp_path: Path, references: dict[int, Path]) -> None:
     directory = tmp_path / "runs" / "moved"
     words = words_of("moved", "local", 0)
-    for placement in ("threads", "processes"):
-        process = command(tmp_path, *words)
-        assert wait_for_checkpoint(directory, process, newest_checkpoint(directory))
+    for placement, row in (("threads", 8), ("processes", 16)):
+        hold = Hold(tmp_path, row)
+        process = command(tmp_path, *words, hold=hold)
+        hold.wait(process, row)
         process.terminate()
-        process.communicate(timeout=60)
+        hold.let_go()
+        _, printed = process.communicate(timeout=60)
+        assert process.returncode == 143, printed
         words = resume("moved", f"run.placement={placement}")
     status, printed = run(tmp_path, *words)
     assert status == 0, printed

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import warm
+from tests.hold import Hold, wait_for
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
 ENV = "tests.envs.fragile:Fragile"
@@ -25,9 +26,10 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def command(folder: Path, *words: str, **options: Any) -> subprocess.Popen[str]:
+def command(folder: Path, *words: str, hold: Hold | None = None, **options: Any) -> subprocess.Popen[str]:
+    launcher = ("-m", "quintain") if hold is None else hold.launcher
     return warm.Popen(
-        [sys.executable, "-m", "quintain", *words, "--quiet"],
+        [sys.executable, *launcher, *words, "--quiet"],
         cwd=folder,
         env=warm.ENVIRONMENT,
         text=True,
@@ -79,16 +81,31 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pids: list[int], seconds: float = 60.0) -> None:
-    """Returns as soon as none of some processes lives; fails if one stays."""
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def newest_checkpoint(directory: Path) -> str:
     return max((path.name for path in directory.glob("checkpoints/0*")), default="")
+
+
+def num_committed(directory: Path) -> int:
+    return int(newest_checkpoint(directory)[:6] or 0)
+
+
+def kill_after_checkpoint(
+    folder: Path, words: tuple[str, ...], directory: Path, seconds: float, *, row: int, num_commits: int = 1
+) -> None:
+    """Runs a command and kills it a moment after its own commits, or where it is held: it never ends before.
+
+    Nothing that it started may outlive it, and every checkpoint is sound.
+    """
+    hold = Hold(folder, row)
+    latest = num_committed(directory)
+    with command(folder, *words, hold=hold) as process:
+        wait_for(lambda: num_committed(directory) >= latest + num_commits or hold.is_reached(row), process)
+        time.sleep(seconds)
+        below = descendants(process.pid)
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    wait_for(lambda: not any(map(is_alive, below)))
+    assert_every_checkpoint_is_sound(directory)
 
 
 @pytest.mark.slow
@@ -128,38 +145,17 @@ def test_deaths_on_a_schedule_give_the_same_numbers_twice(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_kill_9_and_resume_is_exact_with_workers_and_leaves_nobody_behind(tmp_path: Path) -> None:
-    # Long enough that a fast machine does not end the run before it was killed three times.
-    budget = "budget.env_steps=6k"
-    expected = outcome(train(tmp_path, "alone", None, "raise", budget))
+    expected = outcome(train(tmp_path, "alone", None, "raise"))
     chance = random.Random(4)
     kwargs = json.dumps({"how": "raise", "chance": 0.02})
     words: tuple[str, ...] = ("train", "ppo", ENV, f"env.kwargs={kwargs}", "env_workers.num_workers=2", *SETTINGS)
-    words = (*words, budget, "--run-id", "killed")
+    words = (*words, "--run-id", "killed")
     directory = tmp_path / "runs" / "killed"
-    num_kills = 0
-    for _ in range(5):
-        latest = newest_checkpoint(directory)
-        process = command(tmp_path, *words)
-        while process.poll() is None and newest_checkpoint(directory) == latest:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0.0, 0.2))
-        if process.poll() is None:
-            children = descendants(process.pid)
-            process.kill()
-            process.wait(timeout=10)
-            # A run that has just ended its workers and is about to exit can be struck too: that kill does not count.
-            num_kills += bool(children)
-            wait_until_gone(children)
-        assert process.stderr is not None
-        process.stderr.close()
-        assert_every_checkpoint_is_sound(directory)
+    for _ in range(3):
+        kill_after_checkpoint(tmp_path, words, directory, chance.uniform(0.0, 0.2), row=14)
         words = ("resume", "killed", "--allow", ENV, f"env_workers.num_workers={chance.choice([1, 2, 3])}")
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
-    else:
-        assert run(tmp_path, *words)[0] == 0
-    assert num_kills >= 3
+    status, printed = run(tmp_path, *words)
+    assert status == 0, printed
     assert outcome(directory) == expected
     assert not [name for name in os.listdir("/dev/shm") if "quintain" in name]
 

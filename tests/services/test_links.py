@@ -61,12 +61,16 @@ def test_a_run_may_itself_be_reached_through_a_link(run: RunDirectory, tmp_path:
 
 
 def test_nothing_is_swept_or_listed_behind_a_link(tmp_path: Path, outside: Path) -> None:
-    (tmp_path / "checkpoints").symlink_to(outside)
-    manager = CheckpointManager(tmp_path / "checkpoints", keep=2)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoints").symlink_to(outside)
+    manager = CheckpointManager(run / "checkpoints", keep=2)
     for use in (manager.sweep, manager.paths, lambda: manager.commit(state_at(1), step=1, about={})):
         with pytest.raises(RunDirectoryError, match="not a folder"):
             use()
-    assert sorted(os.listdir(outside)) == [".tmp-precious", "file"]
+    (run / "videos").symlink_to(outside)
+    with RunDirectory(run).lock():
+        assert sorted(os.listdir(outside)) == [".tmp-precious", "file"]
 
 
 @pytest.mark.parametrize("name", ["export", "crash", "workers"])

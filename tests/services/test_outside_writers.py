@@ -20,7 +20,7 @@ from quintain.services.reporting.settings import WandbSettings
 from quintain.services.reporting.wandb_writer import WandbWriter, kept_run_id
 from quintain.services.reporting.writers import RunSummary
 from quintain.settings.tree import RunFile
-from tests.ranks.commands import wait_for
+from tests.hold import wait_for
 from tests.resume.nursery import Nursery
 
 SMALL = ("num_lanes=2", "num_steps=32", "batch_size=32", "num_epochs=1", "checkpoint.every_updates=7")

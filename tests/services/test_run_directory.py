@@ -188,8 +188,11 @@ class TestLock:
     def test_it_sweeps_what_a_killed_process_left(self, tmp_path: Path) -> None:
         run = RunDirectory.create(tmp_path, "a1")
         (run.path / ".tmp-status.json-1-ab").write_text("{")
+        (run.folder("rollouts") / ".tmp-rollout-1-ab").write_text("{")
+        (run.path / "rollouts" / "rollout").write_text("{}")
         with run.lock():
-            assert names_in(run.path) == ["LOCK", "checkpoints"]
+            assert names_in(run.path) == ["LOCK", "checkpoints", "rollouts"]
+            assert names_in(run.path / "rollouts") == ["rollout"]
 
 
 class TestSmallFiles:

@@ -265,8 +265,13 @@ class RunDirectory:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, _render(owner), 0)
-            for path in self.path.glob(f"{atomic.TEMPORARY_PREFIX}*"):
-                atomic.remove_tree(path)
+            # Checkpoints are swept by their manager, which reports what it finds; no folder is entered through a link.
+            with os.scandir(self.path) as entries:
+                inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for folder in (self.path, *inside):
+                if folder != self.checkpoints:
+                    for path in folder.glob(f"{atomic.TEMPORARY_PREFIX}*"):
+                        atomic.remove_tree(path)
             disk_reserve.probe(self.path, 1)
         except OSError as error:
             raise atomic.write_error(error, doing="lock the run", directory=self.path) from error
