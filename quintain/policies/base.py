@@ -17,12 +17,14 @@ from quintain.data.env_values import env_shape, from_env, to_env
 from quintain.data.fields import Declared, Field
 from quintain.data.masks import mask_rows
 from quintain.data.rollout import Rollout, Slot, values_shape
+from quintain.data.spaces import gym_space
 from quintain.data.spec import BehaviorSpec, build, flatten, leaves
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.heads import NoiseSpec
 from quintain.policies.normalizer import Fold, ObsNormalizer
 
 if TYPE_CHECKING:
+    from gymnasium import Space
     from tensordict import TensorDict
 
     from quintain.typing import Array
@@ -141,6 +143,16 @@ class Policy(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    def observation_space(self) -> Space[object]:
+        """The Gymnasium space of one observation."""
+        return gym_space(self.spec.obs)
+
+    @property
+    def action_space(self) -> Space[object]:
+        """The Gymnasium space of one action."""
+        return gym_space(self.spec.action)
 
     @torch.no_grad()
     def predict(

@@ -71,7 +71,7 @@ def evaluate(
     `tell` gets a line now and then while it takes long. A video shows the first lane, or the first copy of the
     environment.
     """
-    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
+    directory, run_file, checkpoint = stored_run(runs_dir, text, allow)
     with_agents = has_agents(run_file.experiment)
     if has_video:
         require_pillow()
@@ -123,7 +123,7 @@ def export(
 
     Policies of agents get one folder per behaviour. Needs no environment: the checkpoint contains the spaces.
     """
-    directory, run_file, checkpoint = _stored(runs_dir, text, allow)
+    directory, run_file, checkpoint = stored_run(runs_dir, text, allow)
     torch.set_num_threads(run_file.run.threads)
     policies = policies_of(load(checkpoint.path), partial(policy_for, run_file))
     folder = out or Path(directory.show(directory.folder("export")))
@@ -143,8 +143,8 @@ def export(
     return written, checkpoint.path
 
 
-def _stored(runs_dir: Path, text: str, allow: Sequence[str]) -> tuple[RunDirectory, RunFile, Checkpoint]:
-    """Finds the directory, the settings and the checkpoint of RUN or RUN@which; without a name the best.
+def stored_run(runs_dir: Path, text: str, allow: Sequence[str]) -> tuple[RunDirectory, RunFile, Checkpoint]:
+    """Finds the directory, the settings and the checkpoint of RUN, RUN@which or a path; without a name the best.
 
     From here on only code is imported that a run of this origin may import; the caller ends this.
     """

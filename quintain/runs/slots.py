@@ -12,11 +12,11 @@ from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
-from quintain.envs.base import Env
 from quintain.errors import SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
+from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more
 from quintain.runs.output import make_writers
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
@@ -46,7 +46,7 @@ class Trainer(RolloutTrainer):
     def __init__(
         self,
         policy: Any,
-        env: Any,
+        env: EnvSlot,
         algorithm: Any = None,
         buffer_size: int | None = None,
         batch_size: int | None = None,
@@ -61,7 +61,7 @@ class Trainer(RolloutTrainer):
 
 def parts_from_slots(
     policy: Any,
-    env: Any,
+    env: EnvSlot,
     algorithm: Any,
     more: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -81,17 +81,17 @@ def parts_from_slots(
         behavior["policy"] = _settings("policy", policy)
     elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
         behavior["policy"] = made_from
-    if _is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
+    if is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
-        behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // _num_lanes(env))}
+        behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // lanes_of(env))}
     world = _join_torchrun()
-    experiment = {"env": _env_settings(env, world.size), "behaviors": {"default": behavior}}
+    experiment = {"env": env_settings(env, world.size), "behaviors": {"default": behavior}}
     changes = _without_idle(behavior["algorithm"], translation)
     run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes)
     run_file = with_ranks_of_torchrun(embodichain_names.apply(run_file, translation), is_new=True)
     _refuse_disagreement(run_file, world)
     evaluation_env = _evaluation_env(env, translation.given.get("eval_env"))
-    if _is_instance(env) and evaluation_env is None:
+    if is_instance(env) and evaluation_env is None:
         run_file, note = _without_evaluation(run_file)
         translation.notes += [note] if note else []
     slots = Slots(
@@ -153,10 +153,10 @@ def _needs_replay(chosen: type[PartSettings]) -> bool:
     return issubclass(chosen, AlgorithmSettings) and chosen.needs_replay
 
 
-def _evaluation_env(env: Any, eval_env: Any) -> Any:
+def _evaluation_env(env: EnvSlot, eval_env: EnvSlot) -> EnvSlot:
     """Returns the factory of evaluation environments, if it is not in the settings."""
     if eval_env is None:
-        return _maker_of_more(env) if _is_instance(env) else None
+        return maker_of_more(env) if is_instance(env) else None
     if eval_env is env:
         raise SettingsError("eval_env is the training environment itself; evaluating would disturb it. Pass another")
     if isinstance(eval_env, str):
@@ -217,48 +217,6 @@ def _settings(kind: str, slot: Any) -> Any:
         return slot
     found = type(slot).__name__
     raise SettingsError(f"{kind} slot got a {found}; pass a registered name, its settings, or a ready object")
-
-
-def _env_settings(slot: Any, num_ranks: int) -> Any:
-    if isinstance(slot, PartSettings):
-        return slot
-    if isinstance(slot, str):
-        return registry.env_named(slot)
-    if _is_instance(slot):
-        spec = _gym_spec(slot)
-        return {
-            "type": "gym",
-            "id": type(slot).__name__ if spec is None else spec.id,
-            # Each rank brings an object of its own.
-            "num_lanes": _num_lanes(slot) * num_ranks,
-            "group_size": int(getattr(slot, "group_size", 1)),
-        }
-    return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
-
-
-def _is_instance(slot: Any) -> bool:
-    return hasattr(slot, "step") and not isinstance(slot, type)
-
-
-def _num_lanes(env: Any) -> int:
-    return int(getattr(env, "num_lanes", None) or getattr(env, "num_envs", None) or 1)
-
-
-def _gym_spec(env: Any) -> Any:
-    """Returns the Gymnasium spec of this object, if it has one; our own environments have another kind of spec."""
-    spec = None if isinstance(env, Env) else getattr(env, "spec", None)
-    return spec if isinstance(spec, gymnasium.envs.registration.EnvSpec) else None
-
-
-def _maker_of_more(env: Any) -> Any:
-    """Returns a factory of environments like this object, or None if its origin is unknown.
-
-    Wrappers around a vector environment leave no trace in its spec, so a wrapped one cannot be made again.
-    """
-    spec = _gym_spec(env)
-    if spec is None or isinstance(env, gymnasium.vector.VectorWrapper):
-        return None
-    return partial(gymnasium.make, spec, disable_env_checker=True)
 
 
 def _without_evaluation(run_file: RunFile) -> tuple[RunFile, str]:

@@ -53,13 +53,20 @@ def default_run_id(env: str, algorithm: str, *, runs_dir: Path) -> str:
 
 
 def split_checkpoint_suffix(text: str) -> tuple[str, str | None]:
-    """Splits `RUN@best`, `RUN@latest`, `RUN@8192` or `RUN@000012-step-8192` into run and checkpoint.
+    """Splits `RUN@best`, `RUN@8192`, `RUN@000012-step-8192` or the path of a checkpoint into run and checkpoint.
 
     >>> split_checkpoint_suffix("a1@best")
     ('a1', 'best')
+    >>> split_checkpoint_suffix("runs/a1/checkpoints/000012-step-8192")
+    ('runs/a1', '000012-step-8192')
     >>> split_checkpoint_suffix("data@home/a1")
     ('data@home/a1', None)
     """
+    path = Path(text)
+    if path.parent.name == FOLDER and _CHECKPOINT_SUFFIX.fullmatch(path.name):
+        run = str(path.parents[1])
+        # With a slash, so that it stays a path.
+        return run if "/" in run else f"./{run}", path.name
     run, mark, which = text.rpartition("@")
     if not mark or not run or not _CHECKPOINT_SUFFIX.fullmatch(which):
         return text, None
