@@ -50,7 +50,7 @@ class Run:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        return (self.task.name, self.peer, self.seed, continuous_of(self.task, self.peer))
+        return (self.task.name, self.peer, self.seed, numbers_of(self.task, self.peer))
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     sys.exit(1 if failures else 0)
 
 
-def continuous_of(task: LearningTask, peer: str) -> str:
+def numbers_of(task: LearningTask, peer: str) -> str:
     """Returns the name of the code that a score depends on."""
     return task.numbers if peer == OURS else KITS[peer].requirements[0]
 
@@ -101,7 +101,7 @@ def train(python: Path, run: Run) -> Row:
     """Trains once in a process of the peer's own and appends the outcome to the record."""
     command = [str(python), str(HERE / "learners.py"), run.peer, run.task.name, str(run.seed)]
     about = {"task": run.task.name, "peer": run.peer, "seed": run.seed}
-    about |= {"numbers": continuous_of(run.task, run.peer), "commit": commits.measured(*CODE)}
+    about |= {"numbers": numbers_of(run.task, run.peer), "commit": commits.measured(*CODE)}
     with tempfile.TemporaryDirectory() as folder:  # where libraries may leave what they like
         done = subprocess.run(
             command, env=process_environment(1), cwd=folder, capture_output=True, text=True, check=False

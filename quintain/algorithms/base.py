@@ -133,11 +133,14 @@ class Algorithm(Optimization):
         Metrics of a signal are means over ranks, reported as `train/<name>_<metric>`.
         """
         metrics = self.update(batch, progress)
-        for name in self.auxiliary_losses if metrics else ():
+        # Of several optimizers the policy's may have taken no step this time.
+        leading = self.policy_optimizer if self.auxiliary_losses and len(self.optimizers) > 1 else ""
+        has_steps = not leading or f"train/grad_norm_{leading}" in metrics or bool(self.optimizers[leading].norms)
+        for name in self.auxiliary_losses if metrics and has_steps else ():
             if f"train/{name}_loss" not in metrics:
                 raise SettingsError(
                     f"{type(self).__name__} leaves auxiliary_losses.{name} out: its update takes steps by other ways "
-                    f"than gradient_step, which adds auxiliary losses. Leave it out of the settings",
+                    f"than gradient_step and step_on, which add auxiliary losses. Leave it out of the settings",
                     code="E0224",
                 )
         learned: Metrics = {}

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from quintain.algorithms.base import Algorithm, Loss
+from quintain.algorithms.base import Algorithm
 from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.optimization import LossOf
 from quintain.algorithms.replay_draws import ReplayDraws
 from quintain.algorithms.settings import OffPolicySettings
 from quintain.core.process_group import ProcessGroup
@@ -158,14 +159,18 @@ class OffPolicy(Algorithm):
     def step_on(
         self,
         name: str,
-        loss: Callable[[Minibatch, float], Loss],
+        loss: LossOf,
         minibatch: Minibatch,
         fraction: float,
         learning_rate: float,
     ) -> dict[str, torch.Tensor | float]:
-        """Takes a step of one of several optimizers down a loss of a minibatch, and returns what to report."""
+        """Takes a step of one of several optimizers down a loss of a minibatch, and returns its metrics.
+
+        Auxiliary losses are added to the steps of the first optimizer that trains the policy.
+        """
         if self.accelerator is None:
-            total, parts = loss(minibatch, fraction)
+            has_more = bool(self.auxiliary_losses) and name == self.policy_optimizer
+            total, parts = self.total_loss(minibatch, fraction, loss) if has_more else loss(minibatch, fraction)
             self.step_optimizer(name, total, learning_rate, minibatch)
             return {**parts}
         written = self.accelerator.write_gradient(minibatch, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from quintain.typing import Keyword
 
 _Made = TypeVar("_Made", bound="Optimization")
+AUXILIARY = "auxiliary."
+"""How the names of parameters of auxiliary losses begin."""
+LossOf = Callable[[Minibatch, float], Loss]
+"""A loss of a minibatch after a fraction of the budget."""
 
 
 class _BuildsOptimizers(ABCMeta):
@@ -62,11 +66,18 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         """Returns the loss of one minibatch after `fraction` of the budget."""
 
-    def total_loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        """Returns the loss of one minibatch with that of every auxiliary loss, times its weight, beside it."""
-        loss = self.loss(minibatch, fraction)
+    def total_loss(self, minibatch: Minibatch, fraction: float, own: LossOf | None = None) -> Loss:
+        """Returns a loss of one minibatch, `self.loss` by default, plus each auxiliary loss times its weight."""
+        loss = (own or self.loss)(minibatch, fraction)
         for name, each in self.auxiliary_losses.items():
             more = each.loss(minibatch, fraction)
+            if not more.total.requires_grad:
+                raise SettingsError(
+                    f"auxiliary_losses.{name} has no gradient, so it would teach nothing. A {type(self.policy).__name__} "
+                    f"whose actions have no probabilities gives log-probabilities without one: use the outputs of its "
+                    f"network",
+                    code="E0224",
+                )
             reported = named_metrics(name, {"loss": more.total.detach(), **more.parts}, loss.parts)
             loss = Loss(loss.total + each.settings.coef.at(fraction) * more.total, {**loss.parts, **reported})
         return loss
@@ -90,6 +101,13 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
             sums = {k: v * share + (sums[k] if sums else 0.0) for k, v in loss.parts.items()}
         return {**sums, "train/grad_norm": self.optimizer.apply(learning_rate, weight)}
 
+    @property
+    def policy_optimizer(self) -> str:
+        """The name of the first optimizer that trains the policy; of several, its steps have the auxiliary losses."""
+        own = {id(parameter) for parameter in self.policy.parameters()}
+        found = (name for name, each in self.optimizers.items() if own & set(map(id, each.parameters.values())))
+        return next(found, "")
+
     def step_optimizer(
         self, name: str, loss: torch.Tensor, learning_rate: float, minibatch: Minibatch | None = None
     ) -> torch.Tensor | float:
@@ -108,7 +126,7 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
         """Yields the algorithm's trained parameters and, below `auxiliary.<name>`, those of its auxiliary losses."""
         yield from self.trained_parameters()
         for name, each in self.auxiliary_losses.items():
-            yield from ((f"auxiliary.{name}.{path}", parameter) for path, parameter in each.trained_parameters())
+            yield from ((f"{AUXILIARY}{name}.{path}", parameter) for path, parameter in each.trained_parameters())
 
     def make_optimizers(self) -> Mapping[str, Optimizer]:
         """Makes the optimizers, by name, the main one first; called when `__init__` is through.
@@ -118,8 +136,13 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
         return {"main": self.make_optimizer()}
 
     def make_optimizer(self, *patterns: str) -> Optimizer:
-        """Makes Adam, as the settings say, over the trained parameters that match a pattern; over all without one."""
+        """Makes Adam, as the settings say, over the trained parameters that match a pattern; over all without one.
+
+        `auxiliary.*` are the parameters of auxiliary losses, and matches none where there are none.
+        """
         settings, trained = self.settings, dict(self.all_parameters())
+        if not any(name.startswith(AUXILIARY) for name in trained):
+            patterns = tuple(pattern for pattern in patterns if not pattern.startswith(AUXILIARY))
         names = matching(patterns or ("*",), trained, "make_optimizer")
         return Optimizer(
             ((name, trained[name]) for name in names),

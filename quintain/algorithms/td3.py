@@ -62,7 +62,7 @@ class TD3(OffPolicy):
         yield from self.critics.named_parameters(prefix="critics")
 
     def make_optimizers(self) -> dict[str, Optimizer]:
-        return {"critics": self.make_optimizer("critics.*"), "actor": self.make_optimizer("network.*")}
+        return {"critics": self.make_optimizer("critics.*"), "actor": self.make_optimizer("network.*", "auxiliary.*")}
 
     @property
     def minibatch_noise(self) -> tuple[NoiseSpec, NoiseSpec]:

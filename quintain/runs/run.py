@@ -169,7 +169,7 @@ class Run:
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
         self.state = "running"
         try:
-            with self.ranks.leading(), self.signals.watching(self._stopper(loop), self._last_name):
+            with self.ranks.leading(), self.signals.watching(self._stopper(loop), self._last_name, loop.stops_after):
                 # Inside: whoever reads that the run is going on may send a signal at once.
                 self._write_status(loop)
                 if decide(loop.world, self.checkpoints is not None and self.last is None):

@@ -46,6 +46,7 @@ class Trainer(CurrentLearner, Loop):
     settings_class: ClassVar[type[PartSettings]] = TrainerSettings
     stages: ClassVar[tuple[str, ...]] = ("collect", "estimate", "update", "publish")
     counts_cycles: ClassVar[bool] = False
+    stops_after: ClassVar[str] = ""
     training_parts: ClassVar[tuple[str, ...]] = (
         "progress", "turn", "learners", "source", "curriculum", "global_streams",
     )  # fmt: skip

@@ -137,6 +137,7 @@ class HostedLoop(Loop):
     settings_class: ClassVar[type[PartSettings]] = HostedSettings
     stages: ClassVar[tuple[str, ...]] = ("iterate",)
     counts_cycles: ClassVar[bool] = False
+    stops_after: ClassVar[str] = "this iteration"
     training_parts: ClassVar[tuple[str, ...]] = ("progress", "events", "kept", "global_streams")
 
     def __init__(

@@ -48,6 +48,8 @@ class Loop:
     """Parts that differ between ranks."""
     counts_cycles: ClassVar[bool] = True
     """Whether every cycle counts as one update; a trainer counts steps and updates itself, where it publishes."""
+    stops_after: ClassVar[str] = "this stage"
+    """What a stop waits for, as the user is told who asked for it; empty if stages themselves stop soon."""
     commits_after_stages: ClassVar[bool] = False
     """Whether every completed stage is committed, for stages that cost hours or money."""
 

@@ -64,7 +64,7 @@ def test_the_chance_of_a_difference_counts_deals(
 
 
 def rows(bench: Bench, task: str, peer: str, *scores: float, **more: Any) -> list[dict[str, Any]]:
-    numbers = bench["learning"].continuous_of(bench["learning_tasks"].TASKS[task], peer)
+    numbers = bench["learning"].numbers_of(bench["learning_tasks"].TASKS[task], peer)
     about = {"task": task, "peer": peer, "cpu_seconds": 10.0, "numbers": numbers, "commit": "abc1234", **more}
     return [{**about, "seed": seed, "returns": [score - 1.0, score + 1.0]} for seed, score in enumerate(scores)]
 

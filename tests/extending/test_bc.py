@@ -99,6 +99,8 @@ RUNS: dict[str, Callable[[], RunFile]] = {
     "sac": lambda: with_losses(settings("sac", signals=PLAIN), sums=SUMS),
     "sac with memory": lambda: with_losses(settings("sac", signals=PLAIN, policy=MEMORY), sums=SUMS),
     "sac with a field": lambda: with_losses(settings("sac", signals=KEEPING), sums=WEIGHTED),
+    "dqn": lambda: with_losses(settings("dqn", signals=PLAIN), sums=SUMS),
+    "td3": lambda: with_losses(settings("td3", signals=PLAIN), sums=SUMS),
     "poca": lambda: with_losses(poca_file(300), sums=SUMS),
 }
 
@@ -113,6 +115,38 @@ def test_every_algorithm_learns_by_auxiliary_losses_and_without_kernels(kind: st
     assert loss.num_calls > 0
     assert loss.scale.weight.item() != 2.0
     assert "train/sums_loss" in trainer.stats.write_stats(0)
+
+
+def test_the_steps_of_td3_that_move_the_policy_have_them() -> None:
+    algorithms, reported = [], []
+    for losses in ({"sums": SUMS}, {}):
+        trainer = assemble(with_losses(settings("td3", signals=PLAIN), **losses), NoSession(), WriterGroup([]))
+        trainer.algorithm.accelerator = None
+        trainer.policy.actor[-1].bias.data.fill_(3.0)
+        algorithms.append(trainer.algorithm)
+    normal, seen = torch.Generator().manual_seed(0), torch.arange(15.0).view(5, 3)
+    minibatch = {"obs": seen, "next_obs": -seen, "action": torch.ones(5, 1), "reward": torch.ones(5)}
+    minibatch |= {"discount": torch.ones(5), "next_noise": torch.randn(5, 1, generator=normal)}
+    for algorithm in algorithms:
+        algorithm.step_number = 1  # of policy_delay 2: only the critics move
+        critics, kept = algorithm.gradient_step(minibatch, 0.0, 0.0), algorithm.optimizers["actor"].grad.clone()
+        assert "train/sums_loss" not in critics
+        assert not kept.any()
+        algorithm.step_number = 2
+        reported.append(algorithm.gradient_step(minibatch, 0.0, 0.0))
+    assert float(reported[0].pop("train/sums_loss")) == 2.0 * 21.0 + 9.0
+    assert float(reported[0].pop("train/sums_mean")) == 21.0
+    assert reported[0] == reported[1]
+    with_sums, plain = ({k: p.grad for k, p in a.optimizers["actor"].parameters.items()} for a in algorithms)
+    # 0.5 * d(b^2)/db = b = 3, and 0.5 * d(w * mean)/dw = 0.5 * mean; rows sum to 3, 12, 21, 30, 39.
+    assert torch.equal(with_sums.pop("auxiliary.sums.scale.weight"), torch.tensor([[10.5]]))
+    [last] = [name for name, parameter in algorithms[0].policy.named_parameters() if parameter.shape == (1,)]
+    plain[last] = plain[last] + 3.0
+    assert with_sums.keys() == plain.keys()
+    for name, grad in with_sums.items():
+        torch.testing.assert_close(grad, plain[name])
+    for one, other in zip(*(a.optimizers["critics"].parameters.values() for a in algorithms), strict=True):
+        assert torch.equal(one.grad, other.grad)
 
 
 def test_kernels_would_have_learned_without_them() -> None:
@@ -156,6 +190,13 @@ def test_cloning_single_steps_is_refused_for_a_policy_with_memory(demonstrations
         cloning = make_cloning(trainer.policy, path=str(demonstrations))
         with pytest.raises(SpecMismatch, match="got single steps; give it whole sequences"):
             cloning.loss({}, 0.0)
+
+
+def test_cloning_by_probabilities_is_refused_for_a_policy_without_any(demonstrations: Path) -> None:
+    cloning = {"type": "examples.extending.bc:Cloning", "path": str(demonstrations)}
+    trainer = assemble(with_losses(settings("dqn", signals=PLAIN), cloning=cloning), NoSession(), WriterGroup([]))
+    with pytest.raises(SettingsError, match=r"auxiliary_losses\.cloning has no gradient, .* A QNetwork"):
+        trainer.advance()
 
 
 # -- cloning -----------------------------------------------------------------------------------------------------------
@@ -202,3 +243,4 @@ def test_a_policy_learns_to_do_as_it_was_shown(demonstrations: Path) -> None:
 def test_an_interrupted_run_resumes_exactly(demonstrations: Path) -> None:
     cloning = {"type": "examples.extending.bc:Cloning", "path": str(demonstrations), "coef": {"start": 1.0, "end": 0.0}}
     assert_resumes_exactly(with_losses(settings(), cloning=cloning, sums=SUMS))
+    assert_resumes_exactly(with_losses(settings("td3", signals=PLAIN, num_updates=2), sums=SUMS))

@@ -48,7 +48,8 @@ def settings(
         env |= {"group_size": 2}
     if algorithm == "ppo":
         chosen |= {"num_epochs": 2, "batch_size": LANES * STEPS, "reward_streams": "averaged"}
-    if algorithm == "sac":
+    if algorithm in ("sac", "td3", "dqn"):
+        env["id"] = "Pendulum-v1" if algorithm == "td3" else env["id"]
         chosen |= {"batch_size": 16, "updates_per_step": 0.1, "learning_starts": 10}
         rollout |= {"buffer_size": 200}
     behavior = {"algorithm": chosen, "rollout": rollout, "reward_signals": signals, "events": []}

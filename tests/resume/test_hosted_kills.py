@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resume.fates import WRITING, Fate
+from tests.resume.fates import HANG, WRITING, Fate
 from tests.resume.nursery import Nursery
 from tests.resume.outcome import digest_of, rows_of
 
@@ -33,6 +33,14 @@ def test_a_function_killed_twenty_times_ends_as_one_that_was_not(tmp_path: Path)
     runs, chance, struck = nursery.folder / "runs", random.Random(12), []
     expected = digest_of(runs / "whole"), rows_of(runs / "whole")
     assert len(expected[1]) == 24
+    # An iteration that goes on after Ctrl-C: the user hears at once that it was noticed, and not from the next tick.
+    fates = [Fate("hosted iteration", 5, "SIGINT"), Fate("tick", 3, HANG)]
+    status, printed = nursery.run(*words, "asked", "grace_seconds=0.2", fates=fates)
+    assert status == 130
+    noticed = "SIGINT: stopping after this iteration, or in 0.2 s (run.grace_seconds); a second Ctrl-C exits at once\n"
+    assert noticed in printed.partition("exiting now")[0]
+    assert nursery.run("resume", "asked", "--quiet")[0] == 0
+    assert (digest_of(runs / "asked"), rows_of(runs / "asked")) == expected
     for number in range(10):
         run, command = f"killed-{number}", (*words, f"killed-{number}", f"checkpoint.every_updates={1 + number % 2}")
         for _ in range(KILLS_PER_RUN):

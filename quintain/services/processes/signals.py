@@ -7,8 +7,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+_STDERR = 2
 
 
 class StopSignals:
@@ -24,8 +26,13 @@ class StopSignals:
         return None if self.received is None else 128 + self.received
 
     @contextmanager
-    def watching(self, stop: Callable[[str], None], last_checkpoint: Callable[[], str]) -> Iterator[None]:
-        """Calls `stop` with the signal's name when one arrives; does nothing outside the main thread."""
+    def watching(
+        self, stop: Callable[[str], None], last_checkpoint: Callable[[], str], stops_after: str = ""
+    ) -> Iterator[None]:
+        """Calls `stop` with the signal's name when one arrives; does nothing outside the main thread.
+
+        If the stop must wait for something long, `stops_after` names it, and the user is told at once.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -41,6 +48,8 @@ class StopSignals:
             self.received = signal.Signals(number)
             stop(self.received.name)
             timer.start()
+            if stops_after:
+                self._say_when(stops_after)
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -49,6 +58,16 @@ class StopSignals:
             timer.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _say_when(self, stops_after: str) -> None:
+        assert self.received is not None
+        text = (
+            f"{self.received.name}: stopping after {stops_after}, or in {self.grace_seconds:g} s (run.grace_seconds); "
+            f"a second Ctrl-C exits at once\n"
+        )
+        # Past all buffers and locks, which the interrupted code may hold.
+        with suppress(OSError):
+            os.write(_STDERR, text.encode())
 
     def _leave(self, last_checkpoint: Callable[[], str], why: str = "") -> None:
         name = self.received.name if self.received else "it"
