@@ -205,6 +205,9 @@ def learn_theirs(task: Task, seed: int, tick: Callable[[int], None]) -> Callable
             return True
 
     settings = dict(task.theirs)
+    if isinstance(settings["learning_rate"], dict):
+        start, end = settings["learning_rate"]["start"], settings["learning_rate"]["end"]
+        settings["learning_rate"] = lambda remaining: end + remaining * (start - end)
     if "action_noise" in settings:
         settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, settings["action_noise"]))
     maker = getattr(stable_baselines3, task.algorithm.upper())
@@ -233,11 +236,15 @@ def play(task: Task, act: Callable[[Any], Any]) -> list[float]:
 
 def markdown(rows: list[Row]) -> str:
     """Returns the page: the returns of each seed, and the ratio of speeds round by round."""
+    import commits
+
     lines = ["# DQN and TD3 beside Stable-Baselines3", ""]
     lines += ["Written by `bench/off_policy.py`, which has all settings. One thread.", ""]
     lines += [
-        "Learning: the mean return of the final policy over 100 episodes, of seeds 0, 1, 2 on both sides; the criterion "
-        "holds where all seeds reach it. These runs shared the machine with others, so their speed is not compared.",
+        "Learning: the mean return of the final policy over 100 episodes, of seeds 0, 1, 2 on both sides; the "
+        "criterion holds where all seeds reach it. A run that is recorded is never repeated; settings that missed the "
+        "criterion stay here beside those that followed them. These runs shared the machine with others, so their "
+        "speed is not compared." + commits.note_on_lost(row["commit"] for row in rows),
         "",
     ]
     lines += [

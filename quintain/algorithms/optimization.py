@@ -73,9 +73,9 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
             more = each.loss(minibatch, fraction)
             if not more.total.requires_grad:
                 raise SettingsError(
-                    f"auxiliary_losses.{name} has no gradient, so it would teach nothing. A {type(self.policy).__name__} "
-                    f"whose actions have no probabilities gives log-probabilities without one: use the outputs of its "
-                    f"network",
+                    f"auxiliary_losses.{name} has no gradient, so it would teach nothing. A policy whose actions have "
+                    f"no probabilities gives log-probabilities without one: use the outputs of the network of this "
+                    f"{type(self.policy).__name__}",
                     code="E0224",
                 )
             reported = named_metrics(name, {"loss": more.total.detach(), **more.parts}, loss.parts)

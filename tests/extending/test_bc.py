@@ -195,7 +195,7 @@ def test_cloning_single_steps_is_refused_for_a_policy_with_memory(demonstrations
 def test_cloning_by_probabilities_is_refused_for_a_policy_without_any(demonstrations: Path) -> None:
     cloning = {"type": "examples.extending.bc:Cloning", "path": str(demonstrations)}
     trainer = assemble(with_losses(settings("dqn", signals=PLAIN), cloning=cloning), NoSession(), WriterGroup([]))
-    with pytest.raises(SettingsError, match=r"auxiliary_losses\.cloning has no gradient, .* A QNetwork"):
+    with pytest.raises(SettingsError, match=r"auxiliary_losses\.cloning has no gradient, .* network of this QNetwork"):
         trainer.advance()
 
 
