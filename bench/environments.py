@@ -55,12 +55,13 @@ def _own_versions() -> tuple[str, ...]:
 
 
 _MUJOCO = "gymnasium[mujoco]==1.4.0"
+_BOX2D = "gymnasium[box2d]==1.4.0"
 _ENVPOOL = "envpool==1.2.5"
 _ATARI = ("ale-py", "opencv-python-headless")
 
 KITS: dict[str, Kit] = {
-    "quintain": Kit((*_own_dependencies(), _MUJOCO, _ENVPOOL), constraints=_own_versions(), optional=_ATARI),
-    "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _ENVPOOL), optional=_ATARI),
+    "quintain": Kit((*_own_dependencies(), _MUJOCO, _BOX2D, _ENVPOOL), constraints=_own_versions(), optional=_ATARI),
+    "sb3": Kit(("stable-baselines3==2.9.2", _MUJOCO, _BOX2D, _ENVPOOL), optional=_ATARI),
     "sb3_contrib": Kit(("sb3-contrib==2.9.2", "stable-baselines3==2.9.2", _MUJOCO)),
     "skrl": Kit(("skrl==2.1.1", _MUJOCO, "tensorboard")),
     "rsl_rl": Kit(("rsl-rl-lib==5.5.1", _MUJOCO, _ENVPOOL, "tensorboard")),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from learning_tasks import TASKS, LearningTask
+from learning_tasks import DEFAULTS, TASKS, LearningTask
 
 RESULT = "RESULT "
 Act = Callable[[Any], Any]
@@ -21,7 +21,7 @@ def main(peer: str, task_name: str, seed: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    task = TASKS[task_name]
+    task = {**TASKS, **DEFAULTS}[task_name]
     started, cpu_started = time.perf_counter(), time.process_time()
     act = {"quintain": quintain, "sb3": sb3}[peer](task, int(seed))
     row = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
@@ -50,14 +50,12 @@ def quintain(task: LearningTask, seed: int) -> Act:
 
     from quintain import Trainer
 
-    if task.ppo is not None:
-        settings = ppo_settings(task.ppo, task.num_envs)
-    else:
-        assert task.sac is not None
+    settings = {} if task.ppo is None else ppo_settings(task.ppo, task.num_envs)
+    if task.sac is not None:
         settings = sac_settings(task.sac)
     if task.normalize_obs:
         settings["normalize_obs"] = True
-    algorithm = "ppo" if task.ppo is not None else "sac"
+    algorithm = "ppo" if task.sac is None else "sac"
     trainer = Trainer(algorithm, task.env_id, events=[], writers=[], seed=seed, threads=1, **settings)
     trainer.train(task.total_steps)
     return lambda obs: trainer.predict(obs)[0]
@@ -73,11 +71,11 @@ def sb3(task: LearningTask, seed: int) -> Act:
     if task.normalize_obs:
         lanes = VecNormalize(lanes, norm_obs=True, norm_reward=False)
     model: Any
-    if task.ppo is not None:
-        model = PPO("MlpPolicy", lanes, device="cpu", seed=seed, **ppo_settings(task.ppo, task.num_envs))
-    else:
-        assert task.sac is not None
+    if task.sac is not None:
         model = SAC("MlpPolicy", lanes, device="cpu", seed=seed, **sac_settings(task.sac))
+    else:
+        settings = {} if task.ppo is None else ppo_settings(task.ppo, task.num_envs)
+        model = PPO("MlpPolicy", lanes, device="cpu", seed=seed, **settings)
     model.learn(task.total_steps)
     seen = lanes.normalize_obs if task.normalize_obs else (lambda obs: obs)
     return lambda obs: model.predict(seen(obs), deterministic=True)[0]

@@ -1,6 +1,7 @@
 """Trains quintain and Stable-Baselines3 on the same tasks, steps and seeds; writes docs/results/learning_beside.md.
 
-Every run is one line of docs/results/learning_beside.jsonl, which is only ever appended to. A run is repeated only
+With --defaults both sides have their own default settings, and the page is docs/results/defaults.md. Every run is one
+line of the .jsonl beside the page, which is only ever appended to. A run is repeated only
 where no line has the same task, side, seed and `numbers`: a name of the code that its score depends on, which is the
 task's for quintain and the version for Stable-Baselines3. So it can be stopped and started again. Scores do not depend
 on other load of the machine, so --jobs may be as large as there are cores.
@@ -23,11 +24,9 @@ import commits
 import report
 from environments import KITS, interpreter, process_environment
 from intervals import LEVEL, SIGNIFICANT, bootstrap_interval, chance_of_difference, interquartile_mean
-from learning_tasks import TASKS, LearningTask
+from learning_tasks import DEFAULTS, TASKS, LearningTask
 
 HERE = Path(__file__).resolve().parent
-RECORD = report.RESULTS / "learning_beside.jsonl"
-PAGE = report.RESULTS / "learning_beside.md"
 OURS, THEIRS = PEERS = ("quintain", "sb3")
 RESULT = "RESULT "
 CODE = ("quintain", "constraints.txt", "bench/learners.py", "bench/peers/quintain.py")
@@ -38,6 +37,43 @@ Row = dict[str, Any]
 
 class CannotTrain(Exception):
     """A run ended without a result; the message says why."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tasks with a record and a page of their own."""
+
+    name: str
+    title: str
+    about: str
+    """Says what is compared, in the first sentences of the page."""
+    tasks: dict[str, LearningTask]
+
+    @property
+    def record(self) -> Path:
+        return report.RESULTS / f"{self.name}.jsonl"
+
+    @property
+    def page(self) -> Path:
+        return report.RESULTS / f"{self.name}.md"
+
+
+SAME_SETTINGS = Comparison(
+    "learning_beside",
+    "Learning beside Stable-Baselines3",
+    "The same task, the same settings under each library's names, equally many environment steps and the same "
+    "seeds. Their number, in `bench/learning_tasks.py`, was chosen when the first seeds of some tasks had been run "
+    "already; runs with the current numbers count.",
+    TASKS,
+)
+OWN_DEFAULTS = Comparison(
+    "defaults",
+    "PPO by its defaults, beside Stable-Baselines3 by its own",
+    "The same task, equally many environment steps and the same seeds; nothing else is set on either side. Tasks, steps, "
+    "seeds and episodes stand in `bench/learning_tasks.py` and were committed before the first run. The defaults of "
+    "quintain were chosen on other seeds.",
+    DEFAULTS,
+)
 
 
 @dataclass(frozen=True)
@@ -59,17 +95,20 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS, help="default: both")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, of one thread each")
     parser.add_argument("--report", action="store_true", help="train nothing, write the page again")
+    parser.add_argument("--defaults", action="store_true", help="both sides with their own default settings")
     options = parser.parse_args()
     failures: list[str] = []
+    comparison = OWN_DEFAULTS if options.defaults else SAME_SETTINGS
     if not options.report:
-        tasks = [task for task in TASKS.values() if any(text in task.name for text in options.only)]
-        missing = missing_runs(rows_of(RECORD), tasks, options.peers)
+        tasks = [task for task in comparison.tasks.values() if any(text in task.name for text in options.only)]
+        missing = missing_runs(rows_of(comparison.record), tasks, options.peers)
         pythons = {peer: interpreter(peer) for peer in {run.peer for run in missing}}
         print(f"{len(missing)} runs are missing", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
-            failures = [line for line in pool.map(lambda run: attempt(pythons[run.peer], run), missing) if line]
-    PAGE.write_text(markdown(rows_of(RECORD)))
-    print(f"wrote {PAGE}")
+            attempts = pool.map(lambda run: attempt(pythons[run.peer], run, comparison.record), missing)
+            failures = [line for line in attempts if line]
+    comparison.page.write_text(markdown(rows_of(comparison.record), comparison))
+    print(f"wrote {comparison.page}")
     sys.exit(1 if failures else 0)
 
 
@@ -85,11 +124,11 @@ def missing_runs(rows: list[Row], tasks: list[LearningTask], peers: list[str]) -
     return [run for run in wanted if run.key not in done]
 
 
-def attempt(python: Path, run: Run) -> str:
+def attempt(python: Path, run: Run, record: Path) -> str:
     """Trains once, says how it went, and returns the reason where it failed; the other runs go on."""
     head = f"{run.task.name} {run.peer} seed {run.seed}"
     try:
-        row = train(python, run)
+        row = train(python, run, record)
     except CannotTrain as reason:
         print(f"{head}: failed: {reason}", file=sys.stderr, flush=True)
         return f"{head}: {reason}"
@@ -97,7 +136,7 @@ def attempt(python: Path, run: Run) -> str:
     return ""
 
 
-def train(python: Path, run: Run) -> Row:
+def train(python: Path, run: Run, record: Path) -> Row:
     """Trains once in a process of the peer's own and appends the outcome to the record."""
     command = [str(python), str(HERE / "learners.py"), run.peer, run.task.name, str(run.seed)]
     about = {"task": run.task.name, "peer": run.peer, "seed": run.seed}
@@ -110,7 +149,7 @@ def train(python: Path, run: Run) -> Row:
     if not lines:
         raise CannotTrain((done.stderr.strip().splitlines() or [f"exited with code {done.returncode}"])[-1])
     row = {**about, **json.loads(lines[-1].removeprefix(RESULT))}
-    with RECORD.open("a") as file:
+    with record.open("a") as file:
         file.write(json.dumps(row) + "\n")
     return row
 
@@ -130,26 +169,25 @@ def scores_of(rows: list[Row]) -> list[float]:
     return [fmean(row["returns"]) for row in rows]
 
 
-def markdown(rows: list[Row]) -> str:
+def markdown(rows: list[Row], comparison: Comparison = SAME_SETTINGS) -> str:
     """Returns the page."""
+    tasks = comparison.tasks
     parts = [
-        "# Learning beside Stable-Baselines3",
+        f"# {comparison.title}",
         "",
-        "The same task, the same settings under each library's names, equally many environment steps and the same "
-        "seeds. Their number, in `bench/learning_tasks.py`, was chosen when the first seeds of some tasks had been run "
-        "already; runs with the current numbers count. The policy at the end of "
+        f"{comparison.about} The policy at the end of "
         "training (not the best on the way) plays without exploring, in episodes that begin alike for both; a seed's "
         f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
         "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
         f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. No correction is "
-        f"made for {len(TASKS)} tasks being compared. CPU seconds are those of training, in one thread. `make "
+        f"made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. `make "
         "bench-learning` runs what is missing and writes this page."
         + commits.note_on_lost(row["commit"] for row in rows if row["peer"] == OURS),
         "",
         "| task | steps | seeds | quintain | sb3 | p | | CPU s, quintain | sb3 |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(_line(task, rows) for task in TASKS.values()),
+        *(_line(task, rows) for task in tasks.values()),
         "",
         "## Every seed",
         "",
@@ -157,12 +195,12 @@ def markdown(rows: list[Row]) -> str:
         "|---|---|---|---|",
         *(
             line
-            for task in TASKS.values()
+            for task in tasks.values()
             for peer in PEERS
             if (line := _seeds(task.title, peer, counted(rows, task, peer)))
         ),
     ]
-    return "\n".join([*parts, *_earlier(rows), ""])
+    return "\n".join([*parts, *_earlier(rows, tasks), ""])
 
 
 def _line(task: LearningTask, rows: list[Row]) -> str:
@@ -195,15 +233,15 @@ def _seeds(title: str, peer: str, rows: list[Row]) -> str:
     return f"| {title} | {peer} | {where} | {', '.join(f'{score:,.1f}' for score in scores_of(rows))} |"
 
 
-def _earlier(rows: list[Row]) -> list[str]:
+def _earlier(rows: list[Row], tasks: dict[str, LearningTask]) -> list[str]:
     """Returns the rows of other numbers than the current ones, which no comparison above is made of."""
     by_set: dict[tuple[str, str, str], list[Row]] = {}
-    current = [row for task in TASKS.values() for peer in PEERS for row in counted(rows, task, peer)]
+    current = [row for task in tasks.values() for peer in PEERS for row in counted(rows, task, peer)]
     for row in rows:
         if row not in current:
             by_set.setdefault((row["task"], row["peer"], row["numbers"]), []).append(row)
     lines = [
-        f"| {TASKS[task].title if task in TASKS else task} | {peer} | {numbers} | "
+        f"| {tasks[task].title if task in tasks else task} | {peer} | {numbers} | "
         f"{', '.join(dict.fromkeys(row['commit'] for row in found))} | {_each(found)} |"
         for (task, peer, numbers), found in by_set.items()
     ]

@@ -1,7 +1,8 @@
-"""Tasks that are learned beside Stable-Baselines3: the same settings, number of steps and seeds on both sides.
+"""Tasks that are learned beside Stable-Baselines3: the same number of steps and seeds on both sides.
 
-The number of seeds is chosen here and committed before the first run of a task. Needs nothing but Python, because it is
-read inside every peer's interpreter.
+Those of TASKS have the same settings on both sides, those of DEFAULTS each library's own defaults. Steps, seeds and
+episodes are chosen here and committed before the first run of a task. Needs nothing but Python, because it is read
+inside every peer's interpreter.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class LearningTask:
     ppo: PPO | None = None
     sac: SAC | None = None
     normalize_obs: bool = False
+    by_defaults: bool = False
+    """PPO with no settings at all but the seed and the number of steps, in place of `ppo` or `sac`."""
     num_episodes: int = 100
     """How many episodes the policy plays after training, without exploring."""
     num_seeds: int = 10
@@ -98,3 +101,27 @@ TASKS = {
         ),
     )
 }
+
+
+def _by_defaults(env_id: str, total_steps: int, num_seeds: int) -> LearningTask:
+    name = f"defaults-{env_id.partition('-')[0].lower()}"
+    numbers = "ppo-defaults-2"
+    return LearningTask(
+        name, env_id, env_id, total_steps, by_defaults=True, num_episodes=30, num_seeds=num_seeds, numbers=numbers
+    )
+
+
+DEFAULTS = {
+    task.name: task
+    for task in (
+        _by_defaults("LunarLander-v3", 400_000, 5),
+        _by_defaults("CartPole-v1", 50_000, 10),
+        _by_defaults("MountainCarContinuous-v0", 50_000, 10),
+        _by_defaults("Pendulum-v1", 100_000, 10),
+        _by_defaults("Acrobot-v1", 60_000, 10),
+        _by_defaults("Hopper-v5", 150_000, 3),
+        _by_defaults("HalfCheetah-v5", 150_000, 3),
+        _by_defaults("BipedalWalker-v3", 150_000, 3),
+    )
+}
+"""What PPO learns if nothing is set. Settings are chosen on seeds from 100; seeds 0, 1, ... are run once they are."""

@@ -130,20 +130,20 @@ def test_only_missing_runs_are_made(bench: Bench) -> None:
 
 
 def test_a_run_that_fails_does_not_end_the_others(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     learning = bench["learning"]
-    monkeypatch.setattr(learning, "RECORD", tmp_path / "record.jsonl")
+    record = tmp_path / "record.jsonl"
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho trouble >&2\nexit 3\n")
     python.chmod(0o755)
     run = learning.Run(bench["learning_tasks"].TASKS["ppo-cartpole"], "sb3", 4)
-    assert learning.attempt(python, run) == "ppo-cartpole sb3 seed 4: trouble"
+    assert learning.attempt(python, run, record) == "ppo-cartpole sb3 seed 4: trouble"
     assert "failed: trouble" in capsys.readouterr().err
-    assert not (tmp_path / "record.jsonl").exists()
+    assert not record.exists()
     python.write_text("""#!/bin/sh\necho 'RESULT {"cpu_seconds": 2.0, "returns": [3.0, 5.0]}'\n""")
-    assert learning.attempt(python, run) == ""
-    [row] = learning.rows_of(tmp_path / "record.jsonl")
+    assert learning.attempt(python, run, record) == ""
+    [row] = learning.rows_of(record)
     assert (row["seed"], row["numbers"], row["returns"]) == (4, "stable-baselines3==2.9.2", [3.0, 5.0])
     assert row["commit"]
 
