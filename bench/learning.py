@@ -69,9 +69,9 @@ SAME_SETTINGS = Comparison(
 OWN_DEFAULTS = Comparison(
     "defaults",
     "PPO by its defaults, beside Stable-Baselines3 by its own",
-    "The same task, equally many environment steps and the same seeds; nothing else is set on either side. Tasks, steps, "
-    "seeds and episodes stand in `bench/learning_tasks.py` and were committed before the first run. The defaults of "
-    "quintain were chosen on other seeds.",
+    "The same task, equally many environment steps and the same seeds; nothing else is set on either side. Tasks, "
+    "steps, seeds and episodes stand in `bench/learning_tasks.py`, committed before the first run. The defaults "
+    "of quintain were chosen on other seeds.",
     DEFAULTS,
 )
 

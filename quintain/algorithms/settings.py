@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
@@ -16,13 +16,13 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 def _require_positive_start(schedule: Schedule) -> Schedule:
-    if schedule.start <= 0 or (schedule.end is not None and schedule.end < 0):
+    if schedule.start <= 0 or min(schedule.targets) < 0:
         raise PydanticCustomError("positive_schedule", "expected a start above 0 and an end not below 0")
     return schedule
 
 
 def _require_no_negative(schedule: Schedule) -> Schedule:
-    if schedule.start < 0 or (schedule.end is not None and schedule.end < 0):
+    if min(schedule.targets) < 0:
         raise PydanticCustomError("non_negative_schedule", "expected no number below 0")
     return schedule
 
@@ -204,14 +204,18 @@ class OffPolicySettings(AlgorithmSettings):
     """Environment steps before the first gradient step; until then actions are uniformly random."""
 
 
+def _read_auto(value: object) -> object:
+    return None if value == "auto" else value
+
+
 class SACSettings(OffPolicySettings):
     """Soft actor-critic (SAC): off-policy, with twin critics, a replay buffer and an entropy bonus."""
 
     tau: Fraction = 0.005
     """Coefficient of Polyak averaging (soft update) of the target networks after each gradient step."""
 
-    entropy_coef: NonNegative | None = None
-    """Entropy coefficient (alpha); null tunes it automatically to a target entropy."""
+    entropy_coef: Annotated[NonNegative | None, BeforeValidator(_read_auto)] = None
+    """Entropy coefficient (alpha); null or auto tunes it automatically to a target entropy."""
 
     initial_entropy_coef: Positive = 1.0
     """Initial entropy coefficient of automatic tuning."""

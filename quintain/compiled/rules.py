@@ -51,6 +51,8 @@ def _obstacle(policy: KernelPolicy) -> str:
         return "there is no kernel for policy.dueling"
     if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
         return f"kernels do not know what {type(policy).__name__} changes"
+    if policy.settings.use_sde:
+        return "there is no kernel for policy.use_sde"
     if policy.num_values > 1:
         return "there is no kernel for algorithm.reward_streams averaged with several reward signals"
     if policy.state_size and isinstance(policy.settings, SoftActorSettings):

@@ -115,7 +115,7 @@ def register(
 
 def get(kind: str, name: str) -> Registration:
     """Finds a registration by its name, or by module:Name, which imports that module."""
-    known = _known(kind)
+    known, name = _known(kind), as_registered(kind, name)
     if name in known:
         return known[name]
     if ":" in name:
@@ -127,6 +127,12 @@ def get(kind: str, name: str) -> Registration:
     nearest = get_close_matches(shown, names(kind), n=1)
     hint = f'did you mean "{nearest[0]}"?' if nearest else f"expected one of: {', '.join(names(kind))}"
     raise SettingsError(f'unknown {kind} "{shown}"; {hint}', code="E0204")
+
+
+def as_registered(kind: str, name: str) -> str:
+    """Returns a name as it is registered where it differs in upper and lower case only, such as PPO."""
+    known = _known(kind)
+    return name.lower() if name not in known and name.lower() in known else name
 
 
 def env_named(name: str) -> dict[str, str]:

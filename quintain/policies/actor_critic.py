@@ -84,20 +84,22 @@ class ActorCritic(Policy):
         refuse_misfits(spec, settings)
         self.settings = settings
         self.spec = spec
-        self.head = JointHead(spec.action, settings)
-        self.noise = self.head.noise
         self.rng = rng or Rng(0)
         self.predict_rng = self.rng.child("predict")
         generator = self.rng.torch_generator("init")
         actor_sees = observed(spec, "actor", settings.actor_obs)
         critic_sees = observed(spec, "critic", settings.critic_obs)
-        self.trunk = Trunk(actor_sees, settings, generator, self.encoder_class)
+        trunk = Trunk(actor_sees, settings, generator, self.encoder_class)
+        # The head comes first among the parameters.
+        self.head = JointHead(spec.action, settings, (trunk.output_size, *settings.hidden_sizes)[-1])
+        self.noise = self.head.noise
+        self.trunk = trunk
         self.critic_trunk = (
             None if actor_sees == critic_sees else Trunk(critic_sees, settings, generator, self.encoder_class)
         )
         value_trunk = self.critic_trunk or self.trunk
 
-        def network(trunk: Trunk, output_size: int, output_gain: float) -> Mlp:
+        def network(trunk: Trunk, output_size: int, output_gain: float, *, with_features: bool = False) -> Mlp:
             return mlp(
                 trunk.output_size,
                 settings.hidden_sizes,
@@ -105,9 +107,10 @@ class ActorCritic(Policy):
                 activation=settings.activation,
                 output_gain=output_gain,
                 generator=generator,
+                with_features=with_features,
             )
 
-        self.actor = network(self.trunk, self.head.output_size, 0.01)
+        self.actor = network(self.trunk, self.head.output_size, 0.01, with_features=settings.use_sde)
         self.critic = network(value_trunk, 1, 1.0)
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
 

@@ -272,5 +272,11 @@ def fill_noise(out: Array, noise: NoiseSpec, rng: Rng, first_step: int, first_la
     """Fills `out [steps, lanes, noise.size]`, each kind of noise from its own stream."""
     if noise.num_uniform:
         rng.fill_uniform(out[..., : noise.num_uniform], "uniform", first_step, first_lane)
-    if noise.num_normal:
+    if noise.num_normal and noise.hold == 1:
         rng.fill_normal(out[..., noise.num_uniform :], "normal", first_step, first_lane)
+    elif noise.num_normal:
+        # Drawn for the number of the interval that a step is in: a pure function of lane and step as well.
+        intervals = np.arange(first_step, first_step + len(out)) // noise.hold
+        drawn = np.empty((intervals[-1] - intervals[0] + 1, out.shape[1], noise.num_normal), np.float32)
+        rng.fill_normal(drawn, "normal", int(intervals[0]), first_lane)
+        out[..., noise.num_uniform :] = drawn[intervals - intervals[0]]

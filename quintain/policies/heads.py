@@ -21,6 +21,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _FORBIDDEN = -1e9
 _LOG_STD_RANGE = (-5.0, 2.0)
 _LARGEST_TANH = 1.0 - 1e-6
+_SMALLEST_VARIANCE = 1e-6
 
 LOGISTIC_WEIGHTS = (0.0469060, 0.3041091, 0.4296890, 0.1985835, 0.0207124)
 LOGISTIC_STDS = (0.4477658, 0.6268409, 0.8766396, 1.2310878, 1.7353614)
@@ -36,6 +37,8 @@ class NoiseSpec:
 
     num_uniform: int = 0
     num_normal: int = 0
+    hold: int = 1
+    """Steps for which normal noise stays the same, before it is drawn again."""
 
     @property
     def size(self) -> int:
@@ -53,6 +56,10 @@ class HeadSettings(Protocol):
     def squash_actions(self) -> bool: ...
     @property
     def state_dependent_std(self) -> bool: ...
+    @property
+    def use_sde(self) -> bool: ...
+    @property
+    def sde_sample_every(self) -> int: ...
 
 
 class Head(nn.Module, ABC):
@@ -61,6 +68,8 @@ class Head(nn.Module, ABC):
     output_size: int
     noise: NoiseSpec
     num_options: int = 0
+    has_state_noise: bool = False
+    """Whether the features of the network's last hidden layer follow its columns of the output."""
 
     @abstractmethod
     def sample(
@@ -220,7 +229,7 @@ class GaussianHead(Head):
         self.output_size = spec.size * (2 if self.has_state_std else 1)
         self.noise = NoiseSpec(num_normal=spec.size)
         if not self.has_state_std:
-            self.log_std = nn.Parameter(torch.full((spec.size,), settings.initial_log_std))
+            self.log_std = nn.Parameter(torch.full(self.std_shape, settings.initial_log_std))
         low, high = (torch.from_numpy(bound) for bound in spec.bounds())
         self.is_clipped = settings.clip_actions and spec.is_bounded and not self.is_squashed
         self.register_buffer("low", low, persistent=False)
@@ -232,6 +241,11 @@ class GaussianHead(Head):
     high: torch.Tensor
     logistic_weights: torch.Tensor
     logistic_variances: torch.Tensor
+
+    @property
+    def std_shape(self) -> tuple[int, ...]:
+        """Shape of the learned log standard deviations, which do not depend on the state."""
+        return (self.spec.size,)
 
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
@@ -307,6 +321,42 @@ class GaussianHead(Head):
     def _log_prob(self, noise: torch.Tensor, log_std: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         log_prob = (-0.5 * noise.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)
         return log_prob - _log_slope(drawn) if self.is_squashed else log_prob
+
+
+class StateDependentNoiseHead(GaussianHead):
+    """A Gaussian whose noise is a function of the state: generalized state-dependent exploration (gSDE).
+
+    The noise of an action is `features @ matrix`, with the features of the actor's last hidden layer and a matrix that
+    is drawn from N(0, std^2) and kept for some steps (Raffin et al. 2022, "Smooth exploration for robotic reinforcement
+    learning"). Over draws of the matrix the action is Gaussian, with variance `features^2 @ std^2`; that is the
+    distribution which is learned. Features get no gradient from the variance.
+    """
+
+    has_state_noise = True
+
+    def __init__(self, spec: BoxSpec, settings: HeadSettings, num_features: int) -> None:
+        self.num_features = num_features
+        super().__init__(spec, settings)
+        self.noise = NoiseSpec(num_normal=num_features * spec.size, hold=settings.sde_sample_every)
+
+    @property
+    def std_shape(self) -> tuple[int, ...]:
+        return (self.num_features, self.spec.size)
+
+    def sample(
+        self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        mean, log_std = self._mean_and_log_std(output)
+        features = output[:, self.spec.size :].unsqueeze(1)
+        matrix = noise.view(-1, *self.std_shape) * self.log_std.exp()
+        moved = (features @ matrix).squeeze(1)
+        action.copy_((mean + moved).view_as(action))
+        return self._log_prob(moved * (-log_std).exp(), log_std, mean + moved)
+
+    def _mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, features = output[:, : self.spec.size], output[:, self.spec.size :]
+        variance = features.detach().square() @ (2.0 * self.log_std).exp()
+        return mean, 0.5 * torch.log(variance + _SMALLEST_VARIANCE)
 
 
 def _log_softmax(output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -6,20 +6,37 @@ import torch
 from torch import nn
 
 from quintain.data.spec import DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
-from quintain.policies.heads import CategoricalHead, GaussianHead, Head, HeadSettings, MultiCategoricalHead, NoiseSpec
+from quintain.policies.heads import (
+    CategoricalHead,
+    GaussianHead,
+    Head,
+    HeadSettings,
+    MultiCategoricalHead,
+    NoiseSpec,
+    StateDependentNoiseHead,
+)
 
 
 class JointHead(nn.Module):
-    """Samples all leaves of an action, independently given the network's output."""
+    """Samples all leaves of an action, independently given the network's output.
 
-    def __init__(self, spec: Spec, settings: HeadSettings) -> None:
+    With state-dependent exploration the features of the network's last hidden layer follow its output; there are
+    `num_features` of them.
+    """
+
+    def __init__(self, spec: Spec, settings: HeadSettings, num_features: int = 0) -> None:
         super().__init__()
         self.names = list(leaves(spec, "action"))
-        self.heads = nn.ModuleList(_make_head(leaf, settings) for leaf in leaves(spec, "action").values())
-        parts: list[Head] = list(self.heads)  # type: ignore[arg-type]  # the modules are heads
-        self.parts = parts
+        self.num_features = num_features if settings.use_sde else 0
+        made = [_make_head(leaf, settings, self.num_features) for leaf in leaves(spec, "action").values()]
+        self.heads = nn.ModuleList(made)
+        self.parts = parts = made
         self.output_size = sum(head.output_size for head in parts)
-        self.noise = NoiseSpec(sum(h.noise.num_uniform for h in parts), sum(h.noise.num_normal for h in parts))
+        self.noise = NoiseSpec(
+            sum(h.noise.num_uniform for h in parts),
+            sum(h.noise.num_normal for h in parts),
+            max(h.noise.hold for h in parts),
+        )
         self.columns = self._assign_columns()
         self.is_one_choice = (self.noise.num_uniform, self.noise.num_normal) == (1, 0)
         """Whether the action is one discrete value: the component's log-probability is the action's."""
@@ -50,7 +67,7 @@ class JointHead(nn.Module):
         total = torch.zeros_like(output[:, 0])
         for name, head, (out, columns, choices) in zip(self.names, self.parts, self.columns, strict=True):
             allowed = _choices(mask, head, choices)
-            total = total + head.sample(output[:, out], noise[:, columns], step[name], allowed)
+            total = total + head.sample(self.seen_by(head, output, out), noise[:, columns], step[name], allowed)
         return total
 
     def explore(self, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
@@ -63,8 +80,13 @@ class JointHead(nn.Module):
     def mode(self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
         total = torch.zeros_like(output[:, 0])
         for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True):
-            total = total + head.mode(output[:, out], step[name], _choices(mask, head, choices))
+            total = total + head.mode(self.seen_by(head, output, out), step[name], _choices(mask, head, choices))
         return total
+
+    def seen_by(self, head: Head, output: torch.Tensor, columns: slice) -> torch.Tensor:
+        """Returns the columns of a head, with the features that follow all of them if its noise depends on these."""
+        own = output[:, columns]
+        return torch.cat((own, output[:, self.output_size :]), dim=1) if head.has_state_noise else own
 
     def evaluate(
         self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
@@ -72,7 +94,7 @@ class JointHead(nn.Module):
         if len(self.parts) == 1:
             return self.parts[0].evaluate(output, step[self.names[0]], mask)
         judged = [
-            head.evaluate(output[:, out], step[name], _choices(mask, head, choices))
+            head.evaluate(self.seen_by(head, output, out), step[name], _choices(mask, head, choices))
             for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True)
         ]
         log_probs, entropies = zip(*judged, strict=True)
@@ -81,7 +103,7 @@ class JointHead(nn.Module):
     @property
     def num_components(self) -> int:
         """Number of discrete and continuous components of an action."""
-        return self.noise.size
+        return sum(head.spec.size if isinstance(head, GaussianHead) else head.noise.size for head in self.parts)
 
     def evaluate_components(
         self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None
@@ -97,7 +119,8 @@ class JointHead(nn.Module):
         choices: list[tuple[torch.Tensor, torch.Tensor]] = []
         numbers: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, head, (out, _, places) in zip(self.names, self.parts, self.columns, strict=True):
-            judged = head.evaluate_components(output[:, out], step[name], _choices(mask, head, places))
+            seen = self.seen_by(head, output, out)
+            judged = head.evaluate_components(seen, step[name], _choices(mask, head, places))
             (numbers if isinstance(head, GaussianHead) else choices).append(judged)
         entropy = torch.zeros_like(output[:, 0])
         for _, entropies in choices:
@@ -110,10 +133,12 @@ class JointHead(nn.Module):
         return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
 
 
-def _make_head(leaf: LeafSpec, settings: HeadSettings) -> Head:
+def _make_head(leaf: LeafSpec, settings: HeadSettings, num_features: int) -> Head:
     if isinstance(leaf, DiscreteSpec):
         return CategoricalHead(leaf)
-    return MultiCategoricalHead(leaf) if isinstance(leaf, MultiDiscreteSpec) else GaussianHead(leaf, settings)
+    if isinstance(leaf, MultiDiscreteSpec):
+        return MultiCategoricalHead(leaf)
+    return StateDependentNoiseHead(leaf, settings, num_features) if num_features else GaussianHead(leaf, settings)
 
 
 def _choices(mask: torch.Tensor | None, head: Head, columns: slice) -> torch.Tensor | None:

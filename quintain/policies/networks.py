@@ -70,6 +70,16 @@ class Mlp(nn.Sequential):
         return functional.linear(input, last_weight, last_bias)
 
 
+class MlpWithFeatures(Mlp):
+    """A multi-layer perceptron whose outputs are followed by the features that its last layer reads."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        *hidden, (last_weight, last_bias) = self.weights_and_biases
+        for weight, bias in hidden:
+            input = self.activate(functional.linear(input, weight, bias))
+        return torch.cat((functional.linear(input, last_weight, last_bias), input), dim=-1)
+
+
 def mlp(
     input_size: int,
     hidden_sizes: Sequence[int],
@@ -78,6 +88,7 @@ def mlp(
     generator: torch.Generator,
     activation: str = "relu",
     output_gain: float | None = None,
+    with_features: bool = False,
 ) -> Mlp:
     """Builds a multi-layer perceptron with orthogonal weights (gain sqrt 2 inside) and zero biases.
 
@@ -92,7 +103,8 @@ def mlp(
     for size in hidden_sizes:
         layers += [layer(input_size, size, math.sqrt(2.0)), _ACTIVATIONS[activation]()]
         input_size = size
-    return Mlp([*layers, layer(input_size, output_size, output_gain or 0.0)], activation)
+    made = MlpWithFeatures if with_features else Mlp
+    return made([*layers, layer(input_size, output_size, output_gain or 0.0)], activation)
 
 
 def first_layers(*networks: nn.Module) -> list[FirstLayer]:

@@ -75,6 +75,13 @@ class ActorCriticSettings(StochasticSettings):
     state_dependent_std: bool = False
     """Let the network output the standard deviation of continuous actions in each state."""
 
+    use_sde: bool = False
+    """Generalized state-dependent exploration (gSDE): noise on continuous actions is a function of the state that is
+    kept for some steps, so that exploration is smooth."""
+
+    sde_sample_every: Count = 64
+    """Steps of an environment for which the noise of use_sde stays the same function of the state."""
+
     memory: MemorySettings | None = None
     """Recurrent layer; null for a feed-forward policy."""
 
@@ -92,6 +99,8 @@ class SoftActorSettings(StochasticSettings):
     clip_actions: ClassVar[bool] = False
     squash_actions: ClassVar[bool] = True
     state_dependent_std: ClassVar[bool] = True
+    use_sde: ClassVar[bool] = False
+    sde_sample_every: ClassVar[int] = 1
 
     hidden_sizes: tuple[Count, ...] = (256, 256)
     """Width of each hidden layer, of the actor and of each critic."""
@@ -113,6 +122,8 @@ class _WithoutDistribution:
     clip_actions: ClassVar[bool] = False
     squash_actions: ClassVar[bool] = False
     state_dependent_std: ClassVar[bool] = False
+    use_sde: ClassVar[bool] = False
+    sde_sample_every: ClassVar[int] = 1
     initial_log_std: ClassVar[float] = 0.0
 
 

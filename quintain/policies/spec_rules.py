@@ -8,7 +8,7 @@ import numpy as np
 
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, BoxSpec, LeafSpec, leaves
-from quintain.errors import SpecMismatch
+from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.settings import ActorCriticSettings, NetworkSettings
 
 
@@ -18,10 +18,17 @@ def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
     about_boxes = {
         "squash_actions": settings.squash_actions,
         "state_dependent_std": settings.state_dependent_std,
+        "use_sde": settings.use_sde,
     }
     for name, is_on in about_boxes.items():
         if is_on and not boxes:
             raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
+    if settings.use_sde and settings.state_dependent_std:
+        raise SettingsError(
+            "policy.use_sde and policy.state_dependent_std both make the standard deviation depend on the state. Leave "
+            "one out",
+            code="E0224",
+        )
     if settings.squash_actions:
         require_bounds(spec, "policy.squash_actions needs")
     refuse_unscalable(spec, settings)

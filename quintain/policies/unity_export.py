@@ -142,7 +142,7 @@ class UnityModule(nn.Module):
         """Returns continuous and discrete actions, each sampled and deterministic."""
         numbers, choices = [], []
         for head, (columns, _, places) in zip(self.policy.head.parts, self.policy.head.columns, strict=True):
-            part = output[:, columns]
+            part = self.policy.head.seen_by(head, output, columns)
             if isinstance(head, GaussianHead):
                 numbers.append(_numbers(head, part))
             else:
@@ -284,8 +284,8 @@ def _is_renumbered(leaf: LeafSpec) -> bool:
 
 
 def _numbers(head: GaussianHead, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    drawn, _ = head.draw(output, torch.randn_like(output[:, : head.noise.size]))
-    mean = output[:, : head.noise.size]
+    mean = output[:, : head.spec.size]
+    drawn, _ = head.draw(output, torch.randn_like(mean))
     return _in_bounds(head, drawn), _in_bounds(head, mean)
 
 

@@ -19,7 +19,7 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves, re
 from quintain.data.trajectory import Closed, TrajectoryBlock
 from quintain.envs.agents.boundary import Reports
 from quintain.errors import SettingsError
-from quintain.policies.base import Policy
+from quintain.policies.base import Policy, fill_noise
 from quintain.rollouts.agent_assembler import AgentAssembler, Episodes
 
 if TYPE_CHECKING:
@@ -189,10 +189,7 @@ class AgentCollector(KeepsState):
         if self.noise_from != first or self.noise.shape[1] < num_rows:
             spec, rows = self.policy.noise, max(num_rows, self.noise.shape[1])
             self.noise = np.zeros((NOISE_STEPS, rows, spec.size), np.float32)
-            if spec.num_uniform:
-                self.rng.fill_uniform(self.noise[..., : spec.num_uniform], "uniform", first)
-            if spec.num_normal:
-                self.rng.fill_normal(self.noise[..., spec.num_uniform :], "normal", first)
+            fill_noise(self.noise, spec, self.rng, first, first_lane=0)
             self.noise_from = first
         return self.noise[self.num_acts - first, :num_rows]
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -122,63 +123,105 @@ Range = Annotated[tuple[float, float], BeforeValidator(_parse_range), AfterValid
 
 
 class Schedule(Settings):
-    """A value that moves from `start` to `end` over the run; a bare number is constant.
+    """A value that moves from `start` to `end` over the run, or in steps; a bare number is constant.
 
     >>> Schedule(start=1.0, end=0.5, shape="linear").at(0.5)
     0.75
+    >>> Schedule.model_validate({"start": 1.0, "steps": [[0.5, 0.1]], "warm_up": 0.1}).at(0.05)
+    0.5
     """
 
     start: float
-    """Value at the start of the run."""
+    """Value at the start of the run, or after the warm-up."""
 
     end: float | None = None
     """Value when the budget, or the part `until` of it, is spent; only for shapes that move."""
 
-    shape: Literal["constant", "linear", "cosine"] = "constant"
-    """Path from start to end; linear when only an end is given."""
+    shape: Literal["constant", "linear", "cosine", "steps"] = "constant"
+    """Path from start to end, or in steps; linear when only an end is given."""
 
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the budget after which the end is reached and kept; only for shapes that move."""
+
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Part of the budget in which the value rises from 0 to start, linearly."""
+
+    steps: tuple[tuple[float, float], ...] = ()
+    """Milestones [part of the budget, value]: from each on, its value holds until the next; without an end."""
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, data: object) -> object:
         if isinstance(data, int | float) and not isinstance(data, bool):
             return {"start": data}
-        if isinstance(data, Mapping) and data.get("end") is not None and "shape" not in data:
-            return {**data, "shape": "linear"}
-        if isinstance(data, Mapping | Schedule):
+        if isinstance(data, Schedule):
             return data
-        raise PydanticCustomError("schedule", "expected a number or {start, end, shape, until}")
+        if not isinstance(data, Mapping):
+            raise PydanticCustomError(
+                "schedule", "expected a number or {start, end, shape, until, warm_up}, or {start, steps}"
+            )
+        given = dict(data)
+        if isinstance(given.get("steps"), list | tuple):
+            given["steps"] = tuple(tuple(step) if isinstance(step, list) else step for step in given["steps"])
+        if "shape" not in given and (given.get("end") is not None or given.get("steps")):
+            given["shape"] = "linear" if given.get("end") is not None else "steps"
+        return given
 
     @model_validator(mode="after")
-    def _end_belongs_to_shape(self) -> Schedule:
-        if (self.end is None) != (self.shape == "constant"):
+    def _parts_belong_to_shape(self) -> Schedule:
+        moves = self.shape in ("linear", "cosine")
+        if (self.end is not None) != moves:
+            wrong = {"shape": self.shape, "expected": "an end" if moves else "no end"}
+            raise PydanticCustomError("schedule", "shape {shape} goes with {expected}", wrong)
+        if bool(self.steps) != (self.shape == "steps"):
+            raise PydanticCustomError("schedule", "steps go with shape steps, and with no end")
+        if not moves and self.until != 1.0:
+            raise PydanticCustomError("schedule", "until goes with an end")
+        if moves and self.warm_up >= self.until:
             raise PydanticCustomError(
                 "schedule",
-                "shape {shape} goes with {expected}",
-                {"shape": self.shape, "expected": "no end" if self.shape == "constant" else "an end"},
+                "warm_up {warm_up} is not before until {until}",
+                {"warm_up": self.warm_up, "until": self.until},
             )
-        if self.end is None and self.until != 1.0:
-            raise PydanticCustomError("schedule", "until goes with an end")
+        places = [self.warm_up, *(place for place, _ in self.steps), 1.0]
+        if self.steps and any(later <= earlier for earlier, later in pairwise(places)):
+            raise PydanticCustomError(
+                "schedule", "expected steps at rising parts of the budget, after warm_up and below 1"
+            )
         return self
 
     @model_serializer(mode="wrap")
     def _write_constant_as_number(self, handler: SerializerFunctionWrapHandler) -> Any:
-        if self.end is None:
+        if self.is_constant:
             return self.start
-        # A schedule over the whole budget is written as before there were others: fingerprints depend on it.
-        return {name: value for name, value in handler(self).items() if name != "until" or value != 1.0}
+        # A schedule is written as before there were other fields: fingerprints depend on it.
+        newer: dict[str, object] = {"until": 1.0, "warm_up": 0.0, "steps": ()}
+        written: dict[str, object] = handler(self)
+        return {
+            name: value for name, value in written.items() if name not in newer or getattr(self, name) != newer[name]
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{"type": "number"}, handler(schema)]}
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value never changes."""
+        return self.shape == "constant" and not self.warm_up
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """The values that it starts from, moves to or steps to."""
+        return (self.start, *(() if self.end is None else (self.end,)), *(value for _, value in self.steps))
+
     def at(self, fraction: float) -> float:
         """Returns the value after `fraction` of the budget; past `until` it stays at the end."""
+        if self.warm_up and fraction < self.warm_up:
+            return self.start * max(fraction, 0.0) / self.warm_up
         if self.end is None:
-            return self.start
-        moved = min(max(fraction / self.until, 0.0), 1.0)
+            return next((value for place, value in reversed(self.steps) if fraction >= place), self.start)
+        moved = min(max((fraction - self.warm_up) / (self.until - self.warm_up), 0.0), 1.0)
         if self.shape == "cosine":
             moved = 0.5 - 0.5 * math.cos(math.pi * moved)
         return (1.0 - moved) * self.start + moved * self.end

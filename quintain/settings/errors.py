@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from quintain.errors import SettingsError
 from quintain.settings.outline import class_at
 from quintain.settings.sources import Draft, dotted
+from quintain.settings.spellings import COUNTERPARTS
 from quintain.settings.yaml_text import MAX_PROBLEMS, KeyPath, shortened
 
 _EXPECTED: Mapping[str, str] = {
@@ -91,6 +92,8 @@ def _nearest(path: KeyPath, draft: Draft) -> str:
         governing = class_at(path[:-1], draft.values)
     except SettingsError:
         governing = None
+    if counterpart := COUNTERPARTS.get(str(path[-1])):
+        return counterpart
     known = list(governing.model_fields) if governing is not None else []
     nearest = get_close_matches(shortened(str(path[-1])), known, n=1)
     if nearest:

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from types import MappingProxyType
 
 from quintain.core import registry, trust
 from quintain.errors import CheckpointError, SettingsError
-from quintain.settings.base import PartSettings
+from quintain.settings.base import PartSettings, Schedule
 from quintain.settings.layers import with_algorithm_defaults
 from quintain.settings.outline import choices, class_at
-from quintain.settings.sources import OVERRIDE, PYTHON, Draft, dotted
+from quintain.settings.sources import DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
+from quintain.settings.spellings import ALIASES, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, Raw
-
-ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "env": {"num_envs": "num_lanes"},
-        "budget": {"total_timesteps": "env_steps"},
-        "algorithm": {
-            "clip_range": "clip_coef",
-            "ent_coef": "entropy_coef",
-            "vf_coef": "value_coef",
-            "n_epochs": "num_epochs",
-            "lambd": "gae_lambda",
-            "lr": "learning_rate",
-            "minibatch_size": "batch_size",
-            "utd_ratio": "updates_per_step",
-            "buffer_init_steps": "learning_starts",
-            "alpha": "entropy_coef",
-            "init_entcoef": "initial_entropy_coef",
-        },
-        "rollout": {
-            "n_steps": "num_steps",
-            "buffer_size": "num_steps",
-            "rollout_steps": "num_steps",
-            "time_horizon": "num_steps",
-            "train_freq": "num_steps",
-            "n_step": "num_return_steps",
-        },
-        "reward_signal": {"discount": "gamma"},
-    }
-)
-"""Spellings of other frameworks, by the block of the canonical name."""
-
 
 MAX_PARTS = 1_000
 """Maximum number of parts in one tree: far more than any run has, and few enough to look up each."""
@@ -84,6 +53,9 @@ def _write_out_short_forms(draft: Draft) -> None:
             draft.set(path, {"type": name, **_set_fields(value)}, draft.origin(path))
         elif isinstance(value, str):
             draft.set(path, {"type": value}, draft.origin(path))
+        written = draft.get((*path, "type"))
+        if isinstance(written, str) and (name := registry.as_registered(choice.kind, written)) != written:
+            draft.set((*path, "type"), name, draft.origin((*path, "type")))
 
 
 def _set_fields(settings: PartSettings) -> dict[str, Raw]:
@@ -127,9 +99,48 @@ def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
         for aliases in ALIASES.values():
             canonical = aliases.get(str(step))
             if canonical is not None and alias_applies(complete, path[:depth], str(step), canonical):
-                draft.notes.append(f"note: {step} is {dotted((*path[:depth], canonical))} here")
-                return (*path[:depth], canonical, *path[depth + 1 :])
+                found = (*path[:depth], *canonical.split("."))
+                draft.notes.append(f"note: {step} is {dotted(found)} here")
+                return (*found, *path[depth + 1 :])
     return path
+
+
+def canonical_value(draft: Draft, alias: str, value: object) -> object:
+    """Returns the value of an alias as its canonical name counts it."""
+    if alias != GRADIENT_STEPS or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if value == -1:
+        return 1.0
+    complete = Draft(values=dict(with_algorithm_defaults(draft.values)))
+    counts = [
+        found.model_fields[name].default if given is None else given
+        for path, name in ((("experiment", "env"), "num_lanes"), ((*behavior_path(draft), "rollout"), "num_steps"))
+        if (found := class_at(path, complete.values)) is not None and name in found.model_fields
+        for given in [complete.get((*path, name))]
+    ]
+    num_steps = 1
+    for count in counts:
+        num_steps *= count if isinstance(count, int) else 1
+    return value / num_steps
+
+
+def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:
+    """Sets one setting; a field of a schedule that is a bare number makes a schedule of it."""
+    above = path[:-1]
+    if class_at(above, with_algorithm_defaults(draft.values)) is Schedule and not isinstance(draft.get(above), dict):
+        present = _default_at(draft, above) if draft.get(above) is None else draft.get(above)
+        if path[-1] == "start" and not (isinstance(present, Schedule) and not present.is_constant):
+            path = above
+        elif isinstance(present, int | float | Schedule):
+            draft.set(above, present if isinstance(present, Schedule) else {"start": present}, draft.origin(above))
+    draft.set(path, value, origin)
+
+
+def _default_at(draft: Draft, path: KeyPath) -> object:
+    """Returns the default value of a setting."""
+    above = class_at(path[:-1], with_algorithm_defaults(draft.values))
+    field = above.model_fields.get(str(path[-1])) if above is not None else None
+    return field.default if field is not None else None
 
 
 def alias_applies(values: Mapping[str, Raw], path: KeyPath, alias: str, canonical: str) -> bool:
@@ -139,14 +150,22 @@ def alias_applies(values: Mapping[str, Raw], path: KeyPath, alias: str, canonica
     except SettingsError:
         # The block is of an unknown type, which validation reports.
         return False
-    return governing is not None and canonical in governing.model_fields and alias not in governing.model_fields
+    names = () if governing is None else governing.model_fields
+    return canonical.partition(".")[0] in names and alias not in names
 
 
 def _rename(draft: Draft, path: KeyPath, canonical: str) -> None:
-    if canonical in draft.get(path[:-1]):
+    found: KeyPath = (*path[:-1], *canonical.split("."))
+    if draft.has(found) and draft.origin(found).label != DEFAULT:
         message = f"{draft.place(path)}: {dotted(path)} and {canonical} are the same setting; keep {canonical}"
         raise SettingsError(message, code="E0203")
-    origin = draft.origin(path)
-    draft.rename(path, canonical)
+    origin, value = draft.origin(path), canonical_value(draft, str(path[-1]), draft.get(path))
+    if len(found) == len(path):
+        draft.rename(path, canonical)
+        if value != draft.get(found):
+            draft.set(found, value, origin)
+    else:
+        draft.remove(path)
+        set_one(draft, found, value, origin)
     where = f"{origin.label}: " if origin.place and origin.label != OVERRIDE else ""
-    draft.notes.append(f"note: {where}{path[-1]} is {dotted((*path[:-1], canonical))} here")
+    draft.notes.append(f"note: {where}{path[-1]} is {dotted(found)} here")

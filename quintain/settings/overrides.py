@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from quintain.errors import SettingsError
-from quintain.settings.base import Schedule
 from quintain.settings.layers import with_algorithm_defaults
-from quintain.settings.normalize import ALIASES, alias_applies, behavior_path, canonical_path
+from quintain.settings.normalize import alias_applies, behavior_path, canonical_path, canonical_value, set_one
 from quintain.settings.outline import RunTree, class_at
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
+from quintain.settings.spellings import ALIASES, COUNTERPARTS, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, parse, shortened
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
@@ -26,32 +26,23 @@ def apply_override(draft: Draft, text: str) -> None:
         raise SettingsError(f"{place}: expected key=value, such as seed=1", code="E0206")
     if not value_text.strip():
         raise SettingsError(f"{place}: no value; write {key}=null for none", code="E0206")
-    value = parse(value_text, place, is_file=False).value
-    set_one(draft, resolve_key(draft, key, place), value, Origin(OVERRIDE, place))
+    set_key(draft, key, parse(value_text, place, is_file=False).value, place, Origin(OVERRIDE, place))
 
 
-def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:
-    """Sets one setting; a field of a schedule that is a bare number makes a schedule of it."""
-    above = path[:-1]
-    if class_at(above, draft.values) is Schedule and not isinstance(draft.get(above), dict):
-        if path[-1] == "start":
-            path = above
-        else:
-            _open_schedule(draft, above)
-    draft.set(path, value, origin)
-
-
-def _open_schedule(draft: Draft, path: KeyPath) -> None:
-    number = draft.get(path)
-    if number is None:
-        number = _default_at(draft, path)
-    if isinstance(number, int | float | Schedule):
-        draft.set(path, number if isinstance(number, Schedule) else {"start": number}, draft.origin(path))
+def set_key(draft: Draft, key: str, value: object, place: str, origin: Origin) -> None:
+    """Sets the setting that a key names: a path, a short name or an alias."""
+    path = resolve_key(draft, key, place)
+    set_one(draft, path, canonical_value(draft, key.rpartition(".")[2], value), origin)
 
 
 def types_first(overrides: Iterable[str]) -> list[str]:
-    """Orders overrides so that a part is selected before its settings are looked up."""
-    return sorted(overrides, key=lambda text: text.partition("=")[0].rpartition(".")[2] not in _TYPE_KEYS)
+    """Orders overrides: a part before its settings are looked up, and last a count that depends on others."""
+
+    def place(text: str) -> int:
+        name = text.partition("=")[0].rpartition(".")[2]
+        return 0 if name in _TYPE_KEYS else 2 if name == GRADIENT_STEPS else 1
+
+    return sorted(overrides, key=place)
 
 
 def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
@@ -66,6 +57,8 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
     if found:
         candidates = ", ".join(dotted((*path, *below)) for path in found)
         raise SettingsError(f'{place}: "{shortened(key)}" may mean {candidates}; write the one you mean', code="E0206")
+    if counterpart := COUNTERPARTS.get(first):
+        raise SettingsError(f'{place}: no setting is called "{first}"; {counterpart}', code="E0203")
     known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
     nearest = get_close_matches(first, known | {alias for block in ALIASES.values() for alias in block}, n=1)
     longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]
@@ -124,13 +117,6 @@ def _split(draft: Draft, key: str) -> KeyPath:
         rest = key[len(prefix) + 1 :]
         return (*behavior, *(_step(step) for step in rest.split("."))) if rest else behavior
     return tuple(_step(step) for step in key.split("."))
-
-
-def _default_at(draft: Draft, path: KeyPath) -> object:
-    """Returns the default value of a setting."""
-    above = class_at(path[:-1], draft.values)
-    field = above.model_fields.get(str(path[-1])) if above is not None else None
-    return field.default if field is not None else None
 
 
 def _step(text: str) -> str | int:

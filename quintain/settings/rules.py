@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quintain.settings.agent_rules import agents_have_trajectories, behaviors_fit_env
+from quintain.settings.base import Schedule
 from quintain.settings.errors import Problem
 from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
@@ -171,7 +172,8 @@ def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[P
 
 def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
     schedule = getattr(behavior.algorithm, "learning_rate", None)
-    if getattr(behavior.algorithm, "adaptive_kl", None) is not None and getattr(schedule, "end", None) is not None:
+    moves = isinstance(schedule, Schedule) and not schedule.is_constant
+    if getattr(behavior.algorithm, "adaptive_kl", None) is not None and moves:
         yield Problem(
             (*path, "algorithm", "learning_rate"),
             f"a schedule has no effect with {dotted((*path, 'algorithm', 'adaptive_kl'))}, which moves the learning "

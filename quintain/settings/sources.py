@@ -95,6 +95,17 @@ class Draft:
         for below in _paths(parent[name]):
             self.origins[(*path[:-1], name, *below)] = origin
 
+    def has(self, path: KeyPath) -> bool:
+        """Whether a value is set at a path."""
+        return _has(self.get(path[:-1]), path[-1])
+
+    def remove(self, path: KeyPath) -> None:
+        """Removes the value at a path, which is set."""
+        value = self.get(path[:-1]).pop(path[-1])
+        for below in _paths(value):
+            self.origins.pop(path + below, None)
+            self.positions.pop(path + below, None)
+
     def origin(self, path: KeyPath) -> Origin:
         """Returns the origin of the value at a path."""
         if path in self.origins:

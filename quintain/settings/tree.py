@@ -20,7 +20,7 @@ from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import normalize
 from quintain.settings.outline import RunTree
-from quintain.settings.overrides import apply_override, resolve_key, set_one, types_first
+from quintain.settings.overrides import apply_override, set_key, types_first
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
 from quintain.settings.secrets import literal_secrets
@@ -70,10 +70,10 @@ class RunFile:
         cls, algorithm: str, env: str, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
     ) -> RunFile:
         """Makes the settings of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id."""
-        registry.get("algorithm", algorithm)
+        chosen = registry.get("algorithm", algorithm)
         experiment = {
             "env": registry.env_named(env),
-            "behaviors": {"default": {"algorithm": {"type": algorithm}}},
+            "behaviors": {"default": {"algorithm": {"type": chosen.name}}},
         }
         draft = Draft.from_mapping({"experiment": experiment}, Origin(ARGUMENT))
         return cls._resolve(draft, overrides, trusted, allow)
@@ -109,7 +109,7 @@ class RunFile:
                 apply_override(draft, override)
                 normalize(draft, doubt=doubt)
             for key in types_first(changes or {}):
-                set_one(draft, resolve_key(draft, key, f'setting "{key}"'), (changes or {})[key], Origin(PYTHON))
+                set_key(draft, key, (changes or {})[key], f'setting "{key}"', Origin(PYTHON))
                 normalize(draft, doubt=doubt)
             return cls._validate(draft)
 
@@ -155,8 +155,7 @@ class RunFile:
     def replace(self, key: str, value: object) -> RunFile:
         """Returns the run file with one setting changed; `key` is a path or short name, as in an override."""
         draft = self._draft.copy()
-        path = resolve_key(draft, key, f'replace("{key}")')
-        set_one(draft, path, value, Origin(PYTHON))
+        set_key(draft, key, value, f'replace("{key}")', Origin(PYTHON))
         normalize(draft)
         return self._validate(draft)
 

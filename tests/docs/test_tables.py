@@ -10,8 +10,8 @@ import pytest
 from quintain.algorithms.settings import PPOSettings
 from quintain.data import fields
 from quintain.settings.base import Settings
-from quintain.settings.normalize import ALIASES
 from quintain.settings.run import CheckpointSettings, EnvWorkerSettings
+from quintain.settings.spellings import ALIASES
 from quintain.settings.yaml_text import read_scalar
 from tests.docs.pages import DOCS, ROOT, table
 

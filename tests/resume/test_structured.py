@@ -31,6 +31,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"obs": "dict", "action": "hybrid tuple", "masks": "info"},
         {"actor_obs": ["image", "choice"], "critic_obs": ["numbers"], "state_dependent_std": True},
     ),
+    "ppo, state-dependent exploration": (
+        "ppo",
+        {"obs": "dict", "action": "hybrid tuple"},
+        {"use_sde": True, "sde_sample_every": 5, "normalize_obs": True},
+    ),
     "a2c, lstm, choices": ("a2c", {"obs": "choices", "action": "bits", "masks": "info"}, MEMORY),
     "grpo, lstm, reference, masks": (
         "grpo",
@@ -46,7 +51,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-QUICK = ("ppo, lstm, nested", "grpo, lstm")
+QUICK = ("ppo, lstm, nested", "ppo, state-dep", "grpo, lstm")
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,15 @@ def test_an_end_alone_means_linear():
         {"start": 1.0, "until": 0.5},
         {"start": 1.0, "end": 0.0, "until": 0.0},
         {"start": 1.0, "end": 0.0, "until": 1.5},
+        {"start": 1.0, "end": 0.0, "until": 0.5, "warm_up": 0.5},
+        {"start": 1.0, "warm_up": 1.0},
+        {"start": 1.0, "warm_up": -0.1},
+        {"start": 1.0, "end": 0.0, "steps": [[0.5, 0.1]]},
+        {"start": 1.0, "shape": "steps"},
+        {"start": 1.0, "steps": [[0.5, 0.1], [0.5, 0.2]]},
+        {"start": 1.0, "steps": [[0.5, 0.1]], "warm_up": 0.5},
+        {"start": 1.0, "steps": [[1.0, 0.1]]},
+        {"start": 1.0, "steps": [0.5]},
         "0.1",
         True,
         [1.0, 0.0],
@@ -146,3 +155,23 @@ def test_a_schedule_may_end_before_the_budget_does():
 def test_a_moving_schedule_survives_a_round_trip():
     schedule = Schedule(start=1.0, end=0.1, shape="cosine")
     assert Schedule.model_validate(schedule.model_dump()) == schedule
+
+
+def test_a_schedule_rises_from_zero_while_it_warms_up():
+    schedule = Schedule.model_validate({"start": 1.0, "end": 0.5, "warm_up": 0.2, "until": 0.6})
+    # 0.1 is half of the warm-up; 0.4 is half of the way from 0.2 to 0.6: 1 - 0.5 * 0.5.
+    assert [schedule.at(part) for part in (-1.0, 0.0, 0.1, 0.2)] == [0.0, 0.0, 0.5, 1.0]
+    assert [schedule.at(part) for part in (0.4, 0.6, 1.0)] == pytest.approx([0.75, 0.5, 0.5])
+    constant = Schedule.model_validate({"start": 2.0, "warm_up": 0.5})
+    assert [constant.at(part) for part in (0.0, 0.25, 0.5, 1.0)] == [0.0, 1.0, 2.0, 2.0]
+    assert (constant.is_constant, Schedule(start=2.0).is_constant) == (False, True)
+    for each in (schedule, constant):
+        assert Schedule.model_validate(each.model_dump()) == each
+
+
+def test_a_schedule_in_steps_holds_each_value_until_the_next():
+    schedule = Schedule.model_validate({"start": 1.0, "steps": [[0.25, 0.5], [0.75, 0.0]]})
+    assert schedule.shape == "steps"
+    parts = (0.0, 0.2499, 0.25, 0.5, 0.75, 1.0, 2.0)
+    assert [schedule.at(part) for part in parts] == [1.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0]
+    assert Schedule.model_validate(schedule.model_dump(mode="json")) == schedule
