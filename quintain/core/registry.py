@@ -115,9 +115,11 @@ def register(
 
 def get(kind: str, name: str) -> Registration:
     """Finds a registration by its name, or by module:Name, which imports that module."""
-    known, name = _known(kind), as_registered(kind, name)
+    known = _known(kind)
     if name in known:
         return known[name]
+    if (lower := as_registered(kind, name)) in known:
+        return known[lower]
     if ":" in name:
         return _registration_of(kind, name, import_part(kind, name))
     if name in (plugins := _plugins(kind)):

@@ -192,7 +192,7 @@ class Schedule(Settings):
 
     @model_serializer(mode="wrap")
     def _write_constant_as_number(self, handler: SerializerFunctionWrapHandler) -> Any:
-        if self.is_constant:
+        if self.shape == "constant" and not self.warm_up:
             return self.start
         # A schedule is written as before there were other fields: fingerprints depend on it.
         newer: dict[str, object] = {"until": 1.0, "warm_up": 0.0, "steps": ()}

@@ -54,8 +54,8 @@ def _write_out_short_forms(draft: Draft) -> None:
         elif isinstance(value, str):
             draft.set(path, {"type": value}, draft.origin(path))
         written = draft.get((*path, "type"))
-        if isinstance(written, str) and (name := registry.as_registered(choice.kind, written)) != written:
-            draft.set((*path, "type"), name, draft.origin((*path, "type")))
+        if isinstance(written, str) and not written.islower():
+            draft.set((*path, "type"), registry.as_registered(choice.kind, written), draft.origin((*path, "type")))
 
 
 def _set_fields(settings: PartSettings) -> dict[str, Raw]:
@@ -105,9 +105,9 @@ def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
     return path
 
 
-def canonical_value(draft: Draft, alias: str, value: object) -> object:
-    """Returns the value of an alias as its canonical name counts it."""
-    if alias != GRADIENT_STEPS or isinstance(value, bool) or not isinstance(value, int | float):
+def updates_per_step(draft: Draft, value: object) -> object:
+    """Converts `gradient_steps`, which counts per rollout, to gradient steps per environment step."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if value == -1:
         return 1.0
@@ -159,7 +159,9 @@ def _rename(draft: Draft, path: KeyPath, canonical: str) -> None:
     if draft.has(found) and draft.origin(found).label != DEFAULT:
         message = f"{draft.place(path)}: {dotted(path)} and {canonical} are the same setting; keep {canonical}"
         raise SettingsError(message, code="E0203")
-    origin, value = draft.origin(path), canonical_value(draft, str(path[-1]), draft.get(path))
+    origin, value = draft.origin(path), draft.get(path)
+    if path[-1] == GRADIENT_STEPS:
+        value = updates_per_step(draft, value)
     if len(found) == len(path):
         draft.rename(path, canonical)
         if value != draft.get(found):

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from quintain.errors import SettingsError
 from quintain.settings.layers import with_algorithm_defaults
-from quintain.settings.normalize import alias_applies, behavior_path, canonical_path, canonical_value, set_one
+from quintain.settings.normalize import alias_applies, behavior_path, canonical_path, set_one, updates_per_step
 from quintain.settings.outline import RunTree, class_at
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
 from quintain.settings.spellings import ALIASES, COUNTERPARTS, GRADIENT_STEPS
@@ -32,7 +32,9 @@ def apply_override(draft: Draft, text: str) -> None:
 def set_key(draft: Draft, key: str, value: object, place: str, origin: Origin) -> None:
     """Sets the setting that a key names: a path, a short name or an alias."""
     path = resolve_key(draft, key, place)
-    set_one(draft, path, canonical_value(draft, key.rpartition(".")[2], value), origin)
+    if key.rpartition(".")[2] == GRADIENT_STEPS:
+        value = updates_per_step(draft, value)
+    set_one(draft, path, value, origin)
 
 
 def types_first(overrides: Iterable[str]) -> list[str]:
