@@ -21,7 +21,7 @@ from quintain.runs.infer import policy_for
 from quintain.runs.parts import resolve_device
 from quintain.runs.restore import policies_of
 from quintain.services.checkpoints.catalog import load
-from quintain.settings.base import PartSettings
+from quintain.settings.base import PartSettings, read_count
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Trainer
 from quintain.trainers.events import MAX_EVAL_LANES
@@ -69,12 +69,13 @@ def evaluate(
     played in its own environment by default. The same seed gives the same episodes. Nothing is written, and training is
     not disturbed.
     """
+    num_episodes = read_count(episodes, f"evaluate(episodes={episodes!r})")
     if isinstance(policy, str | Path):
         if env is None:
             played = results.evaluate(
                 Path(runs_dir),
                 str(policy),
-                num_episodes=int(episodes),
+                num_episodes=num_episodes,
                 deterministic=deterministic,
                 seed=seed,
                 allow=allow,
@@ -92,12 +93,12 @@ def evaluate(
     make_env = env_maker(RunFile.from_mapping({"experiment": experiment}), _object_in(env))
     rng = Rng(0 if seed is None else int(seed)).child("eval_command")
     with GlobalStreams().untouched():
-        lanes = make_env(min(int(episodes), MAX_EVAL_LANES), rng.child("env"))
+        lanes = make_env(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
         # An environment that was passed is its owner's.
         with nullcontext() if is_instance(env) else closing(lanes):
             if lanes.spec != policy.spec:
                 raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {lanes.spec}")
-            evaluator = Evaluator(lanes, int(episodes), rng, max_episode_steps=max_episode_steps)
+            evaluator = Evaluator(lanes, num_episodes, rng, max_episode_steps=max_episode_steps)
             found = evaluator.play({"default": policy}, deterministic=deterministic, should_stop=lambda: False)
     assert found is not None, "it was never asked to stop"
     return found["default"]

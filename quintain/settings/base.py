@@ -18,6 +18,8 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
     model_serializer,
     model_validator,
@@ -25,6 +27,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from quintain.errors import SettingsError
+from quintain.settings.errors import problems_of, settings_error
+from quintain.settings.yaml_text import KeyPath, parse
 from quintain.typing import JsonObject, Keyword
 
 _COUNT_SUFFIXES = {"k": 1_000, "M": 1_000_000}
@@ -38,8 +43,18 @@ def _accepts_tuple(annotation: object) -> bool:
     return annotation is tuple or get_origin(annotation) is tuple
 
 
+def plain(value: object) -> object:
+    """Converts numbers and arrays of numpy, at any depth, to numbers and lists."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
+    # By name: settings do not import numpy.
+    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
+
+
 class Settings(BaseModel):
-    """Refuses unknown names, implicit conversions and later changes."""
+    """Refuses unknown names, implicit conversions and later changes; numbers of numpy are numbers."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -51,6 +66,16 @@ class Settings(BaseModel):
 
     _tuple_fields: ClassVar[frozenset[str]] = frozenset()
 
+    def __init__(self, /, **data: Keyword) -> None:
+        """Raises a SettingsError with the sentence that the command line prints."""
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise _refusal(type(self), error) from None
+
+    # Pydantic's mark of a constructor that only validates: a tree of settings is then validated as a whole.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Keyword) -> None:
         super().__pydantic_init_subclass__(**kwargs)
@@ -60,12 +85,24 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_lists_as_tuples(cls, data: object) -> object:
-        # Strict validation wants tuples, YAML and JSON only know lists.
-        if not cls._tuple_fields or not isinstance(data, Mapping):
+    def _read_plain(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
             return data
-        lists = {name: tuple(data[name]) for name in cls._tuple_fields if isinstance(data.get(name), list)}
-        return {**data, **lists} if lists else data
+        values = {name: plain(value) for name, value in data.items()}
+        # Strict validation wants tuples, YAML and JSON only know lists.
+        fields = cls._tuple_fields
+        return {name: tuple(v) if name in fields and isinstance(v, list) else v for name, v in values.items()}
+
+
+def _refusal(settings_class: type[Settings], error: ValidationError) -> SettingsError:
+    def names_at(path: KeyPath) -> list[str]:
+        below: object = settings_class
+        for step in path:
+            field = below.model_fields.get(str(step)) if isinstance(below, type(Settings)) else None
+            below = None if field is None else field.annotation
+        return list(below.model_fields) if isinstance(below, type(Settings)) else []
+
+    return settings_error(problems_of(error.errors(include_url=False), names_at), lambda path: settings_class.__name__)
 
 
 class PartSettings(Settings):
@@ -106,6 +143,21 @@ Count = Annotated[
     ),
 ]
 """A positive integer, which may be written 100k, 1.5M or 1e5."""
+
+
+_COUNT: TypeAdapter[int] = TypeAdapter(Count, config=ConfigDict(strict=True))
+
+
+def read_count(value: object, place: str) -> int:
+    """Returns a positive integer that is given as a number, also of numpy, or as on the command line, such as 10k."""
+    try:
+        return _COUNT.validate_python(
+            plain(parse(value, place, is_file=False).value if isinstance(value, str) else value)
+        )
+    except ValidationError as error:
+        raise settings_error(
+            problems_of(error.errors(include_url=False), lambda path: ()), lambda path: place
+        ) from None
 
 
 def _parse_range(value: object) -> object:

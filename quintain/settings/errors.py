@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from quintain.errors import SettingsError
-from quintain.settings.outline import class_at
-from quintain.settings.sources import Draft, dotted
-from quintain.settings.spellings import COUNTERPARTS
+from quintain.settings.spellings import ALIASES, COUNTERPARTS
 from quintain.settings.yaml_text import MAX_PROBLEMS, KeyPath, shortened
 
 _EXPECTED: Mapping[str, str] = {
     "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a string",
@@ -53,22 +51,17 @@ def settings_error(problems: Sequence[Problem], place: Callable[[KeyPath], str])
     return SettingsError(message, code=problems[0].code, notes=lines[1:])
 
 
-def problems_of(error: ValidationError, draft: Draft) -> list[Problem]:
-    """Converts pydantic's findings to messages for users."""
-    found = error.errors(include_url=False)
+def problems_of(found: Sequence[ErrorDetails], names_at: Callable[[KeyPath], Sequence[str]]) -> list[Problem]:
+    """Converts pydantic's findings to messages for users; `names_at` returns the settings that there are at a path."""
     # What is not shown is only counted: to look for the name that was meant takes far longer than to find it unknown.
-    return [_problem(each, draft) if i < MAX_PROBLEMS else Problem(each["loc"], "") for i, each in enumerate(found)]
+    return [_problem(each, names_at) if i < MAX_PROBLEMS else Problem(each["loc"], "") for i, each in enumerate(found)]
 
 
-def _line(problem: Problem, place: Callable[[KeyPath], str]) -> str:
-    return ": ".join(filter(None, [place(problem.path), dotted(problem.path), problem.what]))
-
-
-def _problem(details: ErrorDetails, draft: Draft) -> Problem:
+def _problem(details: ErrorDetails, names_at: Callable[[KeyPath], Sequence[str]]) -> Problem:
     path: KeyPath = details["loc"]
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path, f"unknown setting; {_nearest(path, draft)}", "E0203")
+        return Problem(path, f"unknown setting; {_nearest(str(path[-1]), names_at(path[:-1]))}", "E0203")
     if kind == "missing":
         return Problem(path, "not set, and it has no default")
     if kind == "choice_name":
@@ -87,18 +80,19 @@ def value_problem(details: ErrorDetails) -> str:
     return details["msg"]
 
 
-def _nearest(path: KeyPath, draft: Draft) -> str:
-    try:
-        governing = class_at(path[:-1], draft.values)
-    except SettingsError:
-        governing = None
-    if counterpart := COUNTERPARTS.get(str(path[-1])):
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Suggests the name that an unknown setting may stand for."""
+    if counterpart := COUNTERPARTS.get(name):
         return counterpart
-    known = list(governing.model_fields) if governing is not None else []
-    nearest = get_close_matches(shortened(str(path[-1])), known, n=1)
-    if nearest:
-        return f'did you mean "{nearest[0]}"?'
+    aliased = [block[name] for block in ALIASES.values() if block.get(name) in known]
+    near = aliased or get_close_matches(shortened(name), known, n=1)
+    if near:
+        return f'did you mean "{near[0]}"?'
     return f"expected one of: {', '.join(known)}" if known else "remove it"
+
+
+def _line(problem: Problem, place: Callable[[KeyPath], str]) -> str:
+    return ": ".join(filter(None, [place(problem.path), shortened(".".join(map(str, problem.path))), problem.what]))
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, get_args, get_origin
 
+from quintain.errors import SettingsError
 from quintain.settings.base import Settings
 from quintain.settings.choice import Annotation, Choice
 from quintain.settings.experiment import Experiment
@@ -40,6 +41,15 @@ def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
             annotation, choice = _element(annotation, step)
             value = _item(value, step)
     return _governing_class(annotation, choice, value)
+
+
+def names_at(path: KeyPath, values: Mapping[str, Raw]) -> list[str]:
+    """Returns the names of the settings of the mapping at a path; none if it is of an unknown type."""
+    try:
+        governing = class_at(path, values)
+    except SettingsError:
+        governing = None
+    return list(governing.model_fields) if governing is not None else []
 
 
 def choices(values: Mapping[str, Raw]) -> Iterator[tuple[KeyPath, Choice]]:

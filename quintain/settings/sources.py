@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quintain.errors import SettingsError
-from quintain.settings.base import PartSettings, Settings
+from quintain.settings.base import PartSettings, Settings, plain
 from quintain.settings.yaml_text import KeyPath, Raw, read_file, shortened
 
 DEFAULT = "default"
@@ -163,7 +163,7 @@ def _plain(value: object) -> Raw:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    return plain(value)
 
 
 def _paths(value: object) -> Iterator[KeyPath]:

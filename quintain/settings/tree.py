@@ -19,7 +19,7 @@ from quintain.settings.experiment import Experiment
 from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import normalize
-from quintain.settings.outline import RunTree
+from quintain.settings.outline import RunTree, names_at
 from quintain.settings.overrides import apply_override, set_key, types_first
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
@@ -119,7 +119,8 @@ class RunFile:
         try:
             tree = RunTree.model_validate(with_algorithm_defaults(draft.values))
         except ValidationError as error:
-            raise settings_error(problems_of(error, draft), draft.place) from None
+            found = error.errors(include_url=False)
+            raise settings_error(problems_of(found, lambda path: names_at(path, draft.values)), draft.place) from None
         if problems := broken_rules(tree):
             raise settings_error(problems, draft.place)
         return cls(tree.experiment, tree.run, draft)

@@ -19,6 +19,7 @@ from quintain.envs.hosts.faults import FaultKeeper
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import StatsReporter
+from quintain.settings.base import read_count
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.records import Records
 from quintain.trainers.settings import LoopSettings
@@ -83,10 +84,14 @@ class Loop:
         self.global_streams = GlobalStreams()
         self.stop_reason = ""
 
-    def train(self, total_timesteps: int | None = None) -> RunSummary:
-        """Trains until the budget is spent (`total_timesteps`, or the settings' budget), or until asked to stop."""
+    def train(self, total_timesteps: int | float | str | None = None) -> RunSummary:
+        """Trains until the budget is spent (`total_timesteps`, or the settings' budget), or until asked to stop.
+
+        The budget is written as on the command line: 10_000, 1e4 or "10k". Completed steps count.
+        """
         if total_timesteps is not None:
-            self.set_budget(Budget(total_timesteps, self.progress.budget_updates))
+            steps = read_count(total_timesteps, f"train({total_timesteps!r})")
+            self.set_budget(Budget(steps, self.progress.budget_updates))
         with self.session.running(self):
             self._start_events()
             while not self.is_finished and not self._must_stop():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 import pytest
 
 from quintain.core import registry
 from quintain.errors import QuintainError
-from quintain.settings.errors import get_close_matches
 from quintain.settings.tree import RunFile
 
 

@@ -1,11 +1,14 @@
 """Checks strictness, counts and schedules: the rules that every settings class inherits."""
 
 import math
+import re
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from quintain.settings.base import Count, Schedule, Settings, constant
+from quintain.errors import SettingsError
+from quintain.settings.base import Count, Schedule, Settings, constant, read_count
 
 
 class Example(Settings):
@@ -40,7 +43,7 @@ def test_count_reads_what_people_write(written, meant):
 
 @pytest.mark.parametrize("written", [0, -1, 1.5, "12", "1.0001k", "0k", "1g", "1 k", True, None, "k", "-1k"])
 def test_count_refuses_what_is_no_positive_integer(written):
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError, match="Example: count: "):
         Example(count=written)
 
 
@@ -63,8 +66,49 @@ def test_count_refuses_what_is_no_positive_integer(written):
     ],
 )
 def test_nothing_is_converted_silently(wrong):
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError, match="Example: "):
         Example(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "code"),
+    [
+        ({"cuont": 1}, 'Example: cuont: unknown setting; did you mean "count"?', "E0203"),
+        ({"rate": {"start": 1.0, "ende": 0.0}}, 'Example: rate.ende: unknown setting; did you mean "end"?', "E0203"),
+        ({"count": -5}, "Example: count: found -5, expected more than 0", "E0205"),
+        ({"whole": "a"}, 'Example: whole: found "a", expected an integer', "E0205"),
+    ],
+)
+def test_a_wrong_keyword_gets_the_sentence_of_the_command_line(wrong, said, code):
+    with pytest.raises(SettingsError, match=f"^{re.escape(said)}$") as caught:
+        Example(**wrong)
+    assert caught.value.code == code
+
+
+def test_numbers_of_numpy_are_numbers():
+    example = Example(
+        count=np.int64(5), whole=np.int8(3), real=np.float32(0.5), switch=np.True_, sizes=np.array([2, 4]),
+        optional_sizes=[np.uint8(7)], rate=np.float64(0.25),
+    )  # fmt: skip
+    same = Example(count=5, whole=3, real=0.5, switch=True, sizes=(2, 4), optional_sizes=(7,), rate=0.25)
+    assert example == same
+    assert repr(example) == repr(same)
+    with pytest.raises(SettingsError, match=r"found 1\.5, expected an integer"):
+        Example(whole=np.float32(1.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(5, 5), ("10k", 10_000), ("12", 12), (1e3, 1000), ("2e3", 2000), (np.int64(7), 7)]
+)
+def test_a_count_in_python_is_read_as_on_the_command_line(given, meant):
+    count = read_count(given, "train()")
+    assert (count, type(count)) == (meant, int)
+
+
+@pytest.mark.parametrize("given", [0, -5, "-5", 1.5, "10kk", True, None, "", [1]])
+def test_a_count_in_python_that_is_none_is_refused(given):
+    with pytest.raises(SettingsError, match=r"^train\(\): found "):
+        read_count(given, "train()")
 
 
 def test_an_integer_is_a_number():

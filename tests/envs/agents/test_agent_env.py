@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from quintain.core.rng import Rng
 from quintain.envs.agents.env import AgentEnv
@@ -14,7 +13,7 @@ from quintain.envs.agents.factory import agent_env
 from quintain.envs.agents.samplers import Sampler
 from quintain.envs.agents.tasks import ball_and_gates
 from quintain.envs.settings import AgentsSettings, SamplerSettings
-from quintain.errors import EnvError
+from quintain.errors import EnvError, SettingsError
 from tests.envs.agents.toy import Faulty, Toy
 
 HERE = "tests.envs.agents.toy"
@@ -153,7 +152,7 @@ def test_an_environment_that_cannot_draw_gets_one_number_for_each_copy() -> None
     [("uniform", (3.0, 2.0)), ("uniform", (1.0,)), ("gaussian", (0.0, -1.0)), ("ranges", (1.0, 2.0, 3.0))],
 )
 def test_samplers_that_cannot_draw_are_refused(distribution: Any, numbers: tuple[float, ...]) -> None:
-    with pytest.raises(ValidationError, match="does not go with"):
+    with pytest.raises(SettingsError, match="does not go with"):
         SamplerSettings(distribution=distribution, numbers=numbers)
 
 
