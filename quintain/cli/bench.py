@@ -37,9 +37,9 @@ def bench(
     say = _silent if json else _say
     settings: Any = run_file.experiment.env
     if isinstance(settings, GymSettings) and ":" not in settings.id:
-        from quintain.envs.gym.factories import require_registered
+        from quintain.envs.gym.packages import registered_id
 
-        require_registered(settings.id)
+        registered_id(settings.id)
     say(
         f"{env_name(run_file)} · {algorithm} · {settings.num_lanes} lanes · {run_file.run.threads} thread"
         f"{'s' if run_file.run.threads > 1 else ''} · about {1.6 * seconds + 3:.0f} s"

@@ -222,7 +222,8 @@ class Encoding:
         self.sights: list[tuple[Array, Array, Call[None]]] = []
         """Image features, their destination, and the call that writes them."""
         images = encoder.named_images
-        if not all(image.is_small for image in images.values()):
+        # The channels of a stack of frames are not evenly spaced in memory, which the kernel needs.
+        if not all(image.is_small and not image.is_stack for image in images.values()):
             return
         column = encoder.output_size
         for (name, image), layers in zip(reversed(images.items()), reversed(image_tables), strict=True):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import create_model
@@ -190,18 +190,28 @@ def import_part(kind: str, path: str) -> Maker:
     return part
 
 
-def _imported(kind: str, path: str) -> Maker:
-    module_name, _, attribute = path.partition(":")
-    if not attribute:
-        raise SettingsError(f'cannot import {kind} "{path}": expected module:name', code="E0208")
+def import_module_of(kind: str, path: str) -> ModuleType:
+    """Imports the module of a user's `module:anything`, with the permission that `import_part` needs."""
+    trust.require_permitted(path)
+    return _module_of(kind, path)
+
+
+def _module_of(kind: str, path: str) -> ModuleType:
     try:
-        part: object = trust.import_module(module_name)
+        return trust.import_module(path.partition(":")[0])
     except CheckpointError:
         raise
     except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
         first_line = (str(error).splitlines() or [""])[0]
         message = f'cannot import {kind} "{path}": {type(error).__name__}: {first_line}{_raised_in_file(error)}'
         raise SettingsError(message, code="E0208") from error
+
+
+def _imported(kind: str, path: str) -> Maker:
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise SettingsError(f'cannot import {kind} "{path}": expected module:name', code="E0208")
+    part: object = _module_of(kind, path)
     for step in attribute.split("."):
         if not hasattr(part, step):
             near = get_close_matches(step, vars(part) if hasattr(part, "__dict__") else (), n=1, cutoff=0.5)

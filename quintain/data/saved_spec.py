@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from quintain.data.spec import in_short
 from quintain.errors import CheckpointIncompatible
 
 if TYPE_CHECKING:
@@ -31,13 +32,21 @@ def require_same_specs(specs: Mapping[str, BehaviorSpec], about: Mapping[str, To
 
     With one behaviour, its name is ignored: lanes have none.
     """
-    saved, own = specs_in(about), {name: spec.to_dict() for name, spec in specs.items()}
+    saved, own = _in_short(specs_in(about)), {name: spec.to_dict() for name, spec in specs.items()}
     is_same = list(saved.values()) == list(own.values()) if len(own) == 1 else saved == own
     if not is_same:
         here = "; ".join(f"{name}: {spec}" if len(specs) > 1 else str(spec) for name, spec in specs.items())
         raise CheckpointIncompatible(
             f"checkpoint is for {_described(saved)}; this env has {here}. Use the environment it was trained with"
         )
+
+
+def _in_short(saved: Told) -> Told:
+    """Returns spaces with equal bounds written once, which older checkpoints have in full."""
+    if not isinstance(saved, Mapping):
+        return [_in_short(each) for each in saved] if isinstance(saved, list) else saved
+    bounds = {k: in_short(v) for k, v in saved.items() if k in ("low", "high") and isinstance(v, list)}
+    return {name: bounds.get(name) or _in_short(below) for name, below in saved.items()}
 
 
 def _described(saved: Mapping[str, Told]) -> str:

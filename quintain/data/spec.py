@@ -6,9 +6,10 @@ named by its path: `obs`, or `obs.camera.left`. Users see the spec's own structu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from quintain.typing import Array, JsonObject, Tree
+
+Bound = TypeVar("Bound")
+MOST_WRITTEN_OUT = 64
+"""Number of equal bounds up to which each of them is written to a file."""
+_COLOR_CHANNELS = (1, 3, 4)
+LARGEST_BOX = 1 << 25
+"""Most values that a box in a file may have."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,13 @@ class BoxSpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether it has height, width and channels."""
-        return len(self.shape) == 3 and sorted(self.shape)[1] >= 7
+        """Whether it has height, width and channels, or is a stack of such images."""
+        return len(self.shape) in (3, 4) and sorted(self.shape[-3:])[1] >= 7 and (self.is_stack or len(self.shape) == 3)
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it is frames of 1, 3 or 4 channels each: [K, height, width, C] or [K, C, height, width]."""
+        return len(self.shape) == 4 and (self.shape[3] in _COLOR_CHANNELS or self.shape[1] in _COLOR_CHANNELS)
 
     def bounds(self) -> tuple[Array, Array]:
         """Returns low and high in this shape."""
@@ -205,9 +218,19 @@ def _to_dict(spec: Spec) -> JsonObject:
         return {"type": "dict", "entries": {name: _to_dict(below) for name, below in spec.entries}}
     if isinstance(spec, TupleSpec):
         return {"type": "tuple", "entries": [_to_dict(below) for below in spec.entries]}
-    # JSON has no infinity: a missing bound is null.
-    low, high = ([float(x) if np.isfinite(x) else None for x in bound] for bound in (spec.low, spec.high))
+    # JSON has no infinity: a missing bound is null. The pixels of an image have equal bounds, written once.
+    low, high = ([float(x) if np.isfinite(x) else None for x in in_short(bound)] for bound in (spec.low, spec.high))
     return {"type": "box", "shape": list(spec.shape), "dtype": spec.dtype, "low": low, "high": high}
+
+
+def in_short(bound: Sequence[Bound]) -> Sequence[Bound]:
+    """Returns one bound for many equal ones.
+
+    >>> in_short((0.0,) * 84 * 84), in_short((0.0, 0.0))
+    ((0.0,), (0.0, 0.0))
+    """
+    is_long = len(bound) > MOST_WRITTEN_OUT
+    return bound[:1] if is_long and all(each == bound[0] for each in bound) else bound
 
 
 def box(*shape: int, low: float = -np.inf, high: float = np.inf, dtype: str = "float32") -> BoxSpec:
@@ -259,4 +282,8 @@ def _from_dict(words: JsonObject) -> Spec:
         raise ValueError(f"no space is a {kind} of {words['dtype']} {list(shape)}")
     low = tuple(-np.inf if x is None else float(x) for x in words["low"])
     high = tuple(np.inf if x is None else float(x) for x in words["high"])
+    size = math.prod(shape)
+    if size > LARGEST_BOX:
+        raise ValueError(f"a box of {list(shape)} has more than {LARGEST_BOX} values")
+    low, high = (bound * size if len(bound) == 1 else bound for bound in (low, high))
     return BoxSpec(shape=shape, dtype=str(words["dtype"]), low=low, high=high)

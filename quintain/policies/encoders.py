@@ -114,10 +114,13 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, spec: BoxSpec, output_size: int, generator: torch.Generator, *, is_simple: bool = False) -> None:
         super().__init__()
-        # The channel axis is the shorter of the first and the last; stacked frames come first, colours last.
-        self.is_channel_last = spec.shape[2] <= spec.shape[0]
-        channels = spec.shape[2] if self.is_channel_last else spec.shape[0]
-        height, width = spec.shape[:2] if self.is_channel_last else spec.shape[1:]
+        # The channel axis is the shorter of the first and the last; stacked frames come first, colours last. A stack of
+        # frames with colours has the channels of all frames, those of the first frame first.
+        self.is_stack = spec.is_stack
+        frame = spec.shape[-3:]
+        self.is_channel_last = frame[2] <= frame[0]
+        channels = frame[2 if self.is_channel_last else 0] * (spec.shape[0] if self.is_stack else 1)
+        height, width = frame[:2] if self.is_channel_last else frame[1:]
         self.shape = (channels, height, width)
         self.scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
         side = min(height, width)
@@ -146,16 +149,20 @@ class ImageEncoder(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Flatten(), last, nn.LeakyReLU(inplace=True))
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        pixels = image.permute(0, 3, 1, 2) if self.is_channel_last else image
+        if self.is_stack:
+            pixels = (image.permute(0, 1, 4, 2, 3) if self.is_channel_last else image).flatten(1, 2)
+        else:
+            pixels = image.permute(0, 3, 1, 2) if self.is_channel_last else image
         # Bytes are rearranged faster than floats.
         features = pixels.contiguous(memory_format=self.memory_format).float()
         # Only where gradients are wanted: torch's own convolutions of many images are faster forwards, not backwards.
         # And only where they are few: memory for more patches is given back to the system and zeroed at every call.
         by_patches = (
-            self.is_small
+            torch.is_grad_enabled()
+            and self.is_small
             and self.memory_format is torch.channels_last
+            # Last: asking for the number of images makes it a constant of an exported graph.
             and len(image) * self.num_patch_values <= MAX_PATCH_VALUES
-            and torch.is_grad_enabled()
         )
         *convolutions, last = self.weighted
         for number, layer in enumerate(convolutions):

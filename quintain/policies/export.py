@@ -96,7 +96,7 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
     module = ActingModule(require_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
     batch = torch.export.Dim("batch", min=1)
-    with quiet_exporter():
+    with quiet_exporter(), torch.no_grad():
         program: Any = torch.onnx.export(
             module,
             # By name: a mapping that comes last among the arguments would be taken for keywords.

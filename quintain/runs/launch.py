@@ -215,9 +215,9 @@ def _require_known_env(run_file: RunFile) -> None:
     """Refuses a misspelt Gymnasium id before anything is printed or built."""
     settings = run_file.experiment.env
     if settings.type == "gym" and ":" not in env_name(run_file):
-        from quintain.envs.gym.factories import require_registered
+        from quintain.envs.gym.packages import registered_id
 
-        require_registered(env_name(run_file))
+        registered_id(env_name(run_file))
 
 
 def _show_notes(run: Run, run_file: RunFile) -> None:

@@ -12,6 +12,8 @@ from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
+from quintain.envs.gym.factories import factory_of
+from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
@@ -160,7 +162,7 @@ def _evaluation_env(env: EnvSlot, eval_env: EnvSlot) -> EnvSlot:
     if eval_env is env:
         raise SettingsError("eval_env is the training environment itself; evaluating would disturb it. Pass another")
     if isinstance(eval_env, str):
-        return partial(gymnasium.make, eval_env, disable_env_checker=True)
+        return factory_of(GymSettings(id=eval_env))
     return eval_env
 
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from quintain.data.saved_spec import require_same_specs
 from quintain.data.spec import (
     BehaviorSpec,
     DictSpec,
@@ -18,7 +19,9 @@ from quintain.data.spec import (
     flatten,
     leaves,
     multi_discrete,
+    spec_from_dict,
 )
+from quintain.errors import CheckpointIncompatible
 
 NESTED = DictSpec((("eye", TupleSpec((box(2), discrete(3)))), ("ear", multi_discrete(2, 4))))
 
@@ -90,7 +93,42 @@ def test_the_choices_of_an_action_are_listed_in_the_order_of_its_leaves() -> Non
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((84, 84, 3), True), ((4, 84, 84), True), ((7, 7, 1), True), ((10, 10), False), ((6, 6, 3), False), ((9,), False)],
+    [
+        *(
+            ((84, 84, 3), True),
+            ((4, 84, 84), True),
+            ((7, 7, 1), True),
+            ((10, 10), False),
+            ((6, 6, 3), False),
+            ((9,), False),
+        ),
+        *(((4, 84, 84, 3), True), ((4, 3, 84, 84), True), ((2, 8, 8, 1), True), ((4, 6, 6, 3), False)),
+        *(((4, 84, 84, 5), False), ((2, 4, 84, 84, 3), False), ((10, 10, 10, 10), False)),
+    ],
 )
 def test_images_have_height_width_and_channels(shape: tuple[int, ...], expected: bool) -> None:
     assert box(*shape).is_image == expected
+
+
+class TestLargeImages:
+    SPEC = BehaviorSpec(box(210, 160, 3, low=0.0, high=255.0, dtype="uint8"), discrete(6))
+
+    def test_equal_bounds_stand_in_files_once(self) -> None:
+        words = self.SPEC.to_dict()
+        assert (words["obs"]["low"], words["obs"]["high"]) == ([0.0], [255.0])
+        assert spec_from_dict(words) == self.SPEC
+
+    def test_files_that_have_all_of_them_are_of_the_same_space(self) -> None:
+        words = self.SPEC.to_dict()
+        words["obs"] |= {"low": [0.0] * 100_800, "high": [255.0] * 100_800}
+        assert spec_from_dict(words) == self.SPEC
+        require_same_specs({"default": self.SPEC}, {"behaviors": {"default": words}})
+        words["obs"]["high"][7] = 254.0
+        with pytest.raises(CheckpointIncompatible):
+            require_same_specs({"default": self.SPEC}, {"behaviors": {"default": words}})
+
+    def test_a_file_cannot_ask_for_a_space_without_end(self) -> None:
+        words = self.SPEC.to_dict()
+        words["obs"]["shape"] = [10**6, 10**6]
+        with pytest.raises(ValueError, match="more than"):
+            spec_from_dict(words)

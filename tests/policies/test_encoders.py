@@ -112,6 +112,18 @@ def test_height_width_channels_and_channels_height_width_are_the_same_image(size
     assert (last.is_channel_last, first.is_channel_last) == (True, False)
 
 
+@pytest.mark.parametrize("size", [40, 12])
+def test_a_stack_of_frames_with_colours_is_one_image_with_the_channels_of_all(size: int) -> None:
+    stack = images(2, 4 * size, size + 3, 3).reshape(2, 4, size, size + 3, 3)
+    whole = ImageEncoder(box(12, size, size + 3, dtype="uint8"), 8, generator())
+    folded = torch.cat([frame.permute(0, 3, 1, 2) for frame in stack.unbind(1)], dim=1)
+    last = ImageEncoder(box(4, size, size + 3, 3, dtype="uint8"), 8, generator())
+    first = ImageEncoder(box(4, 3, size, size + 3, dtype="uint8"), 8, generator())
+    for encoder, seen in ((last, stack), (first, stack.permute(0, 1, 4, 2, 3))):
+        assert encoder.shape == (12, size, size + 3)
+        torch.testing.assert_close(encoder(seen), whole(folded), atol=1e-6, rtol=1e-5)
+
+
 def test_bytes_are_scaled_to_one_and_floats_are_taken_as_they_are() -> None:
     from_bytes = ImageEncoder(box(8, 8, 1, dtype="uint8"), 8, generator())
     from_floats = ImageEncoder(box(8, 8, 1), 8, generator())

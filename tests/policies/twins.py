@@ -53,6 +53,7 @@ IMAGE, TALL_IMAGE = box(20, 20, 3, low=0, high=255, dtype="uint8"), box(2, 22, 3
 IMAGE_CASES: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "image": (BehaviorSpec(IMAGE, discrete(2)), {"image_features": 10}),
     "channels first": (BehaviorSpec(TALL_IMAGE, HYBRID), {"image_encoder": "simple", "image_features": 9}),
+    "stack of frames": (BehaviorSpec(box(2, 22, 20, 3, low=0, high=255, dtype="uint8"), box(2)), {"image_features": 8}),
     "three pixels": (BehaviorSpec(box(9, 12, 1, low=0.0, high=1.0), discrete(3)), {"image_features": 8}),
     "large image": (BehaviorSpec(box(40, 36, 3, low=0, high=255, dtype="uint8"), discrete(3)), {"image_features": 8}),
     "images and numbers": (

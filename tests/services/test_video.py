@@ -90,6 +90,6 @@ def test_the_file_opens_again_with_its_pictures_and_its_speed(tmp_path: Path) ->
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(SettingsError, match=r"pip install 'quintain\[video\]'") as failed:
+    with pytest.raises(SettingsError, match=r"pip install .*\[video\]'") as failed:
         video.require_pillow()
     assert failed.value.code == "E0242"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from copy import copy
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
 import gymnasium
 
 from quintain.core.registry import import_part
+from quintain.envs.gym.packages import missing_package, names_registered_id, registered_id, silence_banner
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
@@ -33,20 +32,23 @@ def made_alone(name: str, factory: EnvFactory) -> GymEnv:
 
 def factory_of(settings: GymSettings) -> EnvFactory:
     """Returns the factory of the environments in the settings."""
-    if ":" in settings.id:
+    if not names_registered_id(settings.id):
         return partial(_checked_instance, settings)
-    require_registered(settings.id)
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
-    return partial(_made, settings.id, **limit, **settings.kwargs)
+    return partial(make_registered, registered_id(settings.id), **limit, **settings.kwargs)
 
 
-def _made(env_id: str, /, **kwargs: Keyword) -> GymEnv:
+def make_registered(env_id: str, /, **kwargs: Keyword) -> GymEnv:
     """Makes a registered environment without Gymnasium's checking wrappers."""
     spec = copy(gymnasium.spec(env_id))
     # A lane is always reset before it is stepped, and our own checks run on every step; Gymnasium's checker would cost
     # as much as a small environment.
     spec.order_enforce = False
-    return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    try:
+        silence_banner(env_id)
+        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise missing_package(env_id, error) or error from error
 
 
 def _checked_instance(settings: GymSettings) -> GymEnv:
@@ -55,17 +57,3 @@ def _checked_instance(settings: GymSettings) -> GymEnv:
     if isinstance(env, gymnasium.Env) and settings.max_episode_steps is not None:
         return gymnasium.wrappers.TimeLimit(env, settings.max_episode_steps)
     return env
-
-
-def require_registered(env_id: str) -> None:
-    """Refuses an id that Gymnasium does not know, and suggests the nearest one."""
-    if env_id in gymnasium.registry:
-        return
-    known = list(gymnasium.registry)
-    by_lower = {re.sub(r"\W", "", name).lower(): name for name in known}
-    near = get_close_matches(re.sub(r"\W", "", env_id).lower(), by_lower, n=1, cutoff=0.5)
-    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "Is the package that registers it installed?"
-    raise SettingsError(
-        f'unknown env "{env_id}": it is not registered with Gymnasium; {hint} Your own code is module:Name',
-        code="E0204",
-    )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import gymnasium
 
 from quintain.envs.base import Env
-from quintain.envs.gym.factories import factory_of, made_alone, require_registered
+from quintain.envs.gym.factories import factory_of, made_alone
 from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.packages import missing_package, names_registered_id, registered_id, silence_banner
 from quintain.envs.gym.vector import VectorEnv
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
@@ -74,8 +75,8 @@ def env_from_object(
 
 
 def _make_vector(settings: GymSettings, num_lanes: int) -> GymVectorEnv:
-    require_registered(settings.id)
-    if gymnasium.spec(settings.id).vector_entry_point is None:
+    env_id = registered_id(settings.id) if names_registered_id(settings.id) else ""
+    if not env_id or gymnasium.spec(env_id).vector_entry_point is None:
         raise SettingsError(
             f"env {settings.id!r} has no vector entry point of its own, so vectorization: native cannot be used. "
             f"Set vectorization: lanes"
@@ -83,7 +84,10 @@ def _make_vector(settings: GymSettings, num_lanes: int) -> GymVectorEnv:
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
     options: Keywords = {**limit, **settings.kwargs}
     try:
-        return gymnasium.make_vec(settings.id, num_lanes, vectorization_mode="vector_entry_point", **options)
+        silence_banner(env_id)
+        return gymnasium.make_vec(env_id, num_lanes, vectorization_mode="vector_entry_point", **options)
     except Exception as error:
+        if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+            raise missing_package(env_id, error) or error from error
         reason = f"{type(error).__name__}: {error}"
         raise EnvError(f"env {settings.id!r} cannot be created: {reason}", code="E0505") from error

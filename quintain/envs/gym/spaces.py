@@ -50,8 +50,8 @@ def text_notes(name: str, space: Space, *, encode_text: bool) -> tuple[str, ...]
 
 
 def text_entries(space: Space, path: str = "") -> list[str]:
-    """Lists the paths of Text entries."""
-    if type(space).__name__ == "Text":
+    """Lists the paths of Text entries, and of other spaces whose values are text, as MiniGrid's missions."""
+    if _is_text(space):
         return [path or "the observation"]
     return [found for key, below in _children(space) for found in text_entries(below, f"{path}.{key}".lstrip("."))]
 
@@ -67,8 +67,8 @@ def _obs_spec(name: str, space: Space, encode_text: bool, leave_out: str = "") -
         if any(spec is None for spec in specs):
             raise SpecMismatch(f"env {name!r} has text inside a Tuple observation; set text_observations: encode")
         return TupleSpec(tuple(spec for spec in specs if spec is not None))
-    if kind == "Text":
-        return _text(space) if encode_text else None
+    if _is_text(space):
+        return _text(name, space) if encode_text else None
     if kind == "Box":
         _refuse_empty(name, "observation", space)
         # uint8 stays as it is (images are large); everything else is computed with as float32.
@@ -131,7 +131,16 @@ def _arrangement(shape: tuple[int, ...]) -> tuple[int, ...]:
     return () if len(shape) == 1 else tuple(int(n) for n in shape)
 
 
-def _text(space: Space) -> MultiDiscreteSpec:
+def _is_text(space: Space) -> bool:
+    return getattr(getattr(space, "dtype", None), "kind", "") == "U"
+
+
+def _text(name: str, space: Space) -> MultiDiscreteSpec:
+    if type(space).__name__ != "Text":
+        raise SpecMismatch(
+            f"env {name!r} has text in a {type(space).__name__}, which does not list its characters, so it cannot be "
+            f"encoded. Leave text_observations out, or wrap it"
+        )
     # Sorted, because the order of a set of characters differs from process to process.
     characters = "".join(sorted(space.character_list))
     return MultiDiscreteSpec((len(characters) + 1,) * int(space.max_length), characters=characters)

@@ -41,7 +41,7 @@ class Recipe:
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
         """Describes the environment of `{type: gym, id: ...}`."""
-        registered = None if ":" in settings.id else _describe_registered(settings.id)
+        registered = _describe_registered(settings.id)
         return cls(settings=settings.model_dump(mode="json"), registered=registered)
 
     @classmethod
