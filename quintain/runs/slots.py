@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium
-
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core import registry
