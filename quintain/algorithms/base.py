@@ -82,7 +82,7 @@ class Algorithm(Optimization):
         self.rng = rng or Rng(0)
         for name, signal in self.signals.items():
             signal.connect(policy.spec, self.rng.child("signals").child(name))
-        self.sampler = MinibatchSampler(self.rng)
+        self.sampler = MinibatchSampler(self.rng, policy.burn_in)
         self.world: ProcessGroup = SingleProcess()
         self.generalized_advantages: Callable[..., Array] = generalized_advantages
         """The recursion of GAE; acceleration replaces it by a kernel with bitwise equal results."""

@@ -27,8 +27,10 @@ GATHER_BYTES = 1 << 20
 class MinibatchSampler:
     """Samples minibatches from a batch."""
 
-    def __init__(self, rng: Rng) -> None:
+    def __init__(self, rng: Rng, burn_in: int = 0) -> None:
         self.rng = rng
+        self.burn_in = burn_in
+        """Steps at the start of a sequence that are left out of losses."""
         self.world: ProcessGroup = SingleProcess()
         self.scratch: dict[str, torch.Tensor] = {}
 
@@ -53,7 +55,8 @@ class MinibatchSampler:
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
         rollout = batch.rollout
-        fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST, f.VALID]}
+        fields = {name: rollout.storage[name][:-1] for name in [*_with_leaves(batch, names), f.FIRST]}
+        fields[f.VALID] = self.counted(batch)
         for chosen in self.lane_numbers(batch, batch_size, *counters):
             minibatch = {name: self._gather(name, field, 1, chosen).flatten(0, 1) for name, field in fields.items()}
             yield {**minibatch, f.POLICY_STATE: rollout.policy_state[chosen]}
@@ -62,9 +65,21 @@ class MinibatchSampler:
         """Returns the lane indices of each minibatch of `lanes`."""
         rollout = batch.rollout
         # A lane in which nothing counts would make a minibatch of nothing.
-        lanes = rollout.storage[f.VALID][:-1].any(dim=0).nonzero().squeeze(1)
+        lanes = self.counted(batch).any(dim=0).nonzero().squeeze(1)
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         return self._split(order, max(self.world.size, batch_size // rollout.num_steps))
+
+    def counted(self, batch: Batch) -> torch.Tensor:
+        """Returns which steps [T, N] of sequences count in losses: valid ones after the burn-in.
+
+        An episode that begins during the burn-in has an exact hidden state, so its steps count at once.
+        """
+        valid = batch.rollout.storage[f.VALID][:-1]
+        if not self.burn_in:
+            return valid
+        is_current = batch.rollout.storage[f.FIRST][:-1].cumsum(dim=0) > 0
+        is_current[self.burn_in :] = True
+        return valid & is_current
 
     def join(self, world: ProcessGroup) -> None:
         """Samples this rank's share of every minibatch from now on, in its own order."""

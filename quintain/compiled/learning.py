@@ -39,6 +39,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Batch
 from quintain.data.spec import leaves
 from quintain.policies.actor_critic import ActorCritic
+from quintain.policies.memory import chunk_starts
 
 if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
@@ -125,8 +126,15 @@ class CompiledLearning:
                 self.tables, self.parameters, experience, numbers, weights, scratch, self.sums
             )
         rollout = batch.rollout
-        first, valid = (rollout.flat(name).numpy() for name in (f.FIRST, f.VALID))
-        sequences = Sequences(experience, first, valid, rollout.policy_state.numpy())
+        first = rollout.storage[f.FIRST][:-1].numpy()
+        settings = self.policy.settings.memory
+        assert settings is not None
+        cut = first.copy()
+        cut[list(chunk_starts(rollout.num_steps, settings.context_length, settings.burn_in))] = True
+        counted = self.sampler.counted(batch).numpy()
+        sequences = Sequences(
+            experience, first.reshape(-1), cut.reshape(-1), counted.reshape(-1), rollout.policy_state.numpy()
+        )
         num_rows = rollout.num_steps * len(numbers)
         both = self._scratch(num_rows, experience.outcomes), self._sequence_scratch(rollout.num_steps, len(numbers))
         tables = self.tables, self.memory

@@ -28,6 +28,7 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.encoders import ImageEncoder
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
+from quintain.policies.memory import GatedMemory
 from quintain.policies.networks import Mlp
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
         return None
     rows, column = [], 0
     for memory in memories:
+        assert isinstance(memory, GatedMemory), "there are kernels of LSTM and GRU only"
         parts = (memory.input_weight, memory.state_weight, memory.input_bias, memory.state_bias)
         num_gates, num_features = memory.input_weight.shape
         rows.append((*(places[id(part)] for part in parts), num_features, memory.size, num_gates, column))

@@ -57,6 +57,8 @@ def _obstacle(policy: KernelPolicy) -> str:
         return "there is no kernel for algorithm.reward_streams averaged with several reward signals"
     if policy.state_size and isinstance(policy.settings, SoftActorSettings):
         return "there is no kernel for policy.memory of a soft_actor"
+    if any(memory.kind == "transformer" for memory in policy.memories):
+        return "there is no kernel for policy.memory.cell transformer"
     if policy.device.type != "cpu":
         return f"kernels run on the CPU, and the policy is on {policy.device}"
     return why_unavailable()

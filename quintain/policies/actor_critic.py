@@ -20,6 +20,7 @@ from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
+from quintain.policies.memory_cells import make_memory
 from quintain.policies.networks import Mlp, first_layers, mlp
 from quintain.policies.normalizer import Fold
 from quintain.policies.settings import ActorCriticSettings
@@ -41,8 +42,7 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder_class(specs, settings, generator)
-        memory = settings.memory
-        self.memory = None if memory is None else Memory(memory.cell, self.encoder.output_size, memory.size, generator)
+        self.memory = make_memory(settings.memory, self.encoder.output_size, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
         self.output_size = self.encoder.output_size if self.memory is None else self.memory.size
 
@@ -53,8 +53,7 @@ class Trunk(nn.Module):
         features = self.encoder(obs)
         if self.memory is None:
             return features, state
-        state = self.memory.step(features, state, first)
-        return self.memory.output(state), state
+        return self.memory.step(features, state, first)
 
     def replay(self, batch: Mapping[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
         """Returns the features of a minibatch: rows, or whole sequences from their initial hidden state."""
@@ -113,6 +112,7 @@ class ActorCritic(Policy):
         self.actor = network(self.trunk, self.head.output_size, 0.01, with_features=settings.use_sde)
         self.critic = network(value_trunk, 1, 1.0)
         self.state_size = self.trunk.state_size + (0 if self.critic_trunk is None else self.critic_trunk.state_size)
+        self.burn_in = 0 if settings.memory is None else settings.memory.burn_in
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

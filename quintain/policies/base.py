@@ -50,6 +50,9 @@ class Policy(nn.Module, ABC):
     noise: NoiseSpec
     state_size: int = 0
     """Size of the hidden state per lane; 0 for a policy without memory."""
+    burn_in: int = 0
+    """Steps at the start of a sequence that only bring the hidden state up to date with the current weights: they are
+    left out of losses, except those of an episode that begins among them."""
     num_components: int = 0
     """Number of components (discrete and continuous) whose log-probabilities are written separately; 0 if not needed.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Schedule, Settings, constant
@@ -14,14 +16,69 @@ class PolicySettings(PartSettings):
     """Settings of a custom policy that needs none of its own."""
 
 
+_TRANSFORMER = {"window": 32, "num_layers": 1, "num_heads": 4}
+"""Defaults of settings that only a transformer has."""
+
+
 class MemorySettings(Settings):
     """Makes the policy recurrent."""
 
-    cell: Literal["lstm", "gru"] = "lstm"
-    """Type of the recurrent layer."""
+    cell: Literal["lstm", "gru", "transformer"] = "lstm"
+    """Type of the layer: recurrent (lstm, gru), or causal attention over the last steps of the episode (transformer).
+    """
 
     size: Count = 64
     """Number of outputs of the layer."""
+
+    context_length: Count | None = None
+    """Steps after which gradients end while the hidden state is carried on (truncated backpropagation through time);
+    null goes back to the start of the sequence."""
+
+    burn_in: Annotated[int, Field(ge=0)] = 0
+    """Steps at the start of a sequence without loss and gradient, which refresh the stored hidden state by the current
+    weights; an episode that begins among them is learned from whole."""
+
+    window: Annotated[int, Field(ge=2)] | None = None
+    """Steps, with the current one, that a transformer attends to; by itself 32. Null for other cells."""
+
+    num_layers: Count | None = None
+    """Layers of a transformer; by itself 1. Null for other cells."""
+
+    num_heads: Count | None = None
+    """Attention heads of each layer of a transformer, which share its size; by itself 4. Null for other cells."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_transformer(cls, data: object) -> object:
+        if not isinstance(data, Mapping) or data.get("cell") != "transformer":
+            return data
+        return {**data, **{name: value for name, value in _TRANSFORMER.items() if data.get(name) is None}}
+
+    @model_validator(mode="after")
+    def _fits_cell(self) -> MemorySettings:
+        if self.cell != "transformer":
+            extra = [
+                name
+                for name, value in (
+                    ("window", self.window),
+                    ("num_layers", self.num_layers),
+                    ("num_heads", self.num_heads),
+                )
+                if value is not None
+            ]
+            if extra:
+                raise PydanticCustomError(
+                    "memory",
+                    "{names} goes with cell transformer; leave it out of cell {cell}",
+                    {"names": ", ".join(extra), "cell": self.cell},
+                )
+        elif self.size % (self.num_heads or 1):
+            raise PydanticCustomError(
+                "memory",
+                "num_heads {heads} does not divide size {size}; every head has an equal share of it",
+                {"heads": self.num_heads, "size": self.size},
+            )
+        return self
 
 
 class NetworkSettings(PolicySettings):

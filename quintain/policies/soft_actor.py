@@ -21,6 +21,7 @@ from quintain.policies.exploring import ExploringPolicy
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
+from quintain.policies.memory_cells import make_memory
 from quintain.policies.networks import first_layers, mlp
 from quintain.policies.normalizer import FirstLayer, Fold
 from quintain.policies.settings import SoftActorSettings
@@ -61,8 +62,8 @@ class SoftActor(ExploringPolicy):
         self.predict_rng = rng.child("predict")
         generator = rng.torch_generator("init")
         self.encoder = Encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
-        seen, memory = self.encoder.output_size, settings.memory
-        self.memory = None if memory is None else Memory(memory.cell, seen, memory.size, generator)
+        seen = self.encoder.output_size
+        self.memory = make_memory(settings.memory, seen, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
         self.actor = mlp(
             seen if self.memory is None else self.memory.size,
@@ -112,8 +113,9 @@ class SoftActor(ExploringPolicy):
         if self.memory is None:
             return features
         assert state is not None, "a recurrent policy needs its hidden state"
-        state.copy_(self.memory.step(features, state, step[f.FIRST]))
-        return self.memory.output(state)
+        output, after = self.memory.step(features, state, step[f.FIRST])
+        state.copy_(after)
+        return output
 
     def propose(
         self, obs: Mapping[str, torch.Tensor], noise: torch.Tensor, mask: torch.Tensor | None = None
@@ -177,8 +179,8 @@ class SoftActor(ExploringPolicy):
         features: torch.Tensor = self.encoder(seen)
         if self.memory is None:
             return self.actor(features), state
-        after = self.memory.step(features, state, None)
-        return self.actor(self.memory.output(after)), after
+        remembered, after = self.memory.step(features, state, None)
+        return self.actor(remembered), after
 
     def env_action(self, slot: Slot) -> Any:
         if slot.arrays and self.accelerator is not None:

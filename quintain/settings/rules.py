@@ -35,6 +35,7 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
         problems += _memory_has_whole_lanes(path, behavior)
+        problems += _burn_in_leaves_steps(path, behavior)
         problems += _micro_batch_fits_minibatch(path, behavior)
         problems += _one_hand_on_the_learning_rate(path, behavior)
         problems += _replay_has_its_algorithm(path, behavior)
@@ -157,6 +158,28 @@ def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Probl
                 f"{max(1, round(size / num_steps)) * num_steps}, or to another multiple of num_steps",
                 "E0221",
             )
+
+
+def _burn_in_leaves_steps(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    memory = getattr(behavior.policy, "memory", None)
+    burn_in = 0 if memory is None else memory.burn_in
+    name = "num_steps" if integer(behavior.rollout, "time_horizon") is None else "time_horizon"
+    length = integer(behavior.rollout, name)
+    where = (*path, "policy", "memory", "burn_in")
+    if burn_in and keeps_replay(behavior):
+        yield Problem(
+            where,
+            f"{burn_in} would leave the starts of replayed sequences out of losses, and with them most of short "
+            f"episodes; {behavior.algorithm.type} learns from whole sequences: leave it out",
+            "E0224",
+        )
+    elif length is not None and burn_in >= length:
+        yield Problem(
+            where,
+            f"{burn_in} leaves nothing to learn from in sequences of {dotted((*path, 'rollout', name))} {length}; "
+            f"lower it",
+            "E0221",
+        )
 
 
 def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:

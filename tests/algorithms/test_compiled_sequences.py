@@ -31,10 +31,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def pair(case: str, cell: str, size: int = 6, **settings: Any) -> tuple[PPO, PPO]:
+def pair(case: str, cell: str, size: int = 6, chunks: dict[str, int] | None = None, **settings: Any) -> tuple[PPO, PPO]:
     compiled, plain = (
         PPO(PPOSettings(**settings), policy, {"extrinsic": Extrinsic(ExtrinsicSettings())}, Rng(3))
-        for policy in twins(case, MemorySettings(cell=cell, size=size))
+        for policy in twins(case, MemorySettings(cell=cell, size=size, **(chunks or {})))
     )
     assert accelerate(compiled.policy, compiled).learning.fallback_reason == ""
     assert accelerate(plain.policy, plain).learning.fallback_reason
@@ -101,6 +101,23 @@ def test_gradients_are_those_of_autograd(case: str, options: str, cell: str) -> 
     assert len(memory) in (4, 8)
     assert all(np.abs(parameter.grad.numpy()).max() > 1e-5 for parameter in memory.values())  # type: ignore[union-attr]
     assert_alike(compiled, found, expected)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "chunks",
+    [{"context_length": 4}, {"context_length": 5}, {"burn_in": 5}, {"context_length": 3, "burn_in": 2}],
+    ids=str,
+)
+def test_gradients_of_chunks_are_those_of_autograd(chunks: dict[str, int], cell: str) -> None:
+    lanes = torch.tensor([3, 0, 6, 5, 1])
+    compiled, plain = pair("groups", cell, chunks=chunks)
+    batch = batch_for(plain.policy)
+    found, expected = (each.copy() for each in gradients(compiled, plain, batch, lanes))
+    assert_alike(compiled, found, expected)
+    # And others than those of whole sequences.
+    whole, _ = gradients(*pair("groups", cell), batch, lanes)
+    assert np.abs(found - whole).max() > 1e-4
 
 
 @pytest.mark.parametrize("lanes", [[0], [4, 2], [1, 2, 3], list(range(40))], ids=len)

@@ -45,8 +45,9 @@ def make(placement: str = "local", max_staleness: int = 0, **changes: Any) -> Tr
     return Trainer("sac", Cue, **{**settings, **changes})
 
 
-def test_it_learns_what_only_memory_can_know() -> None:
-    trainer = make()
+@pytest.mark.parametrize("memory", [MEMORY, {"cell": "transformer", "size": 8, "window": 4}], ids=lambda m: m["cell"])
+def test_it_learns_what_only_memory_can_know(memory: dict[str, Any]) -> None:
+    trainer = make(memory=memory)
     assert isinstance(trainer.algorithm, SequenceSAC)
     trainer.train(1600)
     assert np.mean(list(trainer.ret_window)[-60:]) > 0.9
@@ -65,7 +66,7 @@ def test_it_is_the_same_wherever_lanes_act(placement: str, max_staleness: int) -
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "transformer"])
 def test_stopped_anywhere_it_ends_with_the_same_numbers(cell: str) -> None:
     words = ("num_lanes=3", "num_steps=8", "batch_size=16", "learning_starts=40", "buffer_size=160", "events=[]")
     policy = (f"memory={{cell: {cell}, size: 4}}", "hidden_sizes=[8]", "normalize_obs=true")

@@ -66,6 +66,17 @@ TASKS = {
             "door-ppo", "quintain train examples/door.yaml algorithm.type=ppo", target=1.5, num_seeds=3, is_control=True
         ),
         Task("recall-ppo", "quintain train examples/recall.yaml", target=0.9, num_seeds=3),
+        Task("recall-lstm", "quintain train examples/recall.yaml memory.cell=lstm", target=0.9, num_seeds=3),
+        Task(
+            "recall-transformer", "quintain train examples/recall.yaml memory.cell=transformer", target=0.9, num_seeds=3
+        ),
+        Task(
+            "recall-ppo-none",
+            "quintain train examples/recall.yaml memory=null",
+            target=0.6,
+            num_seeds=3,
+            is_control=True,
+        ),
         Task("recall-sac", "quintain train examples/recall_sac.yaml", target=0.9, num_seeds=3),
         Task(
             "recall-none",

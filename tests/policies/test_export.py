@@ -19,7 +19,7 @@ from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.actor_only import ActorOnly
 from quintain.policies.deterministic_actor import DeterministicActor
 from quintain.policies.encoders import ImageEncoder
-from quintain.policies.memory import Memory
+from quintain.policies.memory import GatedMemory
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.q_network import QNetwork
 from quintain.policies.settings import (
@@ -51,6 +51,10 @@ CASES: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     ),
     "stack of frames": (BehaviorSpec(box(4, 24, 20, 3, low=0, high=255, dtype="uint8"), discrete(2)), {}),
     "small image": (BehaviorSpec(box(24, 20, 3, low=0, high=255, dtype="uint8"), discrete(2)), {}),
+    "transformer": (
+        BehaviorSpec(box(3), discrete(3)),
+        {"memory": MemorySettings(cell="transformer", size=8, window=4, num_layers=2, num_heads=2)},
+    ),
     "image": (BehaviorSpec(DictSpec((("camera", CAMERA), ("bits", multi_discrete(2, 2)))), discrete(3)), {}),
     "masked": (BehaviorSpec(box(3), TupleSpec((discrete(4), multi_discrete(2, 3))), mask_size=9), {}),
     "arranged choices": (
@@ -145,9 +149,10 @@ def test_the_log_probability_is_that_of_the_choice(exported: dict[str, export.Ex
     assert (log_prob < 0).all()
 
 
-def test_memory_carried_over_steps_is_the_policys(exported: dict[str, export.Exported]) -> None:
-    policy, session = policy_of("lstm"), session_of(exported["lstm"])
-    states: dict[str, Any] = {"mine": np.zeros((1, 16), np.float32), "theirs": None}
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_memory_carried_over_steps_is_the_policys(kind: str, exported: dict[str, export.Exported]) -> None:
+    policy, session = policy_of(kind), session_of(exported[kind])
+    states: dict[str, Any] = {"mine": np.zeros((1, policy.state_size), np.float32), "theirs": None}
     draw = np.random.default_rng(4)
     for step in range(10):
         obs = draw.normal(size=(1, 3)).astype(np.float32)
@@ -212,13 +217,13 @@ def without_first(self: Any, inputs: Any, state: Any, first: Any) -> Any:
     return MEMORY_NEXT(self, inputs, state, torch.zeros_like(first))
 
 
-MEMORY_NEXT = Memory._next
+MEMORY_NEXT = GatedMemory._next
 MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "no normaliser": ("choices from one", ObsNormalizer, "forward", lambda self, obs: obs.clamp(-10.0, 10.0)),
     "no clipping": ("clipped numbers", ActorCritic, "env_action", lambda self, slot: slot.action),
     "no mask": ("masked", heads, "_log_softmax", lambda output, mask: torch.log_softmax(output, -1)),
-    "lstm goes on at a start": ("lstm", Memory, "_next", without_first),
-    "gru goes on at a start": ("gru, groups, hybrid", Memory, "_next", without_first),
+    "lstm goes on at a start": ("lstm", GatedMemory, "_next", without_first),
+    "gru goes on at a start": ("gru, groups, hybrid", GatedMemory, "_next", without_first),
     "choices from zero": ("choices from one", export, "_to_env", lambda value, leaf: value),
     "pixels from 0 to 255": (
         "image",

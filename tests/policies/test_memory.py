@@ -6,21 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from quintain.policies.memory import Memory
+from quintain.policies.memory import GatedMemory
+from quintain.policies.settings import MemorySettings
 
 CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 F, S, N, T = 5, 4, 3, 7
 
 
-def make(kind: str) -> Memory:
-    memory = Memory(kind, F, S, torch.Generator().manual_seed(1))
+def make(kind: str) -> GatedMemory:
+    memory = GatedMemory(MemorySettings(cell=kind, size=S), F, torch.Generator().manual_seed(1))  # type: ignore[arg-type]
     with torch.no_grad():
         for i, bias in enumerate((memory.input_bias, memory.state_bias)):
             bias.copy_(torch.sin(torch.arange(len(bias)) + i))
     return memory
 
 
-def torchs(kind: str, memory: Memory) -> nn.Module:
+def torchs(kind: str, memory: GatedMemory) -> nn.Module:
     cell = CELLS[kind](F, S)
     cell.load_state_dict({
         "weight_ih": memory.input_weight, "weight_hh": memory.state_weight,
@@ -52,14 +53,14 @@ def play(kind: str, cell: nn.Module, features: torch.Tensor, state: torch.Tensor
 def test_one_step_is_that_of_torchs_cell(kind: str) -> None:
     memory = make(kind)
     features, state = numbers(N, F), numbers(N, memory.state_size, seed=1)
-    after = memory.step(features, state, torch.zeros(N, dtype=torch.bool))
+    output, after = memory.step(features, state, torch.zeros(N, dtype=torch.bool))
     cell = torchs(kind, memory)
     if kind == "lstm":
         expected = torch.cat(cell(features, (state[:, :S], state[:, S:])), dim=1)
     else:
         expected = cell(features, state)
     torch.testing.assert_close(after, expected, atol=1e-6, rtol=1e-5)
-    assert torch.equal(memory.output(after), after[:, :S])
+    assert torch.equal(output, after[:, :S])
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -67,9 +68,9 @@ def test_a_lane_that_begins_an_episode_has_forgotten_everything(kind: str) -> No
     memory, features = make(kind), numbers(N, F)
     state = numbers(N, memory.state_size, seed=1)
     first = torch.tensor([False, True, False])
-    after = memory.step(features, state, first)
-    fresh = memory.step(features, torch.zeros_like(state), torch.zeros(N, dtype=torch.bool))
-    kept = memory.step(features, state, torch.zeros(N, dtype=torch.bool))
+    _, after = memory.step(features, state, first)
+    _, fresh = memory.step(features, torch.zeros_like(state), torch.zeros(N, dtype=torch.bool))
+    _, kept = memory.step(features, state, torch.zeros(N, dtype=torch.bool))
     assert torch.equal(after[1], fresh[1])
     assert torch.equal(after[[0, 2]], kept[[0, 2]])
     assert not torch.equal(kept[1], fresh[1])
@@ -98,13 +99,14 @@ def test_stepping_and_replaying_give_the_same_numbers(kind: str) -> None:
     first = numbers(T, N, seed=2) > 0.8
     replayed = memory.replay(features.flatten(0, 1), state, first.flatten()).view(T, N, S)
     for t in range(T):
-        state = memory.step(features[t], state, first[t])
-        torch.testing.assert_close(memory.output(state), replayed[t], atol=1e-6, rtol=1e-6)
+        output, state = memory.step(features[t], state, first[t])
+        torch.testing.assert_close(output, replayed[t], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_gates_start_orthogonal(kind: str) -> None:
-    memory = Memory(kind, 16, S, torch.Generator().manual_seed(1))
+    settings = MemorySettings(cell=kind, size=S)  # type: ignore[arg-type]
+    memory = GatedMemory(settings, 16, torch.Generator().manual_seed(1))
     for gate in range(4 if kind == "lstm" else 3):
         rows = slice(gate * S, (gate + 1) * S)
         torch.testing.assert_close(memory.input_weight[rows] @ memory.input_weight[rows].T, 2 * torch.eye(S))

@@ -16,7 +16,7 @@ from quintain.policies import heads
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import Policy
 from quintain.policies.export import ActingModule
-from quintain.policies.memory import Memory
+from quintain.policies.memory import GatedMemory
 from quintain.policies.normalizer import ObsNormalizer
 from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
 from quintain.policies.soft_actor import SoftActor
@@ -64,6 +64,9 @@ POLICIES: dict[str, Policy] = {
     "lstm": lively(actor_critic(spec_of(1, (2, 2), box(3)), memory=MEMORY)),
     "gru": lively(actor_critic(spec_of(0, (4,), box(3)), memory={"cell": "gru", "size": 5})),
     "soft": lively(SoftActor(SoftActorSettings(hidden_sizes=(8,)), spec_of(2, (3, 2), box(4)), Rng(0))),
+    "transformer": lively(
+        actor_critic(spec_of(1, (2, 2), box(3)), memory={"cell": "transformer", "size": 8, "window": 4})
+    ),
     "soft memory": lively(
         SoftActor(SoftActorSettings(hidden_sizes=(8,), memory={"size": 4}), spec_of(1, (2,), box(3)), Rng(0))  # type: ignore[arg-type]  # read as in a file
     ),
@@ -235,7 +238,7 @@ def without_mask(output: Any, mask: Any) -> Any:
 MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "no normaliser": ("numbers", ObsNormalizer, "forward", lambda self, obs: obs.clamp(-10.0, 10.0)),
     "no mask": ("choices", heads, "_log_softmax", without_mask),
-    "memory stands still": ("lstm", Memory, "_next", lambda self, inputs, state, first: state),
+    "memory stands still": ("lstm", GatedMemory, "_next", lambda self, inputs, state, first: state),
 }
 
 

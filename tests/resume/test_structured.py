@@ -47,6 +47,14 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"obs": "dict", "action": "hybrid tuple", "masks": "info"},
         {"memory": {"cell": "gru", "size": 4}, "normalize_obs": True},
     ),
+    "ppo, transformer, chunks, burn-in, nested, hybrid, masks": (
+        "ppo",
+        {"obs": "nested", "action": "hybrid dict", "masks": "obs"},
+        {
+            "memory": {"cell": "transformer", "size": 8, "window": 5, "context_length": 3, "burn_in": 1},
+            "normalize_obs": True,
+        },
+    ),
     "grpo, no reference": ("grpo", {"obs": "box", "action": "numbers"}, {"group_size": 4}),
 }
 

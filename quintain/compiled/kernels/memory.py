@@ -178,13 +178,14 @@ def replay_back(
     cell: int,
     trunk: Array,
     parameters: tuple[Array, Array],
-    first: Array,
+    cut: Array,
     lanes: tuple[Array, int],
     scratch: SequenceScratch,
 ) -> None:
     """Adds the gradient by a recurrent layer's parameters, after `replay` and with the derivatives by its outputs.
 
-    `lanes` are those of the minibatch, and the total number.
+    No derivative goes back over the beginning of a step in `cut`. `lanes` are those of the minibatch, and the total
+    number.
     """
     (flat, grad), (chosen, num_all) = parameters, lanes
     num_features, size, num_gates = trunk[NUM_FEATURES], trunk[MEMORY_SIZE], trunk[NUM_GATES]
@@ -200,7 +201,7 @@ def replay_back(
             _step_row_back(cell, size, now + i, by_hidden[i], by_cell[i], scratch)
         add_product(scratch.gates[now : now + num_lanes], state_weight, by_hidden)
         for i in range(num_lanes):
-            if first[t * num_all + chosen[i]]:
+            if cut[t * num_all + chosen[i]]:
                 for j in range(size):
                     by_hidden[i, j] = by_cell[i, j] = _ZERO
     features = matrix(scratch.features, 0, num_rows, num_features)

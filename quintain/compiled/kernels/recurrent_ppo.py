@@ -75,7 +75,7 @@ def sequence_gradient(
                 clear(deltas, len(rows))
                 backward(flat, layers, tiled.units, tiled.slopes, tiled.deltas, grad)
                 _pass_back(flat, layers[0], tiled.deltas, places, unrolled.by_output)
-        replay_back(memory.cell, trunk, parameters, batch.first, (lanes, len(batch.state)), unrolled)
+        replay_back(memory.cell, trunk, parameters, batch.cut, (lanes, len(batch.state)), unrolled)
     for i in range(len(sums)):
         sums[i] *= share
     return num_rows

@@ -177,8 +177,10 @@ class Sequences(NamedTuple):
     experience: Experience
     first: Array
     """[T * N] bool: whether the step is the first of an episode."""
+    cut: Array
+    """[T * N] bool: whether no gradient goes back over the step's beginning, of an episode or of a chunk."""
     valid: Array
-    """[T * N] bool: whether the step is valid."""
+    """[T * N] bool: whether the step counts."""
     state: Array
     """[N, state_size], before the first step."""
 
