@@ -51,8 +51,8 @@ class Block(nn.Module):
         found = scores.masked_fill(reach.hidden, -math.inf).softmax(dim=3) @ values
         outputs: torch.Tensor = inputs + self.answer(found.transpose(1, 2).flatten(2))
         wide = functional.silu(self.widen(functional.layer_norm(outputs, (self.size,))))
-        outputs = outputs + self.narrow(wide)
-        return outputs
+        fed: torch.Tensor = self.narrow(wide)
+        return outputs + fed
 
     def _heads(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns rows [n, K, C] by heads, [n, heads, K, C / heads]."""
