@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -213,9 +214,9 @@ class Algorithm(Optimization):
     ) -> Array:
         """Returns advantages [T, N] of rewards and values; `ends` are the steps without a bootstrap."""
         done, valid = rollout.array(f.DONE)[:-1], rollout.array(f.VALID)[:-1]
-        return self.generalized_advantages(
-            reward, value, final_value[:-1], ends, done, valid, gamma=gamma, gae_lambda=gae_lambda
-        )
+        recursion = partial(self.generalized_advantages, gamma=gamma, gae_lambda=gae_lambda)
+        steps = (reward, value, final_value[:-1], ends, done, valid)
+        return recursion(*steps) if rollout.over_borders is None else rollout.over_borders(recursion, *steps)
 
     def nothing_follows(self, rollout: Rollout) -> Array:
         """Returns for each step [T, N] whether it is terminal, so that nothing is bootstrapped."""

@@ -72,6 +72,9 @@ class Rollout:
     is_whole: ClassVar[bool] = False
     """Whether every trajectory ends inside it, as those of agents do; episodes of lanes continue in the next block."""
 
+    over_borders: Callable[..., Array] | None = None
+    """Applies a recursion over time where columns continue each other; None where each is a sequence of its own."""
+
     def __init__(
         self,
         spec: BehaviorSpec,

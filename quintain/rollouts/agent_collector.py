@@ -13,7 +13,7 @@ from quintain.core.rng import Rng
 from quintain.core.state import KeepsState
 from quintain.data import fields as f
 from quintain.data.fields import Declared, resolve_fields
-from quintain.data.rollout import Rollout, Slot
+from quintain.data.rollout import Slot
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, BoxSpec, build, flatten, leaves, require_choices
 from quintain.data.trajectory import Closed, TrajectoryBlock
@@ -21,6 +21,7 @@ from quintain.envs.agents.boundary import Reports
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy, fill_noise
 from quintain.rollouts.agent_assembler import AgentAssembler, Episodes
+from quintain.rollouts.row_slots import RowSlots
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State
@@ -52,7 +53,7 @@ class AgentCollector(KeepsState):
             "on_episodes",
             "on_numbered",
             "on_dropped",
-            "scratch",
+            "row_slots",
             "noise",
             "noise_from",
             "action_names",
@@ -100,7 +101,7 @@ class AgentCollector(KeepsState):
         self.written_names = [f.LOG_PROB, f.VALUE, *(name for name in declared if name not in standard)]
         self.number_name = next((name for name, leaf in kinds.items() if isinstance(leaf, BoxSpec)), None)
         self.choice_name = next((name for name, leaf in kinds.items() if not isinstance(leaf, BoxSpec)), None)
-        self.scratch: dict[int, Rollout] = {}
+        self.row_slots = RowSlots(policy.spec, policy.declare_fields())
         self.noise = np.zeros((NOISE_STEPS, 0, policy.noise.size), np.float32)
         self.noise_from = -1
         self.seconds = 0.0
@@ -171,15 +172,8 @@ class AgentCollector(KeepsState):
 
     def _slot(self, num_agents: int) -> Slot:
         """Returns memory for at least so many agents, with the noise of this step."""
-        num_rows = _rounded(num_agents)
-        if num_rows not in self.scratch:
-            with torch.inference_mode(False):
-                made = Rollout(self.spec, self.policy.declare_fields(), num_lanes=num_rows, num_steps=1)
-            if self.spec.mask_size:
-                made.storage[f.ACTION_MASK].fill_(True)
-            # Few sizes come again and again; many would be a leak.
-            self.scratch = {num_rows: made} if len(self.scratch) > 16 else {**self.scratch, num_rows: made}
-        slot = self.scratch[num_rows].slots[0]
+        slot = self.row_slots.slot(num_agents)
+        num_rows = len(slot.log_prob)
         slot.arrays[f.NOISE][...] = self._noise(max(MIN_NOISE_ROWS, num_rows))[:num_rows]
         return slot
 
@@ -214,13 +208,3 @@ def close_block(block: TrajectoryBlock | SequenceBlock, policy: Policy) -> None:
 
 def _is_seen(name: str) -> bool:
     return name == f.ACTION_MASK or name.partition(".")[0] == f.OBS
-
-
-def _rounded(num_rows: int) -> int:
-    """Rounds up by at most a quarter, so that few sizes serve all counts of agents.
-
-    >>> [_rounded(n) for n in (0, 3, 9, 12, 100, 256)]
-    [1, 3, 10, 12, 112, 256]
-    """
-    unit = 1 << max(0, num_rows.bit_length() - 3)
-    return max(1, -(-num_rows // unit) * unit)

@@ -140,9 +140,10 @@ def refuse_empty(rollout: Rollout, *gates: FiniteGate) -> None:
 def _error(rollout: Rollout, what: str, lane: int, t: int, found: Any, first_lane: int) -> NonFiniteError:
     index = tuple(int(i) for i in np.argwhere(~np.isfinite(found))[0]) if np.ndim(found) else ()
     place = f"{found[index]} at index {index}" if index else f"{found}"
+    number = int(rollout.array(f.LANE)[t, lane]) if f.LANE in rollout.storage else first_lane + lane
     after = f" after action {_action(rollout, lane, t if 'observation' not in what or 'last' in what else t - 1)}"
     return NonFiniteError(
-        f"the environment returned {what} that is not finite in lane {first_lane + lane}, step {t} of the rollout: "
+        f"the environment returned {what} that is not finite in lane {number}, step {t} of the rollout: "
         f"{place}{after}. "
         f"Fix the environment, or set env.on_nonfinite to drop_episode or clamp",
         code="E0601",

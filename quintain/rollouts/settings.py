@@ -31,6 +31,19 @@ class BlockSettings(RolloutSettings):
     """Whole rollouts for on-policy algorithms, in blocks that are allocated once and used once."""
 
 
+class FragmentSettings(RolloutSettings):
+    """Fixed-length fragments of lanes that do not wait for each other; such runs are not exact."""
+
+    num_steps: Count = 64
+    """Steps of one lane in a fragment."""
+
+    num_fragments: Count = 32
+    """Fragments in one update, of any lanes."""
+
+    deadline_seconds: Annotated[float, Field(ge=0.0)] = 0.002
+    """How long lanes that are ready wait for others before the policy acts for them."""
+
+
 class ReplaySettings(RolloutSettings):
     """A replay buffer: keeps the newest transitions, to learn from each many times."""
 
@@ -112,6 +125,7 @@ class TrajectoryReplaySettings(PartSettings):
 
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
+    Registration("rollout", "fragments", FragmentSettings, "quintain.rollouts.fragment_store:FragmentBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
     Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.store:RolloutBuffer"),
     Registration("rollout", "trajectory_replay", TrajectoryReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),

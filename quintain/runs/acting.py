@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quintain.core import registry
 from quintain.core.rng import Rng
@@ -32,6 +32,7 @@ from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_world import AgentWorld
 from quintain.rollouts.halves_collector import HalvesCollector
+from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.source import Collector, LaneCollector, Lanes
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.settings.agent_rules import has_agents
@@ -40,6 +41,7 @@ from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.learner import ReadyLearner
 
 if TYPE_CHECKING:
+    from quintain.rollouts.fragment_store import FragmentBuffer
     from quintain.settings.experiment import Behavior
     from quintain.typing import TrainingEnv
 
@@ -80,6 +82,9 @@ class ActingPlan:
         self.num_ranks = num_ranks
         self.rng = Rng(run_file.experiment.seed)
         self.has_agents = has_agents(run_file.experiment)
+        rollout = next(iter(run_file.experiment.behaviors.values())).rollout
+        self.fragments = rollout if isinstance(rollout, FragmentSettings) else None
+        """The settings of fragments, if lanes do not wait for each other."""
         self.fields: dict[str, Mapping[str, Field]] = {}
         """The fields of blocks by behaviour; set by the composition root once policies and algorithms are made."""
 
@@ -130,6 +135,14 @@ class ActingPlan:
             return self._make_halves(hosting, num_lanes)
         make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
         lanes = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
+        if self.fragments is not None:
+            if events:
+                raise SettingsError(
+                    "experiment.env.env_events see all lanes at one step, and with rollout.type fragments lanes do not "
+                    "step together; leave them out, or use rollout.type block",
+                    code="E0254",
+                )
+            return self._filled_by_fragments().env_class(lanes)
         return with_events(lanes, events, self.rng.child("env_events").child(f"lanes_from_{lanes.first_lane}"))
 
     def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
@@ -148,7 +161,22 @@ class ActingPlan:
         settings: Any = self.run_file.experiment.env
         rng, on_nonfinite = self.rng.child("acting"), settings.on_nonfinite
         lanes: LaneCollector
-        if isinstance(env, HalvesEnv):
+        if self.fragments is not None:
+            if starts_fresh:
+                raise SettingsError(
+                    "rollout.type fragments does not go with an algorithm that begins all lanes together; use "
+                    "rollout.type block",
+                    code="E0254",
+                )
+            lanes = self._filled_by_fragments().collector_class(
+                env,
+                policy,
+                rng,
+                self.fields[name],
+                num_steps=self.fragments.num_steps,
+                deadline_seconds=self.fragments.deadline_seconds,
+            )
+        elif isinstance(env, HalvesEnv):
             if starts_fresh:
                 raise _cannot_halve("the algorithm begins all lanes together")
             lanes = HalvesCollector(env, policy, rng, _ignore, on_nonfinite=on_nonfinite)
@@ -187,14 +215,20 @@ class ActingPlan:
 
     def _lanes_block(self, name: str, policy: Policy, env: Env, allocate: Allocator | None) -> Rollout:
         settings: Any = settings_of(self.run_file, name).rollout
-        return Rollout(
+        fragments = self.fragments
+        make = Rollout if fragments is None else self._filled_by_fragments().block_class
+        return make(
             env.spec,
             self.fields[name],
-            num_lanes=env.num_lanes,
+            num_lanes=env.num_lanes if fragments is None else fragments.num_fragments // self.num_ranks,
             num_steps=settings.num_steps,
             device=policy.device,
             allocate=allocate,
         )
+
+    def _filled_by_fragments(self) -> type[FragmentBuffer]:
+        """Returns the store of fragments, which names what fills it; imported by its name, as few runs need it."""
+        return cast("type[FragmentBuffer]", registry.get("rollout", "fragments").load())
 
     def _agents_block(self, name: str, policy: Policy) -> Rollout:
         rollout: Any = settings_of(self.run_file, name).rollout

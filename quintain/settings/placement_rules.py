@@ -85,7 +85,14 @@ def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
 
 
 def ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    num_ranks = integer(placement, "num_ranks") or 1
+    num_ranks, num_fragments = integer(placement, "num_ranks") or 1, integer(behavior.rollout, "num_fragments")
+    if num_fragments is not None and num_fragments % num_ranks:
+        yield Problem(
+            (*path, "rollout", "num_fragments"),
+            f"{num_fragments} cannot be shared equally by run.placement.num_ranks = {num_ranks}; make it a multiple of "
+            f"{num_ranks}",
+            "E0241",
+        )
     batch_size = integer(behavior.algorithm, "batch_size")
     # A minibatch of replayed sequences is drawn until it has enough steps, so it needs no whole lanes.
     is_replayed = getattr(type(behavior.rollout), "keeps_replay", False)

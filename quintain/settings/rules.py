@@ -46,17 +46,19 @@ def broken_rules(tree: RunTree) -> list[Problem]:
 
 def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     batch_size = integer(behavior.algorithm, "batch_size")
-    num_lanes = integer(experiment.env, "num_lanes")
+    num_fragments = integer(behavior.rollout, "num_fragments")
+    num_columns = num_fragments or integer(experiment.env, "num_lanes")
     num_steps = integer(behavior.rollout, "num_steps")
-    if batch_size is None or num_lanes is None or num_steps is None or keeps_replay(behavior):
+    if batch_size is None or num_columns is None or num_steps is None or keeps_replay(behavior):
         return
-    if batch_size > num_lanes * num_steps:
+    if batch_size > num_columns * num_steps:
+        columns = "experiment.env.num_lanes" if num_fragments is None else dotted((*path, "rollout", "num_fragments"))
         yield Problem(
             (*path, "algorithm", "batch_size"),
-            f"{batch_size} is more than one batch has: experiment.env.num_lanes * "
-            f"{dotted((*path, 'rollout', 'num_steps'))} = {num_lanes} * {num_steps} = "
-            f"{num_lanes * num_steps}; "
-            "lower batch_size, or raise num_lanes or num_steps",
+            f"{batch_size} is more than one batch has: {columns} * "
+            f"{dotted((*path, 'rollout', 'num_steps'))} = {num_columns} * {num_steps} = "
+            f"{num_columns * num_steps}; "
+            f"lower batch_size, or raise {columns.rpartition('.')[2]} or num_steps",
             "E0215",
         )
 
@@ -74,6 +76,7 @@ def _stopping_has_evaluation(path: KeyPath, behavior: Behavior) -> Iterator[Prob
 def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment) -> Iterator[Problem]:
     budget, most_updates = experiment.budget.env_steps, experiment.budget.updates
     num_lanes, num_steps = integer(experiment.env, "num_lanes"), integer(behavior.rollout, "num_steps")
+    num_lanes = integer(behavior.rollout, "num_fragments") or num_lanes
     for place, event in enumerate(behavior.events):
         steps, updates = integer(event, "every_env_steps"), integer(event, "every_updates")
         # An evaluation comes at the end in any case.

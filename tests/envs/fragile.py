@@ -234,3 +234,19 @@ def strike(how: str) -> None:
     if how == "hang hard":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
+
+
+class BreaksByLane(Walk):
+    """Hangs when its first file exists, and raises when its second one does; both are removed first."""
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__()
+        self.paths = paths
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        for path, how in zip(self.paths, ("hang", "raise"), strict=True):
+            if os.path.exists(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                    strike(how)
+        return super().step(action)

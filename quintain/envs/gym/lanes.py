@@ -119,7 +119,7 @@ class LaneEnv(Env):
         else:
             self.episode[wanted] += 1
         self.attempt[wanted] = 0
-        self._start_episodes(wanted)
+        self.start_episodes(wanted)
         faults = self.crew.reset([lane for lane in wanted if not self.down[lane]])
         faults += self._restart(down) if (down := [lane for lane in wanted if self.down[lane]]) else []
         self.down[wanted] = False
@@ -154,7 +154,7 @@ class LaneEnv(Env):
             ended = np.flatnonzero(rows.terminated | rows.truncated)
             self.episode[ended] += 1
             self.attempt[ended] = 0
-            self._start_episodes(ended)
+            self.start_episodes(ended)
         if was_down or faults:
             self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
             self._take_down(faults, num_aborted=None)
@@ -303,7 +303,8 @@ class LaneEnv(Env):
         self._take_down(faults, num_aborted=None)
         return broken
 
-    def _start_episodes(self, lanes: Sequence[int] | Array) -> None:
+    def start_episodes(self, lanes: Sequence[int] | Array) -> None:
+        """Notes that the episodes of these lanes begin here."""
         for lane in lanes:
             self.action_log.start_episode(int(lane))
             self.parameter_log.start_episode(int(lane))
@@ -317,7 +318,7 @@ class LaneEnv(Env):
                 self.aborted[list(fault.lanes)] = True
         for values in (self.rows.reward, self.rows.terminated, self.rows.truncated):
             values[self.aborted] = 0
-        self._start_episodes(np.flatnonzero(self.aborted))
+        self.start_episodes(np.flatnonzero(self.aborted))
 
     def _take_down(self, faults: Sequence[LaneFault], *, num_aborted: int | None) -> None:
         for fault in faults:

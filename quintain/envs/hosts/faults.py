@@ -115,8 +115,12 @@ class FaultKeeper:
 
         All lanes wait, so that results do not depend on the clock.
         """
-        if self.budget is not None and (seconds := self.budget.back_off_seconds((team, lane) for lane in lanes)):
+        if seconds := self.back_off_seconds(lanes, team):
             time.sleep(seconds)
+
+    def back_off_seconds(self, lanes: Iterable[int], team: str = "") -> float:
+        """Returns how long to wait before these lanes are made again."""
+        return 0.0 if self.budget is None else self.budget.back_off_seconds((team, lane) for lane in lanes)
 
     def whole_team_is_down(self, fault: LaneFault | None, team: str = "") -> None:
         """Records the fault after which no lane works, or None if one does; too long a time ends the run."""

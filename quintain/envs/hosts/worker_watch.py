@@ -27,7 +27,9 @@ _CALLS = {STEPPING: "step", RESETTING: "reset", CREATING: "create"}
 
 
 @dataclass
-class _Look:
+class Look:
+    """The marks of a worker's lanes, and since when they are the same."""
+
     since: float
     marks: list[int]
 
@@ -45,40 +47,21 @@ class WorkerWatch:
     def gather(self, asked: Sequence[WorkerHandle], found: Sequence[LaneFault] = ()) -> list[LaneFault]:
         """Waits until every given worker has answered, has died, or has timed out."""
         faults = list(found)
-        waiting = {worker.child.channel.fileno(): worker for worker in asked if worker.child is not None}
-        looks = {worker: _Look(time.monotonic(), self._marks(worker)) for worker in asked}
-        poller = select.poll()
-        for descriptor in (*waiting, self.supervisor.report_descriptor):
-            poller.register(descriptor, select.POLLIN)
-        next_look = time.monotonic() + PATIENCE_SECONDS
-        while waiting:
-            ready = {descriptor for descriptor, _ in poller.poll(PATIENCE_SECONDS * 1000.0)}
-            if not ready <= waiting.keys():
-                self.supervisor.read_reports()
-            is_time_to_look = time.monotonic() >= next_look
-            for descriptor, worker in list(waiting.items()):
-                assert worker.child is not None
-                is_over = worker.child.is_over
-                # What it said before it died still counts.
-                goes_on = worker.read(faults) if is_over or descriptor in ready else True
-                if worker.num_owed and (is_over or not goes_on):
-                    faults.append(self.lose(worker))
-                elif worker.num_owed and is_time_to_look and self._is_overdue(worker, looks[worker]):
-                    faults.append(self._give_up(worker))
-                if not worker.num_owed:
-                    poller.unregister(descriptor)
-                    del waiting[descriptor]
-            if is_time_to_look:
-                next_look = time.monotonic() + PATIENCE_SECONDS
-        # In the order of lanes, not of whoever was quicker: records of two runs can be compared.
+        waiting = Waiting(self)
+        for worker in asked:
+            if worker.child is not None:
+                waiting.add(worker)
+        while waiting.workers:
+            waiting.poll(PATIENCE_SECONDS, faults)
+        # In the order of lanes, not of arrival: records of two runs can be compared.
         return sorted(faults, key=lambda fault: fault.lanes)
 
-    def _marks(self, worker: WorkerHandle) -> list[int]:
+    def marks_of(self, worker: WorkerHandle) -> list[int]:
         marks: list[int] = self.marks[worker.lanes].tolist()
         return marks
 
-    def _is_overdue(self, worker: WorkerHandle, look: _Look) -> bool:
-        now, marks = time.monotonic(), self._marks(worker)
+    def is_overdue(self, worker: WorkerHandle, look: Look) -> bool:
+        now, marks = time.monotonic(), self.marks_of(worker)
         if marks != look.marks:
             look.since, look.marks = now, marks
         return now - look.since > self._limit(marks)
@@ -102,11 +85,11 @@ class WorkerWatch:
         where = self._place(worker)
         return self._dismissed(worker, f"env {self.name!r}: {worker} {ending}{where}", trace, "E0507", DIED)
 
-    def _give_up(self, worker: WorkerHandle) -> LaneFault:
+    def give_up(self, worker: WorkerHandle) -> LaneFault:
         """Kills a worker that does not answer, after taking its stack trace."""
         child = worker.child
         assert child is not None
-        limit = self._limit(self._marks(worker))
+        limit = self._limit(self.marks_of(worker))
         what = f"env {self.name!r}: {worker} gave no answer{self._place(worker)} for {limit:g} s"
         trace = self.supervisor.stack_of(child)
         self.supervisor.stop([child])
@@ -122,7 +105,51 @@ class WorkerWatch:
 
     def _place(self, worker: WorkerHandle) -> str:
         """Names the call that a worker was in, from its marks."""
-        for lane, mark in zip(worker.lanes, self._marks(worker), strict=True):
+        for lane, mark in zip(worker.lanes, self.marks_of(worker), strict=True):
             if call := _CALLS.get(mark & 3):
                 return f" in {call}() on lane {worker.first_lane + lane}"
         return ""
+
+
+class Waiting:
+    """Workers that owe an answer; others may be added at any time."""
+
+    def __init__(self, watch: WorkerWatch) -> None:
+        self.watch = watch
+        self.workers: dict[int, WorkerHandle] = {}
+        """By the descriptor of the connection."""
+        self.looks: dict[WorkerHandle, Look] = {}
+        self.poller = select.poll()
+        self.poller.register(watch.supervisor.report_descriptor, select.POLLIN)
+        self.next_look = time.monotonic() + PATIENCE_SECONDS
+
+    def add(self, worker: WorkerHandle) -> None:
+        assert worker.child is not None
+        descriptor = worker.child.channel.fileno()
+        self.workers[descriptor] = worker
+        self.looks[worker] = Look(time.monotonic(), self.watch.marks_of(worker))
+        self.poller.register(descriptor, select.POLLIN)
+
+    def poll(self, seconds: float, faults: list[LaneFault]) -> list[WorkerHandle]:
+        """Waits for an answer, at most so long; returns the workers that have answered, have died, or are overdue."""
+        watch, finished = self.watch, []
+        ready = {descriptor for descriptor, _ in self.poller.poll(seconds * 1000.0)}
+        if not ready <= self.workers.keys():
+            watch.supervisor.read_reports()
+        is_time_to_look = time.monotonic() >= self.next_look
+        for descriptor, worker in list(self.workers.items()):
+            assert worker.child is not None
+            is_over = worker.child.is_over
+            # What it said before it died still counts.
+            goes_on = worker.read(faults) if is_over or descriptor in ready else True
+            if worker.num_owed and (is_over or not goes_on):
+                faults.append(watch.lose(worker))
+            elif worker.num_owed and is_time_to_look and watch.is_overdue(worker, self.looks[worker]):
+                faults.append(watch.give_up(worker))
+            if not worker.num_owed:
+                self.poller.unregister(descriptor)
+                del self.workers[descriptor]
+                finished.append(worker)
+        if is_time_to_look:
+            self.next_look = time.monotonic() + PATIENCE_SECONDS
+        return finished

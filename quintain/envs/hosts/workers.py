@@ -131,11 +131,15 @@ class WorkerCrew:
         return self._call("reset", lanes)
 
     def restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[LaneFault]:
+        return self.watch.gather(self.ask_restart(lanes, parameters))
+
+    def ask_restart(self, lanes: Sequence[int], parameters: LaneParameters) -> list[WorkerHandle]:
+        """Starts workers that are gone, tells them and others to make these lanes again, and returns them."""
         for worker in dict.fromkeys(self.home[lane] for lane in lanes):
             if worker.child is None:
                 self._start(worker)
                 self._attach(worker)
-        return self._call("restart", lanes, parameters=parameters)
+        return self.ask("restart", lanes, parameters=parameters)
 
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
         if not autoreset:
@@ -150,7 +154,7 @@ class WorkerCrew:
                 worker.send_step()
             self.stepping = self.workers
         else:
-            self.stepping = self._ask("step", lanes, autoreset=True)
+            self.stepping = self.ask("step", lanes, autoreset=True)
 
     def finish_step(self) -> list[LaneFault]:
         """Waits for all workers that are stepping."""
@@ -195,9 +199,9 @@ class WorkerCrew:
     def _call(
         self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Json
     ) -> list[LaneFault]:
-        return self.watch.gather(asked) if (asked := self._ask(call, lanes, parameters=parameters, **words)) else []
+        return self.watch.gather(asked) if (asked := self.ask(call, lanes, parameters=parameters, **words)) else []
 
-    def _ask(
+    def ask(
         self, call: str, lanes: Sequence[int], *, parameters: LaneParameters | None = None, **words: Json
     ) -> list[WorkerHandle]:
         """Sends a command for some lanes to their workers, and returns these workers."""

@@ -1,0 +1,296 @@
+"""Acts for whichever lanes are ready, and collects fixed-length fragments of each lane.
+
+No lane waits for another. When lanes have arrived, the collector waits for more until a deadline, then acts for all
+that are there in one forward pass. A fragment is complete after T steps of its lane; its last bootstrap value is the
+value that the lane's next action is sampled with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from quintain.core.rng import Rng
+from quintain.core.state import require_count, require_shapes
+from quintain.data import fields as f
+from quintain.data.fields import Declared, resolve_fields
+from quintain.data.fragments import Ending, FragmentBlock
+from quintain.data.rollout import Rollout
+from quintain.data.spec import flatten, leaves
+from quintain.envs.hosts.ready_lanes import Arrived, ReadyLanes
+from quintain.errors import SettingsError
+from quintain.policies.base import Policy, fill_noise
+from quintain.rollouts.bootstrap import value_truncated
+from quintain.rollouts.finite import refuse_nonfinite
+from quintain.rollouts.row_slots import RowSlots
+from quintain.rollouts.sync_collector import EpisodeListener, StepListener
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, Metrics, State
+
+LOOK_SECONDS = 0.1
+"""Interval at which a collector whose lanes are all under way checks whether it was asked to stop."""
+
+
+def _ignore(returns: Array, lengths: Array) -> None:
+    """Ignores episodes."""
+
+
+class FragmentCollector:
+    """Steps lanes at their own pace with one policy, and appends their fragments to a block."""
+
+    def __init__(
+        self,
+        env: ReadyLanes,
+        policy: Policy,
+        rng: Rng,
+        fields: Declared,
+        *,
+        num_steps: int,
+        deadline_seconds: float,
+    ) -> None:
+        """Takes the fields of the block, the length of fragments, and how long lanes that are ready wait for more."""
+        if policy.device.type != "cpu":
+            raise SettingsError("rollout.type fragments acts on the CPU; set run.device to cpu", code="E0254")
+        self.env = env
+        self.policy = policy
+        self.rng = rng
+        self.deadline_seconds = deadline_seconds
+        self.on_episodes: EpisodeListener = _ignore
+        num_lanes = env.num_lanes
+        self.open: Rollout = FragmentBlock(env.spec, fields, num_lanes=num_lanes, num_steps=num_steps)
+        """The unfinished fragment of each lane."""
+        self.open.arrays[f.LANE][...] = env.first_lane + np.arange(num_lanes)
+        self.endings: list[list[Ending]] = [[] for _ in range(num_lanes)]
+        self.cursor: Array = np.zeros(num_lanes, np.int64)
+        """The number of steps in each unfinished fragment."""
+        self.policy_state = policy.initial_state(num_lanes)
+        self.state_before = policy.initial_state(num_lanes)
+        """The hidden state before the last action of each lane."""
+        self.episode_return: Array = np.zeros(num_lanes, np.float64)
+        self.episode_length: Array = np.zeros(num_lanes, np.int64)
+        self.is_ready: Array = np.zeros(num_lanes, np.bool_)
+        self.row_slots = RowSlots(env.spec, policy.declare_fields())
+        standard, declared = (resolve_fields(env.spec, each) for each in ({}, policy.declare_fields()))
+        more = (name for name in declared if name not in standard)
+        self.action_names = tuple(leaves(env.spec.action, f.ACTION))
+        self.written_names = (*self.action_names, f.LOG_PROB, f.VALUE, *more)
+        self.seen_names = (*leaves(env.spec.obs, f.OBS), f.FIRST, f.NOISE)
+        self.seen_names += (f.ACTION_MASK,) if env.spec.mask_size else ()
+        self.seconds = {"act": 0.0, "env": 0.0}
+        self.num_collected = self.num_broken = self.num_discarded = 0
+        """Steps since the beginning: complete ones, those of environments that broke, and complete ones of fragments
+        that were unfinished when a run was stopped."""
+        env.reset()
+        self._stand_at_first(np.arange(num_lanes))
+
+    def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
+        """Fills the rest of the block with fragments; returns False if it was asked to stop before."""
+        assert isinstance(rollout, FragmentBlock)
+        with torch.inference_mode():
+            while (room := rollout.num_lanes - rollout.num_fragments) > 0:
+                if should_stop():
+                    return False
+                started = perf_counter()
+                self._receive()
+                received = perf_counter()
+                self._act(rollout, room, version)
+                self.seconds["env"] += received - started
+                self.seconds["act"] += perf_counter() - received
+            if self.policy.has_values:
+                value_truncated(rollout, self.policy)
+            refuse_nonfinite(rollout, self.env.first_lane)
+        return True
+
+    def _receive(self) -> None:
+        """Takes in lanes that arrive, until all are here or the first one has waited long enough."""
+        first_time: float | None = None
+        while self.env.num_under_way:
+            if self.is_ready.any():
+                first_time = first_time or perf_counter()
+                left = first_time + self.deadline_seconds - perf_counter()
+            else:
+                left = LOOK_SECONDS
+            arrived = self.env.receive(max(0.0, left))
+            self._take_in(arrived)
+            if left <= 0.0 or not self.is_ready.any():
+                return
+
+    def _act(self, rollout: FragmentBlock, room: int, version: int) -> None:
+        """Acts for the lanes that are ready; a lane with a complete fragment acts if the block has room for it."""
+        lanes = np.flatnonzero(self.is_ready)
+        is_complete = self.cursor[lanes] == self.open.num_steps
+        lanes = lanes[~is_complete | (np.cumsum(is_complete) <= room)]
+        if not len(lanes):
+            return
+        num_rows, step = len(lanes), self.cursor[lanes]
+        slot = self.row_slots.slot(num_rows)
+        fields = self.open.arrays
+        for name in self.seen_names:
+            # Noise of a complete fragment's last slot is that of the first step of the next one.
+            slot.arrays[name][:num_rows] = fields[name][step, lanes]
+        state = torch.zeros((len(slot.log_prob), self.policy.state_size))
+        state[:num_rows] = before = self.policy_state[lanes]
+        self.policy.act(slot, state)
+        complete = step == self.open.num_steps
+        if complete.any():
+            fields[f.VALUE][step[complete], lanes[complete]] = slot.arrays[f.VALUE][:num_rows][complete]
+            self._hand_over(rollout, lanes[complete])
+            step = self.cursor[lanes]
+        for name in self.written_names:
+            fields[name][step, lanes] = slot.arrays[name][:num_rows]
+        fields[f.POLICY_VERSION][step, lanes] = version
+        self.state_before[lanes] = before
+        self.policy_state[lanes] = state[:num_rows]
+        chosen = flatten(self.env.spec.action, self.policy.env_action(slot), f.ACTION)
+        self.is_ready[lanes] = False
+        self.env.send(lanes, {name: chosen[name].numpy()[:num_rows] for name in self.action_names})
+
+    def _hand_over(self, rollout: FragmentBlock, lanes: Array) -> None:
+        """Appends the fragments of these lanes to the block, and begins their next ones where they stand."""
+        rollout.append(self.open, lanes, [self.endings[lane] for lane in lanes])
+        fields, last = self.open.arrays, self.open.num_steps
+        for name in (*self.seen_names, f.VALUE):
+            fields[name][0, lanes] = fields[name][last, lanes]
+        self._begin(lanes, follows=True)
+
+    def _begin(self, lanes: Array, *, follows: bool) -> None:
+        """Begins fragments; their observation is at time step 0."""
+        fields = self.open.arrays
+        fields[f.FRAGMENT][:, lanes] += 1
+        fields[f.FOLLOWS][:, lanes] = follows
+        fields[f.VALID][:, lanes] = True
+        for name in (f.DONE, f.TERMINATED, f.TRUNCATED, f.REWARD, f.FINAL_VALUE, *self.open.declared_names):
+            if name not in (f.LANE, f.FRAGMENT, f.FOLLOWS):
+                fields[name][:, lanes] = 0
+        self.open.policy_state[lanes] = self.policy_state[lanes]
+        self.cursor[lanes] = 0
+        num_steps, noise = self.open.num_steps, self.policy.noise
+        for lane in map(int, lanes):
+            self.endings[lane] = []
+            # A function of the lane and its steps; the last slot is the first step of the next fragment.
+            first_step = int(fields[f.FRAGMENT][0, lane] - 1) * num_steps
+            drawn = np.zeros((num_steps + 1, 1, noise.size), np.float32)
+            fill_noise(drawn, noise, self.rng, first_step, self.env.first_lane + lane)
+            fields[f.NOISE][:, lane] = drawn[:, 0]
+
+    def _stand_at_first(self, lanes: Array) -> None:
+        """Begins fragments at the first observations of new episodes."""
+        self._see(lanes, np.zeros(len(lanes), np.int64))
+        self.open.arrays[f.FIRST][0, lanes] = True
+        self._begin(lanes, follows=False)
+        self.episode_return[lanes] = 0.0
+        self.episode_length[lanes] = 0
+        self.is_ready[lanes] = True
+
+    def _take_in(self, arrived: Arrived) -> None:
+        self.is_ready[arrived.gone] = False
+        if len(anew := arrived.lanes[arrived.is_anew]):
+            self._cut(anew)
+        if len(lanes := arrived.lanes[~arrived.is_anew]):
+            self._write(lanes)
+        self.is_ready[arrived.lanes] = True
+
+    def _write(self, lanes: Array) -> None:
+        """Writes the results of complete steps."""
+        rows, fields, step = self.env.rows, self.open.arrays, self.cursor[lanes]
+        reward, terminated, truncated = rows.reward[lanes], rows.terminated[lanes], rows.truncated[lanes]
+        done = terminated | truncated
+        for name, values in ((f.REWARD, reward), (f.TERMINATED, terminated), (f.TRUNCATED, truncated), (f.DONE, done)):
+            fields[name][step, lanes] = values
+        fields[f.FIRST][step + 1, lanes] = done
+        self._see(lanes, step + 1)
+        self.cursor[lanes] += 1
+        self.num_collected += len(lanes)
+        self.episode_return[lanes] += reward
+        self.episode_length[lanes] += 1
+        if done.any():
+            ended = lanes[done]
+            for lane in map(int, ended):
+                last = {name: obs[lane].copy() for name, obs in rows.final_obs.items()}
+                self.endings[lane].append(Ending(int(self.cursor[lane]) - 1, last, self.policy_state[lane].clone()))
+            self.on_episodes(self.episode_return[ended], self.episode_length[ended])
+            self.episode_return[ended] = 0.0
+            self.episode_length[ended] = 0
+
+    def _cut(self, lanes: Array) -> None:
+        """Discards the steps of environments that broke: their episodes are truncated at the last good observation."""
+        fields = self.open.arrays
+        for lane in map(int, lanes):
+            step = int(self.cursor[lane])
+            if step == 0:
+                fields[f.FOLLOWS][:, lane] = False
+            elif not fields[f.DONE][step - 1, lane]:
+                fields[f.DONE][step - 1, lane] = fields[f.TRUNCATED][step - 1, lane] = True
+                last = {name: fields[name][step, lane].copy() for name in self.env.rows.obs}
+                state = self.policy_state if self.is_ready[lane] else self.state_before
+                self.endings[lane].append(Ending(step - 1, last, state[lane].clone()))
+        self._see(lanes, self.cursor[lanes])
+        fields[f.FIRST][self.cursor[lanes], lanes] = True
+        self.episode_return[lanes] = 0.0
+        self.episode_length[lanes] = 0
+        self.num_broken += len(lanes)
+
+    def _see(self, lanes: Array, step: Array) -> None:
+        """Copies observations and masks of these lanes to time steps of their fragments."""
+        fields, rows = self.open.arrays, self.env.rows
+        for name, obs in rows.obs.items():
+            fields[name][step, lanes] = obs[lanes]
+        if rows.mask is not None:
+            fields[f.ACTION_MASK][step, lanes] = rows.mask[lanes]
+
+    def start_episodes(self) -> None:
+        """Starts new episodes in all lanes; what their unfinished fragments hold is discarded."""
+        self.env.reset()
+        self._leave_open()
+
+    def begin_anew(self, states: Sequence[State]) -> None:
+        self.env.begin_anew([state["env"] for state in states])
+        self.open.arrays[f.FRAGMENT][...] = max(int(np.max(state["fragment"])) for state in states)
+        self._leave_open()
+
+    def _leave_open(self) -> None:
+        self.num_discarded += int(self.cursor.sum())
+        self._stand_at_first(np.arange(self.env.num_lanes))
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Returns the seconds spent acting and stepping since the last call."""
+        seconds, self.seconds = self.seconds, {"act": 0.0, "env": 0.0}
+        return seconds
+
+    def drain_metrics(self) -> Metrics:
+        """Returns the number of steps in all lanes by what became of them, since the beginning."""
+        counts = {"collected": self.num_collected, "discarded": self.num_discarded, "broken": self.num_broken}
+        return {f"fragments/{name}": float(count) for name, count in {**counts, "open": self.cursor.sum()}.items()}
+
+    @property
+    def on_step(self) -> StepListener | None:
+        return None
+
+    @on_step.setter
+    def on_step(self, listener: StepListener | None) -> None:
+        if listener is not None:
+            raise SettingsError("lanes that do not wait for each other have no common step to listen to")
+
+    def state_dict(self) -> State:
+        return {
+            "env": self.env.state_dict(),
+            "fragment": self.open.arrays[f.FRAGMENT][0].copy(),
+            "num_open": int(self.cursor.sum()),
+            "counts": [self.num_collected, self.num_broken, self.num_discarded],
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Starts new episodes and fragments; complete fragments are in the store, and unfinished ones are discarded."""
+        require_shapes("fragment", state["fragment"], self.cursor)
+        counts = [require_count("counts", each) for each in state["counts"]]
+        self.env.load_state_dict(state["env"])
+        self.open.arrays[f.FRAGMENT][...] = np.asarray(state["fragment"])
+        self.cursor[...] = 0
+        self._leave_open()
+        self.num_collected, self.num_broken, self.num_discarded = counts
+        self.num_discarded += require_count("num_open", state["num_open"])
