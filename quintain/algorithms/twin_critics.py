@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from quintain.data.spec import LeafSpec
-from quintain.policies.encoders import Encoder
+from quintain.policies.encoders import make_encoder
 from quintain.policies.flat_parameters import FlatModule
 from quintain.policies.networks import FUNCTIONS, uniform_linear
 from quintain.policies.normalizer import FirstLayer, Fold
@@ -37,7 +37,7 @@ class TwinCritics(FlatModule):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(specs, settings, generator)
+        self.encoder = make_encoder(specs, settings, generator)
         sizes = [self.encoder.output_size + num_continuous, *settings.hidden_sizes, max(1, num_choices)]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()

@@ -51,6 +51,8 @@ def _obstacle(policy: KernelPolicy) -> str:
         return "there is no kernel for policy.dueling"
     if not policy.fits_kernels or not isinstance(policy.actor, Mlp):
         return f"kernels do not know what {type(policy).__name__} changes"
+    if policy.settings.network is not None:
+        return "kernels do not know policy.network"
     if policy.settings.use_sde:
         return "there is no kernel for policy.use_sde"
     if policy.num_values > 1:
@@ -95,6 +97,8 @@ def why_replay_is_plain(algorithm: SAC | TD3 | DQN, *, is_changed: bool) -> str:
         return "gradients are not written out for policy.dueling"
     if is_changed or not policy.fits_kernels:
         return f"gradients are not written out for what {type(algorithm if is_changed else policy).__name__} changes"
+    if policy.settings.network is not None:
+        return "gradients are not written out for policy.network"
     if algorithm.auxiliary_losses:
         return "gradients are not written out for auxiliary_losses"
     if policy.settings.compiled is False:

@@ -36,6 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "env": ("EnvSettings", "quintain.envs.settings"),
         "env_event": ("EnvEventSettings", "quintain.envs.settings"),
         "policy": ("PolicySettings", "quintain.policies.settings"),
+        "network": ("NetworkModuleSettings", "quintain.policies.settings"),
         "algorithm": ("AlgorithmSettings", "quintain.algorithms.settings"),
         "auxiliary_loss": ("AuxiliaryLossSettings", "quintain.algorithms.settings"),
         "reward_signal": ("RewardSignalSettings", "quintain.rewards.settings"),
@@ -55,9 +56,9 @@ The first module has these settings. All of them are torch-free, and are importe
 DEFAULTED_BLOCKS = frozenset({"policy", "rollout", "trainer"})
 """The blocks of a behaviour for which an algorithm may bring defaults."""
 
-GIVEN_ARGUMENTS = {"event": 1, "env_event": 2}
+GIVEN_ARGUMENTS = {"event": 1, "env_event": 2, "network": 0}
 """How many leading arguments a function of this kind is called with: the trainer, or the environment and its lanes."""
-GIVEN_BY_NAME = frozenset({"rng"})
+GIVEN_BY_NAME = frozenset({"rng", "observation_space"})
 """Arguments that a function gets by name if it asks for them."""
 
 
@@ -127,7 +128,8 @@ def get(kind: str, name: str) -> Registration:
         return known[name]
     shown = shortened(name)
     nearest = get_close_matches(shown, names(kind), n=1)
-    hint = f'did you mean "{nearest[0]}"?' if nearest else f"expected one of: {', '.join(names(kind))}"
+    expected = f"expected one of: {', '.join(names(kind))}" if names(kind) else "code of yours is module:Name"
+    hint = f'did you mean "{nearest[0]}"?' if nearest else expected
     raise SettingsError(f'unknown {kind} "{shown}"; {hint}', code="E0204")
 
 
@@ -173,13 +175,42 @@ def name_of(kind: str, settings_class: type[PartSettings]) -> str:
     raise SettingsError(f"{settings_class.__name__} is {found}; set its type", code="E0204")
 
 
+def name_for(kind: str, part: Maker) -> str:
+    """Returns a name for a part that Python code brings: module:Name if any process can import it by that.
+
+    Any other is registered in this process under its own name, in place of an earlier one of that name.
+    """
+    place = _place(part) if hasattr(part, "__qualname__") else ""
+    module, _, attribute = place.partition(":")
+    found: object = sys.modules.get(module)
+    for step in attribute.split(".") if module != "__main__" else ():
+        found = getattr(found, step, None)
+    if place and found is part:
+        return place
+    registered = [each.name for each in _known(kind).values() if each.target is part]
+    if registered:
+        return registered[0]
+    name = getattr(part, "__name__", type(part).__name__)
+    _known(kind)[name] = _registration_of(kind, name, part)
+    return str(name)
+
+
 def importable_name(kind: str, name: str) -> str:
     """Returns a name by which any process can import a part: module:Name if it is registered by a decorator only."""
     target = get(kind, name).target
     if ":" in name or isinstance(target, str) or name in _plugins(kind):
         return name
-    place = _place(target)
-    return name if "<locals>" in place or place.startswith("__main__:") else place
+    return name if _is_local(target) else _place(target)
+
+
+def is_local(kind: str, name: str) -> bool:
+    """Whether only this process knows a part, because it stands in a script or inside a function."""
+    target = get(kind, name).target
+    return ":" not in name and not isinstance(target, str) and name not in _plugins(kind) and _is_local(target)
+
+
+def _is_local(target: Maker) -> bool:
+    return "<locals>" in _place(target) or _place(target).startswith("__main__:")
 
 
 def import_part(kind: str, path: str) -> Maker:
@@ -280,8 +311,14 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
     settings_class = inspect.getattr_static(part, "settings_class", None)
     if isinstance(settings_class, type) and issubclass(settings_class, PartSettings):
         return Registration(kind, name, settings_class, part)
-    if kind in GIVEN_ARGUMENTS and (kind == "env_event" or not isinstance(part, type)):
+    if kind in GIVEN_ARGUMENTS and (kind != "event" or not isinstance(part, type)):
         return Registration(kind, name, _settings_of(kind, part), part)
+    bases = part.__mro__[1:] if isinstance(part, type) else ()
+    for base in bases:
+        for known in _known(kind).values():
+            if _place(known.target) == _place(base):
+                # What derives from a part takes the settings, and prefers the blocks, of that part.
+                return Registration(kind, name, known.settings_class, part, known.defaults)
     raise SettingsError(
         f'{kind} "{name}" has no settings; put @register("{name.rpartition(":")[2].lower()}", …) on it '
         "or give it an attribute settings_class that derives from PartSettings",
@@ -292,6 +329,9 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
 def _settings_of(kind: str, part: Maker) -> type[PartSettings]:
     base, module, *_ = KINDS[kind]
     default: type[PartSettings] = getattr(import_module(module), base)
+    if kind == "network" and isinstance(part, type) and not hasattr(part, "settings_class"):
+        # Without the object itself, which is the first parameter.
+        return _settings_from_parameters(inspect.getattr_static(part, "__init__"), default, 1, part.__name__)
     if kind == "env_event" and isinstance(part, type) and not hasattr(part, "settings_class"):
         # The parameters of a class of functors are those of its calls; itself is the first.
         return _settings_from_parameters(part.__call__, default, GIVEN_ARGUMENTS[kind] + 1)
@@ -300,13 +340,15 @@ def _settings_of(kind: str, part: Maker) -> type[PartSettings]:
     return _settings_from_parameters(part, default, GIVEN_ARGUMENTS.get(kind, 1))
 
 
-def _settings_from_parameters(function: Maker, base: type[PartSettings], num_given: int) -> type[PartSettings]:
-    """Makes a settings class from the parameters of an event function; the first ones are given by the caller."""
+def _settings_from_parameters(
+    function: Maker, base: type[PartSettings], num_given: int, name: str = ""
+) -> type[PartSettings]:
+    """Makes a settings class from the parameters of a function; the first ones are given by the caller."""
     hints = get_type_hints(function, include_extras=True)
-    name = getattr(function, "__name__", "event")
+    name = name or getattr(function, "__name__", "event")
     fields: Keywords = {}
     for parameter in list(inspect.signature(function).parameters.values())[num_given:]:
-        if parameter.name in GIVEN_BY_NAME:
+        if parameter.name in GIVEN_BY_NAME or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.name not in hints:
             raise SettingsError(f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float")

@@ -34,6 +34,9 @@ _SHIPPED = re.compile(
 _FILES_OF_RUN = ("config.yaml", "checkpoints")
 _TRACES_OF_RUN = ("status.json", "LOCK")
 
+imported: set[str] = set()
+"""The modules that were imported because settings name a part of them."""
+
 # The permitted names of every set of foreign settings that is in use.
 _limits: list[Collection[str]] = []
 
@@ -100,6 +103,7 @@ def import_module(module: str) -> ModuleType:
     if (here := os.getcwd()) not in sys.path:
         # Last, so that a file in the current directory cannot take the place of an installed module.
         sys.path.append(here)
+    imported.add(module)
     steps = module.split(".")
     # Package by package: an import of the whole would run the code of packages on the way before anything is known.
     for count in range(1, len(steps)):

@@ -17,7 +17,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
-from quintain.policies.encoders import Encoder
+from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import Memory
 from quintain.policies.memory_cells import make_memory
@@ -41,7 +41,7 @@ class Trunk(nn.Module):
         encoder_class: type[Encoder] = Encoder,
     ) -> None:
         super().__init__()
-        self.encoder = encoder_class(specs, settings, generator)
+        self.encoder = make_encoder(specs, settings, generator, encoder_class)
         self.memory = make_memory(settings.memory, self.encoder.output_size, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
         self.output_size = self.encoder.output_size if self.memory is None else self.memory.size

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from quintain.data.spec import LeafSpec
-from quintain.policies.encoders import Encoder
+from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.exploring import ExploringPolicy
 from quintain.policies.flat_parameters import FlatModule
 from quintain.policies.memory import Memory
@@ -33,7 +33,7 @@ class EncodedNetwork(FlatModule):
         is_dueling: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(specs, settings, generator)
+        self.encoder = make_encoder(specs, settings, generator)
 
         def network(size: int) -> Mlp:
             return mlp(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -12,13 +13,19 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
+from quintain.core import registry
+from quintain.data.spaces import gym_space
+from quintain.data.spec import BoxSpec, DictSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec
+from quintain.errors import SettingsError
 from quintain.policies.networks import BareConv2d, linear
 from quintain.policies.normalizer import FirstLayer, Fold, ObsNormalizer
 from quintain.policies.settings import NetworkSettings
+from quintain.services.user_code import named_failure
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from gymnasium import Space
+
+    from quintain.typing import Array, Tree
 
 SMALLEST_STRIDED = 20
 """Shorter side, in pixels, from which the strides of a simple encoder fit."""
@@ -101,6 +108,105 @@ class Encoder(nn.Module):
 
     def _scaled(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers if self.normalizer is None else self.normalizer(numbers)
+
+
+class NetworkEncoder(Encoder):
+    """Encodes observations by a torch module of the user's own.
+
+    The module gets a tensor, or a dict of tensors where observations are a Dict: continuous values as float32, scaled
+    with `normalize_obs`, images of uint8 between 0 and 1, and discrete values as integers from 0. It returns features
+    [B, output_size].
+    """
+
+    def __init__(self, specs: Mapping[str, LeafSpec], settings: NetworkSettings, generator: torch.Generator) -> None:
+        # Without encoders of images, which the module replaces.
+        super().__init__({}, settings, generator)
+        self.specs = dict(specs)
+        self.continuous = {k: s for k, s in specs.items() if isinstance(s, BoxSpec) and not s.is_image}
+        num_continuous = sum(spec.size for spec in self.continuous.values())
+        if settings.normalize_obs and num_continuous:
+            self.normalizer = ObsNormalizer(num_continuous, settings.obs_clip)
+        assert settings.network is not None, "make_encoder chooses this class"
+        make = registry.get("network", settings.network.type).load()
+        given = {name: value for name, value in settings.network if name != "type"}
+        if "observation_space" in inspect.signature(make).parameters:
+            given["observation_space"] = _space_of(specs)
+        # Torch's layers draw from its global generator: seeded here, weights depend on nothing that drew before.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            with torch.no_grad(), named_failure(f"policy.network {settings.network.type}", SettingsError, "E0224"):
+                self.network: nn.Module = make(**given)
+                features = self({name: _zeros(spec) for name, spec in specs.items()})
+        if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != _NUM_TRIED:
+            found = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+            raise SettingsError(
+                f"policy.network: {settings.network.type} returned {found} for {_NUM_TRIED} observations; expected "
+                f"features of shape ({_NUM_TRIED}, any)",
+                code="E0224",
+            )
+        self.output_size = features.shape[1]
+
+    def forward(self, obs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        values = {name: obs[name] for name in self.specs}
+        if self.continuous:
+            sizes = [spec.size for spec in self.continuous.values()]
+            rows = self._scaled(torch.cat([obs[name].flatten(1).float() for name in self.continuous], dim=1))
+            parts = torch.split(rows, sizes, dim=1)
+            values |= {name: part.view(obs[name].shape) for name, part in zip(self.continuous, parts, strict=True)}
+        for name, spec in self.specs.items():
+            if isinstance(spec, BoxSpec) and spec.is_image:
+                values[name] = obs[name].float() * (1.0 / 255.0 if spec.dtype == "uint8" else 1.0)
+        features: torch.Tensor = self.network(_nested(values))
+        return features
+
+    def observe(self, obs: Mapping[str, Array], readers: Iterable[FirstLayer] = ()) -> list[Fold]:
+        """Updates the normaliser; which layers of the module read the scaled values is not known, so none is folded."""
+        return super().observe(obs)
+
+
+_NUM_TRIED = 2
+"""Number of observations with which a module is tried when it is made; one would hide a missing batch axis."""
+
+
+def make_encoder(
+    specs: Mapping[str, LeafSpec],
+    settings: NetworkSettings,
+    generator: torch.Generator,
+    encoder_class: type[Encoder] = Encoder,
+) -> Encoder:
+    """Makes the encoder of observations: by their spaces, or by `policy.network`."""
+    return (NetworkEncoder if settings.network is not None else encoder_class)(specs, settings, generator)
+
+
+def _zeros(spec: LeafSpec) -> torch.Tensor:
+    return torch.from_numpy(np.zeros((_NUM_TRIED, *spec.shape), spec.dtype))
+
+
+def _nested(values: Mapping[str, Tree]) -> Tree:
+    """Returns leaves by field name in the structure that their dots give: the leaf itself, or dicts.
+
+    >>> _nested({"obs": 1}), _nested({"obs.arm.left": 2, "obs.at": 3})
+    (1, {'arm': {'left': 2}, 'at': 3})
+    """
+    result: Tree = {}
+    for name, value in values.items():
+        _, *path = name.split(".")
+        if not path:
+            return value
+        node = result
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+        node[path[-1]] = value
+    return result
+
+
+def _space_of(specs: Mapping[str, LeafSpec]) -> Space[object]:
+    """Returns the Gymnasium space of the observations in the structure that a module gets."""
+
+    def joined(tree: Tree) -> DictSpec | LeafSpec:
+        return DictSpec(tuple((k, joined(v)) for k, v in tree.items())) if isinstance(tree, dict) else tree
+
+    return gym_space(joined(_nested(specs)))
 
 
 class ImageEncoder(nn.Module):

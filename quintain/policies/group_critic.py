@@ -18,7 +18,7 @@ from torch.nn import functional
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, leaves
 from quintain.data.teammates import own_names
-from quintain.policies.encoders import Encoder
+from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.networks import FUNCTIONS, first_layers, linear, mlp
 from quintain.policies.normalizer import Fold
 from quintain.policies.settings import NetworkSettings
@@ -45,7 +45,7 @@ class GroupCritic(nn.Module):
         self.own_names = {
             mate: own for mate, own in own_names(spec).items() if mate in leaves(spec.obs, f.TEAMMATE_OBS)
         }
-        self.encoder = Encoder(leaves(spec.obs, f.OBS), settings, generator)
+        self.encoder = make_encoder(leaves(spec.obs, f.OBS), settings, generator)
         # Actions have a known scale, and no shape that convolutions would help with.
         plain = settings.model_copy(update={"normalize_obs": False, "image_encoder": "flatten"})
         self.action_encoder = Encoder(leaves(spec.action, f.TEAMMATE_ACTION), plain, generator)

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Schedule, Settings, constant
+from quintain.settings.choice import Choice
 
 
 class PolicySettings(PartSettings):
@@ -18,6 +19,10 @@ class PolicySettings(PartSettings):
 
 _TRANSFORMER = {"window": 32, "num_layers": 1, "num_heads": 4}
 """Defaults of settings that only a transformer has."""
+
+
+class NetworkModuleSettings(PartSettings):
+    """Settings of a torch module of your own; the parameters of its constructor are added."""
 
 
 class MemorySettings(Settings):
@@ -101,6 +106,9 @@ class NetworkSettings(PolicySettings):
 
     image_features: Count = 256
     """Number of features per image."""
+
+    network: Annotated[PartSettings | None, Choice("network", is_optional=True)] = None
+    """A torch module of your own (module:Name) that turns observations into features; null encodes by the spaces."""
 
     actor_obs: tuple[str, ...] | None = None
     """Entries of a Dict observation that the actor sees; null means all."""

@@ -16,7 +16,7 @@ from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, build
 from quintain.errors import SettingsError
-from quintain.policies.encoders import Encoder
+from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.exploring import ExploringPolicy
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
@@ -61,7 +61,7 @@ class SoftActor(ExploringPolicy):
         rng = rng or Rng(0)
         self.predict_rng = rng.child("predict")
         generator = rng.torch_generator("init")
-        self.encoder = Encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
+        self.encoder = make_encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
         seen = self.encoder.output_size
         self.memory = make_memory(settings.memory, seen, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size

@@ -77,6 +77,11 @@ def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
     return writers
 
 
+def needs_directory(run_file: RunFile) -> bool:
+    """Whether a writer of the settings writes files, which two runs must not share."""
+    return any(isinstance(each, WriterSettings) and each.in_directory for each in run_file.run.writers)
+
+
 def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
     """Returns the settings that describe the training and may be published: scalars, and the names of parts.
 

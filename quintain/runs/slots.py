@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
@@ -12,15 +13,17 @@ from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.envs.gym.factories import factory_of
 from quintain.envs.settings import GymSettings
-from quintain.errors import SettingsError
+from quintain.errors import RunDirectoryError, SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
 from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more
-from quintain.runs.output import make_writers
+from quintain.runs.output import make_writers, needs_directory
+from quintain.runs.policy_slots import PolicySlot, policy_settings
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
 from quintain.runs.run import Run
+from quintain.services.files.run_directory import RunDirectory
 from quintain.services.reporting.queued_writer import QueuedWriter
 from quintain.services.reporting.tensorboard_writer import SummaryRows
 from quintain.services.reporting.writers import Writer, WriterGroup
@@ -31,6 +34,9 @@ from quintain.settings.tree import RunFile
 from quintain.trainers.base import Parts
 from quintain.trainers.base import Trainer as RolloutTrainer
 
+AlgorithmSlot: TypeAlias = Any
+"""An algorithm's name or settings, or the algorithm itself."""
+
 _STEPS_PER_BATCH = 1024
 _EVENTS = "experiment.behaviors.default.events"
 
@@ -39,46 +45,66 @@ class Trainer(RolloutTrainer):
     """Repeats a cycle over its parts until the budget is spent.
 
     `Trainer("ppo", "CartPole-v1").train(100_000)`: any slot takes a name, a settings object or a ready object;
-    further keywords are settings, as on the command line. `Trainer(policy, env, algorithm, buffer_size, batch_size,
-    writer, ...)` is the same with the names and the order of EmbodiChain; see `quintain.settings.embodichain`.
+    further keywords are settings, as on the command line. With a `run_id` or a `runs_dir` it has a run directory, as a
+    run of the command line has. `Trainer(policy, env, algorithm, buffer_size, batch_size, writer, ...)` is the same
+    with the names and the order of EmbodiChain; see `quintain.settings.embodichain`.
     """
 
     def __init__(
         self,
-        policy: Any,
-        env: EnvSlot,
-        algorithm: Any = None,
+        trained: AlgorithmSlot | PolicySlot = None,
+        /,
+        env: EnvSlot = None,
+        algorithm: AlgorithmSlot = None,
         buffer_size: int | None = None,
         batch_size: int | None = None,
         writer: Any = None,
         *more: Any,
+        policy: PolicySlot = None,
+        run_id: str | None = None,
+        runs_dir: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        given = (buffer_size, batch_size, writer, *more)
-        super().__init__(parts_from_slots(policy, env, algorithm, given, settings, trainer_class=type(self)))
+        """Makes one; the first argument is the algorithm, or the policy where `algorithm` is given by itself."""
+        policy, algorithm = _told_apart(trained, policy, algorithm)
+        if env is None:
+            raise SettingsError("Trainer needs an environment: its id, its class, a factory, or an environment")
+        translation = embodichain_names.translate((buffer_size, batch_size, writer, *more), settings)
+        translation.place(run_id, runs_dir)
+        super().__init__(parts_from_slots(policy, env, algorithm, translation, trainer_class=type(self)))
+        self.env_slot = env
         self.share()
 
 
+def _told_apart(
+    trained: AlgorithmSlot | PolicySlot, policy: PolicySlot, algorithm: AlgorithmSlot
+) -> tuple[PolicySlot, AlgorithmSlot]:
+    """Returns policy and algorithm: of one slot, it is the algorithm; of two, the first is the one that has no name."""
+    given = [slot for slot in (trained, policy, algorithm) if slot is not None]
+    if not given or len(given) > 2:
+        found = "neither an algorithm nor a policy" if not given else "a policy and an algorithm, and another one"
+        raise SettingsError(f'Trainer got {found}; write Trainer("ppo", env), or Trainer("ppo", env, policy=...)')
+    if len(given) == 1:
+        return None, given[0]
+    return (policy, trained) if algorithm is None else (given[0], algorithm)
+
+
 def parts_from_slots(
-    policy: Any,
+    policy: PolicySlot,
     env: EnvSlot,
-    algorithm: Any,
-    more: Sequence[Any],
-    keywords: Mapping[str, Any],
+    algorithm: AlgorithmSlot,
+    translation: embodichain_names.Translation,
     *,
     trainer_class: type[RolloutTrainer] | None = None,
 ) -> Parts:
-    """Builds the parts of `Trainer(policy, env, algorithm, ...)`; without an algorithm the first slot is it."""
-    translation = embodichain_names.translate(more, keywords)
+    """Builds the parts of a trainer from its slots; without a policy the settings make one."""
     _require_mappings(translation.given)
-    if algorithm is None:
-        policy, algorithm = None, policy
-    if policy is not None and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
+    if isinstance(policy, Policy) and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
     ready = policy if isinstance(policy, Policy) else _policy_of(algorithm)
     if ready is None and policy is not None:
-        behavior["policy"] = _settings("policy", policy)
+        behavior["policy"] = policy_settings(policy, translation.notes)
     elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
         behavior["policy"] = made_from
     if is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
@@ -108,17 +134,44 @@ def parts_from_slots(
         parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
     else:
         writers = [*make_writers(run_file), *_own_writers(slots.writer)]
+        is_kept = translation.is_kept or needs_directory(run_file)
+        if is_kept and run_file.run.id is not None:
+            _require_free(translation.runs_dir, run_file.run.id)
         run = Run(
             run_file,
             writers,
             runs_dir=translation.runs_dir,
-            is_kept=translation.is_kept,
-            has_objects=slots.env is not None,
+            is_kept=is_kept,
+            has_objects=slots.env is not None or _has_local_parts(run_file),
         )
         parts = assemble_parts(run_file, run, run.writer, slots, world)
         for note in translation.notes:
             run.writer.note(note)
     return parts
+
+
+def _require_free(runs_dir: Path, run_id: str) -> None:
+    """Refuses the name of a run that exists before anything is built."""
+    directory = RunDirectory(runs_dir / run_id)
+    if directory.path.exists():
+        status = directory.read_status()
+        found = "no status" if status is None else f"step {status.step}, {status.state}"
+        raise RunDirectoryError(
+            f'run "{run_id}" exists ({found}). Continue by Trainer.load("{directory.shown}"), or give another run_id',
+            code="E0302",
+        )
+
+
+def _has_local_parts(run_file: RunFile) -> bool:
+    """Whether settings name a part that only this process knows."""
+    for behavior in run_file.experiment.behaviors.values():
+        network = dict(behavior.policy).get("network")
+        chosen = {"policy": behavior.policy.type, "algorithm": behavior.algorithm.type}
+        if network is not None:
+            chosen["network"] = network.type
+        if any(registry.is_local(kind, name) for kind, name in chosen.items()):
+            return True
+    return False
 
 
 def _ready(algorithm: Algorithm, settings: Any, *_: Any) -> Algorithm:

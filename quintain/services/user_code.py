@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quintain.core import trust
 from quintain.errors import QuintainError
+
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 ANYTHING = (Exception, SystemExit)
 """Exceptions of user code that the process survives: a simulator may call sys.exit()."""
@@ -35,6 +40,28 @@ def in_one_line(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Returns file and line of the innermost frame, such as `gusts.py:12`."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}"
+    """Returns file and line of the user's innermost frame, such as `gusts.py:12`; of any frame if there is none."""
+    place = user_place(error)
+    if place is None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = Path(frame.filename), frame.lineno or 0
+    return f"{place[0].name}:{place[1]}"
+
+
+def user_place(error: BaseException) -> tuple[Path, int] | None:
+    """Returns file and line of the innermost frame that is neither ours nor a library's, among those that we called.
+
+    A library is what is installed or comes with Python, unless settings name a part of it.
+    """
+    found, is_below_us = None, False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_OURS):
+            is_below_us = True
+        elif is_below_us and (not _is_library(path) or str(frame.f_globals.get("__name__")) in trust.imported):
+            found = (path, line)
+    return found
+
+
+def _is_library(path: Path) -> bool:
+    return not path.is_absolute() or any(path.is_relative_to(folder) for folder in _LIBRARIES)

@@ -94,8 +94,8 @@ class Choice:
                 option["required"] = ["type", *option.get("required", ())]
             options += [{"const": name}, option]
         # Of some kinds none ships; those that users register are not known here.
-        one_of = [*options, {"type": "null"}] if self.is_optional else options or [{"type": "object"}]
-        return {"oneOf": one_of}
+        options = options or [{"type": "object"}]
+        return {"oneOf": [*options, {"type": "null"}] if self.is_optional else options}
 
 
 def _dump(settings: PartSettings | None, info: core_schema.SerializationInfo) -> JsonObject | None:

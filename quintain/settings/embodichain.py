@@ -39,12 +39,20 @@ class Translation:
 
     @property
     def runs_dir(self) -> Path:
-        return Path(self.given.get("checkpoint_dir") or "runs")
+        return Path(self.given.get("runs_dir") or self.given.get("checkpoint_dir") or "runs")
 
     @property
     def is_kept(self) -> bool:
         """Whether the run has a directory from its start."""
-        return bool(self.given.get("checkpoint_dir") or self.given.get("save_freq"))
+        return any(self.given.get(name) for name in ("checkpoint_dir", "save_freq", "run_id", "runs_dir"))
+
+    def place(self, run_id: str | None, runs_dir: str | Path | None) -> None:
+        """Notes the name of the run and the folder of its directory."""
+        if runs_dir is not None and "checkpoint_dir" in self.given:
+            raise TypeError("Trainer got runs_dir and checkpoint_dir, which are the same; keep runs_dir")
+        self.given |= {"run_id": run_id, "runs_dir": runs_dir}
+        if run_id is not None:
+            self.settings["run.id"] = run_id
 
 
 def translate(more: Sequence[Keyword], keywords: Mapping[str, Keyword]) -> Translation:

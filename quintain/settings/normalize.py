@@ -125,9 +125,12 @@ def updates_per_step(draft: Draft, value: object) -> object:
 
 
 def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:
-    """Sets one setting; a field of a schedule that is a bare number makes a schedule of it."""
+    """Sets one setting; a field of a schedule that is a bare number, or of a part that is a bare name, opens it."""
     above = path[:-1]
-    if class_at(above, with_algorithm_defaults(draft.values)) is Schedule and not isinstance(draft.get(above), dict):
+    governing = class_at(above, with_algorithm_defaults(draft.values))
+    if isinstance(name := draft.get(above), str) and governing is not None and issubclass(governing, PartSettings):
+        draft.set(above, {"type": name}, draft.origin(above))
+    if governing is Schedule and not isinstance(draft.get(above), dict):
         present = _default_at(draft, above) if draft.get(above) is None else draft.get(above)
         if path[-1] == "start" and not (isinstance(present, Schedule) and not present.is_constant):
             path = above

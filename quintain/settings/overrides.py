@@ -15,7 +15,7 @@ from quintain.settings.spellings import ALIASES, COUNTERPARTS, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, parse, shortened
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
-_TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollout", "placement"})
+_TYPE_KEYS = frozenset({"type", "env", "trainer", "policy", "algorithm", "rollout", "placement", "network"})
 
 
 def apply_override(draft: Draft, text: str) -> None:

@@ -15,6 +15,8 @@ class WriterSettings(PartSettings):
 
     in_background: ClassVar[bool] = False
     """Whether the writer runs asynchronously in a background thread, so that training never waits for it."""
+    in_directory: ClassVar[bool] = False
+    """Whether the writer writes files to the run's directory, so that a run with it has one."""
 
 
 class ConsoleSettings(WriterSettings):
@@ -28,6 +30,7 @@ class TensorBoardSettings(WriterSettings):
     """TensorBoard event files in the run's directory."""
 
     in_background: ClassVar[bool] = True
+    in_directory: ClassVar[bool] = True
 
 
 class WandbSettings(WriterSettings):
