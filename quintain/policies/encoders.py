@@ -136,7 +136,8 @@ class NetworkEncoder(Encoder):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             with torch.no_grad(), named_failure(f"policy.network {settings.network.type}", SettingsError, "E0224"):
                 self.network: nn.Module = make(**given)
-                features = self({name: _zeros(spec) for name, spec in specs.items()})
+                rows = {name: np.zeros((_NUM_TRIED, *spec.shape), spec.dtype) for name, spec in specs.items()}
+                features = self({name: torch.from_numpy(each) for name, each in rows.items()})
         if not isinstance(features, torch.Tensor) or features.ndim != 2 or len(features) != _NUM_TRIED:
             found = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
             raise SettingsError(
@@ -176,10 +177,6 @@ def make_encoder(
 ) -> Encoder:
     """Makes the encoder of observations: by their spaces, or by `policy.network`."""
     return (NetworkEncoder if settings.network is not None else encoder_class)(specs, settings, generator)
-
-
-def _zeros(spec: LeafSpec) -> torch.Tensor:
-    return torch.from_numpy(np.zeros((_NUM_TRIED, *spec.shape), spec.dtype))
 
 
 def _nested(values: Mapping[str, Tree]) -> Tree:

@@ -90,7 +90,8 @@ def evaluate(
     if env is None:
         raise SettingsError("evaluate() needs an environment for a policy that is no run's: pass its id or a factory")
     experiment = {"env": env_settings(env), "behaviors": {"default": {"algorithm": {"type": "a2c"}}}}
-    make_env = env_maker(RunFile.from_mapping({"experiment": experiment}), _object_in(env))
+    slot = None if isinstance(env, str | PartSettings) else env
+    make_env = env_maker(RunFile.from_mapping({"experiment": experiment}), slot)
     rng = Rng(0 if seed is None else int(seed)).child("eval_command")
     with GlobalStreams().untouched():
         lanes = make_env(min(num_episodes, MAX_EVAL_LANES), rng.child("env"))
@@ -102,10 +103,6 @@ def evaluate(
             found = evaluator.play({"default": policy}, deterministic=deterministic, should_stop=lambda: False)
     assert found is not None, "it was never asked to stop"
     return found["default"]
-
-
-def _object_in(env: EnvSlot) -> EnvSlot:
-    return None if isinstance(env, str | PartSettings) else env
 
 
 def _only(behaviors: Collection[str], chosen: str | None, owner: str) -> str:

@@ -56,12 +56,9 @@ def user_place(error: BaseException) -> tuple[Path, int] | None:
     found, is_below_us = None, False
     for frame, line in traceback.walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
+        is_library = not path.is_absolute() or any(path.is_relative_to(folder) for folder in _LIBRARIES)
         if path.is_relative_to(_OURS):
             is_below_us = True
-        elif is_below_us and (not _is_library(path) or str(frame.f_globals.get("__name__")) in trust.imported):
+        elif is_below_us and (not is_library or str(frame.f_globals.get("__name__")) in trust.imported):
             found = (path, line)
     return found
-
-
-def _is_library(path: Path) -> bool:
-    return not path.is_absolute() or any(path.is_relative_to(folder) for folder in _LIBRARIES)
