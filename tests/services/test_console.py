@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -269,6 +270,20 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert colours_of()
     monkeypatch.setenv("NO_COLOR", "1")
     assert not colours_of()
+
+
+def test_a_reader_that_has_gone_is_said_once_and_nothing_fails_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8") as stream:
+        group = WriterGroup([ConsoleWriter(ConsoleSettings(every_seconds=1e-9), stream)])
+        group.open(HEADER)
+        group.write(1, ROW)
+        group.close(SUMMARY)
+        print("what an environment prints", file=stream, flush=True)
+    said = capfd.readouterr().err
+    assert said.startswith("warning[W0811]: the reader of the console has gone; the run goes on without it")
+    assert said.count("\n") == 1
 
 
 def test_a_closed_pipe_does_not_end_the_process() -> None:
