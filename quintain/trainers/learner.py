@@ -138,6 +138,13 @@ class Learner:
         """Records completed episodes."""
         self.episodes.extend(returns, lengths)
 
+    def score(self) -> list[tuple[str, float, int, str]]:
+        """Returns its mean return now, and of how many episodes: of an evaluation at this step, or of training."""
+        records, episodes = self.records, self.episodes
+        if records.evaluated_at == self.progress.env_steps:
+            return [(self.name, records.last_return, records.num_eval_episodes, "evaluation")]
+        return [(self.name, episodes.mean_return, len(episodes), "training")] if len(episodes) else []
+
     def begin_from_policy(self) -> None:
         """Called when the policy got other weights before the run began."""
         self.policy.explore_at(self.progress.fraction)
