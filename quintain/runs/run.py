@@ -169,6 +169,7 @@ class Run:
         done = loop.progress
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
         self.state = "running"
+        self.signals.received = None
         # Around everything: a signal that comes while the run is being closed must not leave it half closed.
         with self.signals.watching(self._stopper(loop), self._last_name, self.writer.note, loop.stops_after):
             try:
@@ -196,6 +197,7 @@ class Run:
             self._write_status(loop, exit_code=self.exit_code, reason=loop.stop_reason or None)
         loop.stop_reason = ""
         self.is_header_shown = False
+        self.signals.raise_received()
 
     def after_stage(self, loop: Loop) -> None:
         """Commits after a stage if the loop requests it."""

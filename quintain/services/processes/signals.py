@@ -32,6 +32,13 @@ class StopSignals:
         """The exit code for the signal, as in a shell; None without one."""
         return None if self.received is None else 128 + self.received
 
+    def raise_received(self) -> None:
+        """Ends a script after its run was saved, as the signal would have: a loop over runs must not go on."""
+        if self.received is signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(self.exit_code)
+
     @contextmanager
     def watching(
         self,
