@@ -33,7 +33,8 @@ def _temporary_crash_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
-    """Makes `quintain train ppo X` raise what it is given."""
+    """Makes `quintain train ppo X` raise what it is given, as code of quintain's would."""
+    monkeypatch.setattr("quintain.services.user_code._OURS", warm.ROOT)
 
     def install(error: BaseException) -> None:
         def run_training(request: TrainRequest) -> None:
