@@ -124,8 +124,8 @@ class Learner:
 
     @property
     def consumed(self) -> tuple[int, int]:
-        """Environment steps and episodes of this cycle's batch."""
-        return self.taken.num_valid, self.taken.num_episodes
+        """New environment steps and episodes of this cycle's batch."""
+        return self.taken.num_new, self.taken.num_episodes
 
     def mark_consumed(self) -> None:
         """Marks the batch as consumed: it can still be read, but is not saved."""
