@@ -6,7 +6,7 @@ which is only ever appended to; a run that is there is not repeated. Rounds of t
 each side in turn, and the other one first in the next round. Learning does not depend on other load of the machine;
 speed does.
 
-python bench/off_policy.py [learning] [speed]
+python bench/off_policy.py [learning] [speed] [TASK ...]
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def main(words: list[str]) -> None:
         for name, task in TASKS.items()
         for number in range(NUM_ROUNDS if task.least_return is None else NUM_SEEDS)
         for peer in (PEERS if number % 2 == 0 else PEERS[::-1])
-        if not words or ("speed" if task.least_return is None else "learning") in words
+        if not words or {name, "speed" if task.least_return is None else "learning"} & set(words)
     ]
     done = {(row["task"], row["peer"], row["number"]) for row in rows_of(record)}
     for name, peer, number in wanted:
