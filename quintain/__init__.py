@@ -20,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Every": "quintain.services.events",
         "EventManager": "quintain.services.events",
         "GymSettings": "quintain.envs.settings",
+        "KeepsState": "quintain.core.state",
         "PPO": "quintain.algorithms.ppo",
         "PPOSettings": "quintain.algorithms.settings",
         "Policy": "quintain.policies.base",

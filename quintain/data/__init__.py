@@ -8,8 +8,16 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "BehaviorSpec": "quintain.data.spec",
+        "DictSpec": "quintain.data.spec",
         "Field": "quintain.data.fields",
         "Rollout": "quintain.data.rollout",
+        "TupleSpec": "quintain.data.spec",
+        "box": "quintain.data.spec",
+        "build": "quintain.data.spec",
+        "discrete": "quintain.data.spec",
+        "flatten": "quintain.data.spec",
+        "leaves": "quintain.data.spec",
         "like": "quintain.data.fields",
+        "multi_discrete": "quintain.data.spec",
     },
 )

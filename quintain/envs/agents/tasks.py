@@ -19,6 +19,8 @@ from quintain.envs.agents.steps import DecisionSteps, TerminalSteps
 if TYPE_CHECKING:
     from quintain.typing import Array
 
+__all__ = ["balance_ball", "ball_and_gates", "gates"]
+
 
 class Population(KeepsState, ABC):
     """All agents of one behaviour; an agent that ends is replaced by another with a new id."""
