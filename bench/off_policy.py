@@ -4,7 +4,7 @@ Settings, steps, seeds and rounds are fixed here, before the first run. Both sid
 ratio of gradient steps to environment steps, and one thread. Every run is one line of docs/results/off_policy.jsonl,
 which is only ever appended to; a run that is there is not repeated. Rounds of the speed comparison are interleaved:
 each side in turn, and the other one first in the next round. Learning does not depend on other load of the machine;
-speed does.
+speed does, less so by the time that the process itself had.
 
 python bench/off_policy.py [learning] [speed] [TASK ...]
 """
@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RESULT = "RESULT "
 PEERS = OURS, THEIRS = ("quintain", "sb3")
-NUM_SEEDS, NUM_EPISODES, NUM_ROUNDS = 3, 100, 10
+NUM_SEEDS, NUM_EPISODES, NUM_ROUNDS = 3, 100, 7
 
 Row = dict[str, Any]
 
@@ -166,16 +166,20 @@ def train(name: str, peer: str, seed: int) -> None:
 
     torch.set_num_threads(1)
     task = TASKS[name]
-    clock: list[float] = []
+    begun: list[tuple[float, float]] = []
 
     def tick(env_steps: int) -> None:
-        if not clock and env_steps >= task.warm_steps:
-            clock.append(time.perf_counter())
+        if not begun and env_steps >= task.warm_steps:
+            begun.append((time.perf_counter(), time.process_time()))
 
     act = {OURS: learn_ours, THEIRS: learn_theirs}[peer](task, seed, tick)
-    speed = (task.total_steps - task.warm_steps) / (time.perf_counter() - clock[0])
+    (wall, cpu), num_steps = begun[0], task.total_steps - task.warm_steps
+    outcome: Row = {
+        "steps_per_second": num_steps / (time.perf_counter() - wall),
+        "steps_per_cpu_second": num_steps / (time.process_time() - cpu),
+    }
     returns = play(task, act) if task.least_return is not None else []
-    outcome = {"steps_per_second": speed, "mean_return": fmean(returns) if returns else None, "returns": returns}
+    outcome |= {"mean_return": fmean(returns) if returns else None, "returns": returns}
     print(RESULT + json.dumps(outcome), flush=True)
 
 
@@ -261,20 +265,28 @@ def markdown(rows: list[Row]) -> str:
         lines.append(f"| {name} | {task.total_steps} | {task.least_return} | {' | '.join(cells)} |")
     lines += [
         "",
-        "| task | wanted | quintain / sb3, median (range) | rounds | steps/s, quintain | sb3 |",
-        "|---|---|---|---|---|---|",
+        "Speed: rounds are interleaved, on one core. Other programs used it too, and took more from one run than from "
+        "another: the time that a process itself had (CPU) is the fairer measure.",
+        "",
+        "| task | wanted | steps per CPU second, quintain / sb3, median (range) | steps per second | rounds "
+        "| steps per CPU second, quintain | sb3 | commit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, task in TASKS.items():
-        speeds = {
-            peer: {row["number"]: row["steps_per_second"] for row in rows if (row["task"], row["peer"]) == (name, peer)}
-            for peer in PEERS
+        own = {
+            peer: {row["number"]: row for row in rows if (row["task"], row["peer"]) == (name, peer)} for peer in PEERS
         }
-        ratios = [speed / speeds[THEIRS][number] for number, speed in speeds[OURS].items() if number in speeds[THEIRS]]
-        if task.least_ratio is None or not ratios:
+        both = [number for number in own[OURS] if number in own[THEIRS]]
+        if task.least_ratio is None or not both:
             continue
-        spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        medians = " | ".join(f"{median(speeds[peer].values()):.0f}" for peer in PEERS)
-        lines.append(f"| {name} | {task.least_ratio} | {spread} | {len(ratios)} | {medians} |")
+        cells = []
+        for kind in ("steps_per_cpu_second", "steps_per_second"):
+            ratios = [own[OURS][number][kind] / own[THEIRS][number][kind] for number in both]
+            cells.append(f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        cells += [str(len(both))]
+        cells += [f"{median(own[peer][number]['steps_per_cpu_second'] for number in both):.0f}" for peer in PEERS]
+        cells += [", ".join(dict.fromkeys(row["commit"] for row in own[OURS].values()))]
+        lines.append(f"| {name} | {task.least_ratio} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
