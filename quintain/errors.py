@@ -3,6 +3,7 @@
 QuintainError                      1   a bug of ours
 ├── EventError                     1   an event of the user's raised
 ├── HostedError                    1   a hosted training function raised, or called its host wrongly
+├── PartError                      1   an algorithm, a policy, a signal or another part of the user's raised
 ├── SettingsError                  2   a setting, a file, a name or a combination is wrong; nothing was touched
 │   └── SpecMismatch               2   an environment's spaces do not fit the algorithm or policy
 ├── RunDirectoryError              3   in use, exists, not found, not writable, not ours
@@ -48,6 +49,10 @@ class EventError(QuintainError):
 
 class HostedError(QuintainError):
     default_code = "E0111"
+
+
+class PartError(QuintainError):
+    default_code = "E0112"
 
 
 class SettingsError(QuintainError):

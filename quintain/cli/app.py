@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,8 @@ from typer.main import get_command
 
 from quintain.cli.errors import EXIT_CODES, report
 from quintain.core.versions import quintain_version
+from quintain.services.processes.signals import INTERRUPTED, Interrupts
+from quintain.services.reporting.lost_reader import has_lost_its_reader, silence
 
 COMMANDS = {
     "train": ("quintain.cli.train:train", "Trains a policy, from a file or from two names."),
@@ -92,16 +94,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     is_json, is_debug = "--json" in words, "--debug" in words
     _accept_any_character()
-    try:
-        exit_code = _run([word for word in words if word != "--debug"])
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped by Ctrl-C\n")
-        return 130
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _has_lost_its_reader():
-            return 0
-        return report(error, is_json=is_json, is_debug=is_debug)
+    interrupts, exit_code = Interrupts(), 0
+    with interrupts.watching():
+        try:
+            exit_code = _run([word for word in words if word != "--debug"])
+            sys.stdout.flush()
+        except (KeyboardInterrupt, Exception) as error:
+            if interrupts.is_interrupted or isinstance(error, KeyboardInterrupt):
+                with suppress(OSError):
+                    sys.stderr.write("stopped by Ctrl-C\n")
+                return INTERRUPTED
+            if isinstance(error, OSError) and has_lost_its_reader(sys.stdout):
+                silence(sys.stdout)
+                return exit_code
+            with suppress(OSError):
+                return report(error, is_json=is_json, is_debug=is_debug)
+            return 1
     return exit_code
 
 
@@ -126,17 +134,3 @@ def _accept_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _has_lost_its_reader() -> bool:
-    """Whether the reader has gone, as in `quintain list | head`; silences the flush at exit."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:
-        return False
-    pipe = select.poll()
-    pipe.register(descriptor, 0)
-    if not any(event & select.POLLERR for _, event in pipe.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    return True

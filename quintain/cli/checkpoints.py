@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from quintain.errors import CheckpointError, CheckpointNotFound
 from quintain.services.checkpoints import catalog as checkpoint_catalog
 from quintain.services.checkpoints.catalog import CatalogEntry, CheckpointCatalog
 from quintain.services.files.run_names import resolve_run, split_checkpoint_suffix
+from quintain.services.reporting.digits import grouped, measured
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -26,9 +28,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_checkpoints(run: Run, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
-    """Lists a run's checkpoints, oldest first, and whether each is valid."""
+    """Lists a run's checkpoints, oldest first: whether each is valid, its step, its return, and which one is best."""
     entries = CheckpointCatalog(resolve_run(runs_dir, run) / checkpoint_catalog.FOLDER).entries()
     _print_entries(entries, as_json=as_json)
+    best = next((entry for entry in entries if entry.is_best and entry.scores), None)
+    if best is not None and not as_json:
+        place = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
+        typer.echo(
+            f"best has the highest return of its kind, judged on the {_judged_on(best)} that chose it; expect a little "
+            f"less. Play others with: quintain eval {run}@best{place} --episodes 100"
+        )
 
 
 @app.command("verify")
@@ -87,14 +96,24 @@ def _print_entries(entries: list[CatalogEntry], *, as_json: bool) -> None:
                 "valid": entry.valid,
                 "reason": entry.reason,
                 "is_best": entry.is_best,
+                "scores": [asdict(score) for score in entry.scores],
             }
             for entry in entries
         ]
         typer.echo(json.dumps(rows))
         return
     for entry in entries:
-        mark = "best" if entry.is_best else ""
-        typer.echo(f"{'ok' if entry.valid else 'damaged':8} {entry.path.name:28} {mark}{entry.reason}".rstrip())
+        means = ", ".join(
+            f"{score.behavior + ' ' if len(entry.scores) > 1 else ''}{measured(score.mean)}" for score in entry.scores
+        )
+        judged = f"return {means} over {_judged_on(entry)}" if means else ""
+        about = entry.reason or f"step {grouped(entry.step):>11}   {judged:48} {'best' if entry.is_best else ''}"
+        typer.echo(f"{'ok' if entry.valid else 'damaged':8} {entry.path.name:24} {about}".rstrip())
+
+
+def _judged_on(entry: CatalogEntry) -> str:
+    first = entry.scores[0]
+    return f"{first.episodes} {first.kind} {'episode' if first.episodes == 1 else 'episodes'}"
 
 
 def _say(text: str) -> None:

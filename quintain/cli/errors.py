@@ -24,7 +24,7 @@ EXIT_CODES = {
     6: "not finite: too many updates or rollouts with NaN or infinity",
     7: "external service: refused, failed, or out of retries",
     8: "resources: disk, memory, file descriptors",
-    130: "stopped by Ctrl-C after a checkpoint (143: by SIGTERM)",
+    130: "stopped by Ctrl-C after a checkpoint (129: by a closed terminal, 143: by SIGTERM)",
 }
 
 # typer does not name this class in public; it is the parent of the one it does.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quintain.cli.requests import Allow, Json, RunsDir
+from quintain.services.reporting.digits import estimated, measured, plural, spread
 
 if TYPE_CHECKING:
     from quintain.runs.results import Evaluation
@@ -76,7 +77,7 @@ def run_evaluation(request: EvalRequest) -> None:
     from quintain.runs import results as stored
 
     if not request.is_json:
-        typer.echo(f"playing {request.num_episodes} episodes with {request.run} ...", err=True)
+        typer.echo(f"playing {plural(request.num_episodes, 'episode')} with {request.run} ...", err=True)
     played = stored.evaluate(
         request.runs_dir,
         request.run,
@@ -97,9 +98,12 @@ def run_evaluation(request: EvalRequest) -> None:
         typer.echo(json_module.dumps(_as_json(played, request)))
         return
     for name, each in played.results.items():
+        mean, low, high = estimated(each.mean_return, *each.interval())
+        is_sure = len(each.returns) > 1
         typer.echo(
-            f"{labels[name]}return {each.mean_return:.1f} ± {each.std_return:.1f} · length {each.mean_length:.1f} · "
-            f"{len(each.returns)} episodes{f', {each.num_cut} of them cut' if each.num_cut else ''} · "
+            f"{labels[name]}return {mean}{f' (95% interval of the mean: {low} to {high})' if is_sure else ''} · "
+            f"std {spread(each.std_return)} · length {measured(each.mean_length)} · "
+            f"{plural(len(each.returns), 'episode')}{f', {each.num_cut} of them cut' if each.num_cut else ''} · "
             f"checkpoint {played.checkpoint.name} of {played.checkpoint.parents[1].name}"
         )
     if played.video:
@@ -119,6 +123,7 @@ def _as_json(played: Evaluation, request: EvalRequest) -> JsonObject:
             "cut_episodes": each.num_cut,
             "mean_return": each.mean_return,
             "std_return": each.std_return,
+            "interval": list(each.interval()) if len(each.returns) > 1 else None,
             "mean_length": each.mean_length,
             "returns": each.returns.tolist(),
         }

@@ -8,6 +8,7 @@ column, in the order in which they were completed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +38,24 @@ class Ending(NamedTuple):
     """The true last observation, by field name."""
     state: torch.Tensor
     """[S] the hidden state of a recurrent policy at the last observation"""
+
+
+@dataclass
+class Fragment:
+    """One fragment outside of a block."""
+
+    fields: dict[str, Array]
+    """[T+1, ...] by field name"""
+    state: torch.Tensor
+    """[S] the hidden state of a recurrent policy before the first step"""
+    endings: list[Ending]
+    num_uses: int = 0
+    """How often it was learned from."""
+
+    @property
+    def version(self) -> int:
+        """The version that took its first step: the oldest."""
+        return int(self.fields[f.POLICY_VERSION][0])
 
 
 class FragmentBlock(Rollout):
@@ -71,11 +90,36 @@ class FragmentBlock(Rollout):
         for name, rows in self.arrays.items():
             rows[:, columns] = source.arrays[name][:, lanes]
         self.policy_state[columns] = source.policy_state[torch.from_numpy(lanes)]
-        self.arrays[f.FINAL_INDEX][:, columns] = -1
         for column, ends in enumerate(endings, first):
-            for end in ends:
-                rows_of: dict[str, Values] = {name: value[None] for name, value in end.obs.items()}
-                self.arrays[f.FINAL_INDEX][end.step, column] = self.final.add(rows_of, end.state[None]).item()
+            self._add_endings(column, ends)
+
+    def _add_endings(self, column: int, endings: Sequence[Ending]) -> None:
+        self.arrays[f.FINAL_INDEX][:, column] = -1
+        for end in endings:
+            rows: dict[str, Values] = {name: value[None] for name, value in end.obs.items()}
+            self.arrays[f.FINAL_INDEX][end.step, column] = self.final.add(rows, end.state[None]).item()
+
+    def fragment(self, column: int) -> Fragment:
+        """Returns a copy of one fragment."""
+        fields = {name: rows[:, column].copy() for name, rows in self.arrays.items()}
+        endings = []
+        for step in np.flatnonzero(fields[f.FINAL_INDEX] >= 0):
+            row = int(fields[f.FINAL_INDEX][step])
+            obs = {name: self.final.array(name)[row].copy() for name in self.obs_names}
+            endings.append(Ending(int(step), obs, self.final.rows[f.POLICY_STATE][row].clone()))
+        return Fragment(fields, self.policy_state[column].clone(), endings)
+
+    def put(self, fragments: Sequence[Fragment]) -> None:
+        """Appends fragments; their advantages and final values are kept too."""
+        for column, fragment in enumerate(fragments, self.num_fragments):
+            for name, rows in self.arrays.items():
+                rows[:, column] = fragment.fields[name]
+            self.policy_state[column] = fragment.state
+            self._add_endings(column, fragment.endings)
+
+    def leave_out_empty(self) -> None:
+        """Marks the steps of columns that hold no fragment as invalid."""
+        self.arrays[f.VALID][:, self.num_fragments :] = False
 
     def over_borders(self, recursion: Callable[..., Array], *steps: Array) -> Array:
         """Applies a recursion over time to fragments that lie end to end; returns its result [T, F].
@@ -89,7 +133,12 @@ class FragmentBlock(Rollout):
         order = np.lexsort((number, lane))
         before, after = order[:-1], order[1:]
         goes_on = np.zeros(len(order), np.bool_)
-        goes_on[:-1] = (lane[before] == lane[after]) & (number[before] + 1 == number[after]) & follows[after]
+        goes_on[:-1] = (
+            (number[before] > 0)
+            & (lane[before] == lane[after])
+            & (number[before] + 1 == number[after])
+            & follows[after]
+        )
 
         def end_to_end(steps: Array) -> Array:
             return np.ascontiguousarray(steps[:, order].swapaxes(0, 1)).reshape(-1, 1)

@@ -26,7 +26,7 @@ from quintain.errors import SettingsError
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from quintain.typing import Action, Array, Observation, State, Values
+    from quintain.typing import Action, Array, Metrics, Observation, State, Values
 
 Allocator = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Allocates zeroed memory of this shape and dtype."""
@@ -269,7 +269,12 @@ class Batch:
         self.valid_rows = torch.from_numpy(np.flatnonzero(valid)).to(rollout.device)
         """Which of the first T steps are valid, flat and in time-major order."""
         self.num_valid = len(self.valid_rows)
+        self.num_new = self.num_valid
+        """Number of valid steps that were not in an earlier batch."""
         self.num_episodes = rollout.count_episodes()
+        """Number of episodes that ended in new steps."""
+        self.metrics: Metrics = {}
+        """Metrics of the store, for the row of this update."""
 
     def __iter__(self) -> Iterator[Rollout]:
         yield self.rollout

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ END_SECONDS = 5.0
 CAUSE_SECONDS = 3.0
 """Time to look for the cause after a rank was lost."""
 
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+"""Signals that a terminal sends to all processes of a command; rank 0 decides what they mean."""
+
 RankEntry = Callable[[int, int, str, Any], None]
 """Entry point of a rank: takes its rank, the number of ranks, the rendezvous and the connection for its report."""
 
@@ -40,13 +44,20 @@ class RankProcesses:
         self.folder = Path(tempfile.mkdtemp(prefix="quintain-ranks-"))
         # Forked children would share threads and locks with torch; spawned ones begin from nothing.
         context = multiprocessing.get_context("spawn")
+        # Its start unblocks the signals that are blocked below.
+        resource_tracker.ensure_running()
         self.processes: list[Any] = []
         self.reports: list[Connection] = []
         for rank in range(1, size):
             receiver, sender = context.Pipe(duplex=False)
             # Not daemonic: a rank may have environment workers of its own.
             process = context.Process(target=entry, args=(rank, size, self._place, sender), name=f"rank {rank}")
-            process.start()
+            # Blocked in the new process until it has settled in: it would print a traceback while it imports.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             sender.close()
             self.processes.append(process)
             self.reports.append(receiver)
@@ -143,6 +154,9 @@ def settle_in(rank: int) -> None:
     if parent is None or os.getppid() != parent.pid:
         os._exit(1)  # it died before it could take this process with it
     os.setsid()
+    for number in TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until training begins, which rank 0 then does not
     os.dup2(2, 1)
 

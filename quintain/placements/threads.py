@@ -31,6 +31,7 @@ from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener
 from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
+from quintain.services.user_code import as_part_error
 
 if TYPE_CHECKING:
     from quintain.typing import TrainingEnv
@@ -166,6 +167,8 @@ def _explained(failure: BaseException) -> BaseException:
     if isinstance(failure, QuintainError | MemoryError | OSError):
         return failure
     first = str(failure).strip().partition("\n")[0]
-    error = QuintainError(f"the collector's thread failed: {type(failure).__name__}: {first}", code="E0102")
+    error = as_part_error(failure) or QuintainError(
+        f"the collector's thread failed: {type(failure).__name__}: {first}", code="E0102"
+    )
     error.__cause__ = failure
     return error

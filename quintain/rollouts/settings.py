@@ -40,8 +40,19 @@ class FragmentSettings(RolloutSettings):
     num_fragments: Count = 32
     """Fragments in one update, of any lanes."""
 
+    max_staleness: Annotated[int, Field(ge=0)] = 0
+    """Maximum age of a fragment in versions, at arrival and at use; 0 alternates acting and learning and drops none."""
+
+    max_reuse: Count = 1
+    """How often a fragment may be learned from; an update then has `num_fragments / max_reuse` new ones."""
+
     deadline_seconds: Annotated[float, Field(ge=0.0)] = 0.002
     """How long lanes that are ready wait for others before the policy acts for them."""
+
+    @property
+    def num_new(self) -> int:
+        """Fragments that are collected for one update."""
+        return -(-self.num_fragments // self.max_reuse)
 
 
 class ReplaySettings(RolloutSettings):

@@ -220,7 +220,7 @@ class ActingPlan:
         return make(
             env.spec,
             self.fields[name],
-            num_lanes=env.num_lanes if fragments is None else fragments.num_fragments // self.num_ranks,
+            num_lanes=env.num_lanes if fragments is None else fragments.num_new // self.num_ranks,
             num_steps=settings.num_steps,
             device=policy.device,
             allocate=allocate,
@@ -302,8 +302,10 @@ def stream_of(run_file: RunFile, behavior: str) -> Rng:
 
 
 def max_staleness(behavior: Behavior) -> int:
-    """Returns the lag of a behaviour's acting policy in versions."""
-    return int(getattr(behavior.rollout, "max_staleness", 0))
+    """Returns the lag of a behaviour's acting policy in versions: how many blocks are filled ahead."""
+    most = int(getattr(behavior.rollout, "max_staleness", 0))
+    # Of fragments it is a bound on what is learned from; they are collected for one update ahead.
+    return min(1, most) if isinstance(behavior.rollout, FragmentSettings) else most
 
 
 def _cannot_travel(what: str, advice: str) -> SettingsError:

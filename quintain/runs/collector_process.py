@@ -31,6 +31,7 @@ from quintain.runs.parts import make_policy
 from quintain.services.checkpoints.packed_state import pack_value
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 from quintain.services.reporting.redaction import redact
+from quintain.services.user_code import as_part_error
 from quintain.trainers.global_streams import GlobalStreams
 
 _BEAT_SECONDS = 0.25
@@ -181,4 +182,6 @@ def _as_ours(error: Exception) -> QuintainError:
     if isinstance(error, MemoryError):
         return ResourceError("the collector's process ran out of memory. Use fewer lanes or steps", code="E0803")
     first = str(error).strip().partition("\n")[0]
-    return QuintainError(f"the collector's process failed: {type(error).__name__}: {first}", code="E0102")
+    return as_part_error(error) or QuintainError(
+        f"the collector's process failed: {type(error).__name__}: {first}", code="E0102"
+    )

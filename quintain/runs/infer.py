@@ -36,13 +36,13 @@ def infer(
     quiet: bool = False,
 ) -> int:
     """Acts with the policies of a checkpoint until stopped, or for `max_steps` steps; returns the exit code."""
-    run = Run(run_file, [] if quiet else make_writers(run_file, stream))
+    run = Run(run_file, make_writers(run_file, stream, quiet=quiet), is_quiet=quiet)
     trainer = _player(run, checkpoint, is_deterministic)
     world = _world(trainer)
     run.show_header()
     run.writer.note(f"acting with {checkpoint.name}; nothing is learned or saved. Stop with Ctrl-C")
     try:
-        with run.signals.watching(trainer.stop, lambda: checkpoint.name):
+        with run.signals.watching(trainer.stop, lambda: checkpoint.name, run.writer.note):
             while not trainer.should_stop() and (max_steps is None or world.num_steps < max_steps):
                 left = STEPS_BETWEEN_ROWS if max_steps is None else min(STEPS_BETWEEN_ROWS, max_steps - world.num_steps)
                 world.play(left, trainer.should_stop)

@@ -62,9 +62,9 @@ def start(
     if chosen is None:
         chosen = default_run_id(env_name(run_file), run_file.trained, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
-    writers = [] if quiet else make_writers(run_file, stream)
+    writers = make_writers(run_file, stream, quiet=quiet)
     _require_known_env(run_file)
-    run = Run(run_file, writers, planned, ranks=Ranks(run_file), has_objects=slots is not None)
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file), has_objects=slots is not None, is_quiet=quiet)
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
         _show_notes(run, run_file)
@@ -115,9 +115,17 @@ def resume(
         resources.enter_context(directory.lock())
         stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
         settings = with_ranks_of_torchrun(settings, is_new=False)
-        writers = [] if quiet else make_writers(settings, stream)
+        writers = make_writers(settings, stream, quiet=quiet)
         ranks = Ranks(settings)
-        run = Run(settings, writers, directory, resources=resources, ranks=ranks, has_objects=slots is not None)
+        run = Run(
+            settings,
+            writers,
+            directory,
+            resources=resources,
+            ranks=ranks,
+            has_objects=slots is not None,
+            is_quiet=quiet,
+        )
         with run.ranks.leading():
             trainer = _continue(run, directory, which, changed_keys(stored, settings), slots)
     return Launched(run, trainer, directory)

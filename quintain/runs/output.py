@@ -65,10 +65,12 @@ def longer_by(budget: Budget | None) -> str:
     return f"budget.updates={3 * (budget.updates or 0)}"
 
 
-def make_writers(run_file: RunFile, stream: Any = None) -> list[Writer]:
-    """Makes the writers of the settings; the console's stream may be redirected."""
+def make_writers(run_file: RunFile, stream: Any = None, *, quiet: bool = False) -> list[Writer]:
+    """Makes the writers of the settings; the console's stream may be redirected, or the console left out."""
     writers: list[Writer] = []
     for settings in run_file.run.writers:
+        if quiet and settings.type == "console":
+            continue
         make = registry.get("writer", settings.type).load()
         takes_stream = settings.type == "console" and stream is not None
         writer: Writer = make(settings, stream) if takes_stream else make(settings)

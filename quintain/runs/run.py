@@ -16,7 +16,7 @@ from quintain.errors import NonFiniteError, QuintainError, ResourceError, RunDir
 from quintain.runs.artifacts import Artifacts, artifacts_of
 from quintain.runs.faults import watching_environments
 from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of
-from quintain.runs.ranks.decisions import decide, is_report_due
+from quintain.runs.ranks.decisions import decide, is_commit_due, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import num_ranks_in, require_same_settings, restore_rank
@@ -50,6 +50,7 @@ class Run:
         runs_dir: Path = Path("runs"),
         is_kept: bool = False,
         has_objects: bool = False,
+        is_quiet: bool = False,
     ) -> None:
         """Opens a directory at the start if one is given or `is_kept`; otherwise when one is needed.
 
@@ -59,7 +60,7 @@ class Run:
         self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
         self.shown_runs_dir = runs_dir
         self.is_kept = is_kept
-        self.writer = WriterGroup(writers)
+        self.writer = WriterGroup(writers, is_quiet=is_quiet)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
         self.has_objects = has_objects
@@ -168,31 +169,35 @@ class Run:
         done = loop.progress
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
         self.state = "running"
-        try:
-            with self.ranks.leading(), self.signals.watching(self._stopper(loop), self._last_name, loop.stops_after):
-                # Inside: whoever reads that the run is going on may send a signal at once.
-                self._write_status(loop)
-                if decide(loop.world, self.checkpoints is not None and self.last is None):
-                    self._commit(loop)
-                with watching_environments(self, loop):
-                    yield
-                    self.state = "stopped" if loop.stop_reason else "finished"
-                    self._commit_last(loop)
-                    if self.artifacts is not None and self.last is not None:
-                        self.artifacts.finish(loop, self.last)
-                    self._report_idle_events(loop)
-        except BaseException as error:
-            self.state = "failed"
-            self._keep_evidence_of(loop, error)
-            with suppress(QuintainError):  # the disk may be the very cause; what the user must see is the first error
-                self._write_status(loop, exit_code=getattr(error, "exit_code", 1), reason=str(error))
-            self.log("failed", loop, code=getattr(error, "code", None), detail=str(error))
-            raise
-        finally:
-            self.writer.close(self.summary(loop))
-        self._write_status(loop, exit_code=self.exit_code, reason=loop.stop_reason or None)
+        self.signals.received = None
+        # Around everything: a signal that comes while the run is being closed must not leave it half closed.
+        with self.signals.watching(self._stopper(loop), self._last_name, self.writer.note, loop.stops_after):
+            try:
+                with self.ranks.leading():
+                    # Inside: whoever reads that the run is going on may send a signal at once.
+                    self._write_status(loop)
+                    if decide(loop.world, self.checkpoints is not None and self.last is None):
+                        self._commit(loop)
+                    with watching_environments(self, loop):
+                        yield
+                        self.state = "stopped" if loop.stop_reason else "finished"
+                        self._commit_last(loop)
+                        if self.artifacts is not None and self.last is not None:
+                            self.artifacts.finish(loop, self.last)
+                        self._report_idle_events(loop)
+            except BaseException as error:
+                self.state = "failed"
+                self._keep_evidence_of(loop, error)
+                with suppress(QuintainError):  # the disk may be the very cause; the first error is what matters
+                    self._write_status(loop, exit_code=getattr(error, "exit_code", 1), reason=str(error))
+                self.log("failed", loop, code=getattr(error, "code", None), detail=str(error))
+                raise
+            finally:
+                self.writer.close(self.summary(loop))
+            self._write_status(loop, exit_code=self.exit_code, reason=loop.stop_reason or None)
         loop.stop_reason = ""
         self.is_header_shown = False
+        self.signals.raise_received()
 
     def after_stage(self, loop: Loop) -> None:
         """Commits after a stage if the loop requests it."""
@@ -203,7 +208,9 @@ class Run:
         """Writes the row and the checkpoint that are due, in this order."""
         if is_report_due(self.run_file, loop):
             self._report(loop)
-        if decide(loop.world, self.checkpoints is not None and self._is_commit_due(loop)):
+        is_due = is_commit_due(self.run_file, loop, time.monotonic() - self.last_commit_time)
+        is_due = is_due or (self.artifacts is not None and self.artifacts.is_due(loop))
+        if decide(loop.world, self.checkpoints is not None and is_due):
             self._try_commit(loop)
 
     def save(self, loop: Loop) -> Path:
@@ -332,16 +339,6 @@ class Run:
             self.metrics.append(progress.env_steps, row)
         if self.artifacts is not None:
             self.artifacts.reported(row)
-
-    def _is_commit_due(self, loop: Loop) -> bool:
-        every, progress = self.run_file.run.checkpoint, loop.progress
-        return (
-            (every.every_env_steps is not None and progress.crossed(every.every_env_steps))
-            or (every.every_updates is not None and progress.updates % every.every_updates == 0)
-            or (every.every_seconds is not None and time.monotonic() - self.last_commit_time >= every.every_seconds)
-            or loop.records.is_new_best(progress.env_steps)
-            or (self.artifacts is not None and self.artifacts.is_due(loop))
-        )
 
     def _try_commit(self, loop: Loop) -> None:
         """Commits; on a full disk it tries again at the next interval, a few times, before the run fails."""

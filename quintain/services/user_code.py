@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quintain.core import trust
-from quintain.errors import QuintainError
+from quintain.errors import PartError, QuintainError
+from quintain.services.reporting.redaction import redact
 
 _OURS = Path(__file__).parents[1]
 _LIBRARIES = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -46,6 +47,16 @@ def raised_at(error: BaseException) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = Path(frame.filename), frame.lineno or 0
     return f"{place[0].name}:{place[1]}"
+
+
+def as_part_error(error: BaseException) -> PartError | None:
+    """Returns the error that names the user's file and line, if code of the user's was running; None otherwise."""
+    place = user_place(error)
+    if place is None:
+        return None
+    path, line = place
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return PartError(f"{shown}:{line}: {redact(in_one_line(error))}, raised by code of yours. Mend it and run again")
 
 
 def user_place(error: BaseException) -> tuple[Path, int] | None:

@@ -86,11 +86,12 @@ def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:
 
 def ranks_share_minibatches(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
     num_ranks, num_fragments = integer(placement, "num_ranks") or 1, integer(behavior.rollout, "num_fragments")
-    if num_fragments is not None and num_fragments % num_ranks:
+    unit = num_ranks * (integer(behavior.rollout, "max_reuse") or 1)
+    if num_fragments is not None and num_fragments % unit:
         yield Problem(
             (*path, "rollout", "num_fragments"),
-            f"{num_fragments} cannot be shared equally by run.placement.num_ranks = {num_ranks}; make it a multiple of "
-            f"{num_ranks}",
+            f"{num_fragments} new and kept fragments cannot be shared equally by rollout.max_reuse and "
+            f"run.placement.num_ranks; make it a multiple of {unit}",
             "E0241",
         )
     batch_size = integer(behavior.algorithm, "batch_size")

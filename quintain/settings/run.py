@@ -153,5 +153,6 @@ class RunSettings(Settings):
     writers: tuple[Annotated[PartSettings, Choice("writer")], ...] = Field(default=("console",), validate_default=True)
     """Destinations of metrics, in addition to metrics.jsonl."""
 
-    grace_seconds: Seconds = 10.0
-    """Seconds to finish and save after a signal to stop."""
+    grace_seconds: Seconds | None = None
+    """Seconds to finish and save after a signal to stop, after which the process ends with its last checkpoint; null
+    takes as long as needed."""

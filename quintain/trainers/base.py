@@ -6,6 +6,7 @@ one whose block became full first. A learner whose budget is spent continues to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -188,6 +189,7 @@ class Trainer(CurrentLearner, Loop):
             has_enough = learner.take()
             learner.stats.add_all(self.source.drain_metrics(learner.name))
             if has_enough:
+                learner.stats.add_all(learner.taken.metrics)
                 return True
             learner.mark_consumed()
             learner.begin_cycle()
@@ -264,7 +266,8 @@ class Trainer(CurrentLearner, Loop):
 
     def facts(self) -> dict[str, Any]:
         behaviors = {name: learner.policy.spec.to_dict() for name, learner in self.learners.items()}
-        return {"behaviors": behaviors, "device": str(self.policy.device), "paths": self.paths}
+        scores = [score for learner in self.learners.values() for score in learner.score() if math.isfinite(score[1])]
+        return {"behaviors": behaviors, "device": str(self.policy.device), "paths": self.paths, "scores": scores}
 
     def require_fit(self, about: Mapping[str, Any]) -> None:
         require_same_specs({name: learner.policy.spec for name, learner in self.learners.items()}, about)

@@ -124,8 +124,8 @@ class Learner:
 
     @property
     def consumed(self) -> tuple[int, int]:
-        """Environment steps and episodes of this cycle's batch."""
-        return self.taken.num_valid, self.taken.num_episodes
+        """New environment steps and episodes of this cycle's batch."""
+        return self.taken.num_new, self.taken.num_episodes
 
     def mark_consumed(self) -> None:
         """Marks the batch as consumed: it can still be read, but is not saved."""
@@ -137,6 +137,13 @@ class Learner:
     def hear_episodes(self, returns: Array, lengths: Array) -> None:
         """Records completed episodes."""
         self.episodes.extend(returns, lengths)
+
+    def score(self) -> list[tuple[str, float, int, str]]:
+        """Returns its mean return now, and of how many episodes: of an evaluation at this step, or of training."""
+        records, episodes = self.records, self.episodes
+        if records.evaluated_at == self.progress.env_steps:
+            return [(self.name, records.last_return, records.num_eval_episodes, "evaluation")]
+        return [(self.name, episodes.mean_return, len(episodes), "training")] if len(episodes) else []
 
     def begin_from_policy(self) -> None:
         """Called when the policy got other weights before the run began."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from quintain.cli.train import ResumeRequest, TrainRequest
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
 from quintain.errors import CheckpointError, NonFiniteError, QuintainError, ResourceError, SettingsError
 from quintain.services.reporting.crash_reports import crash_reports, redact
+from tests import warm
 
 Raise = Callable[[BaseException], None]
 
@@ -31,7 +33,8 @@ def _temporary_crash_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
-    """Makes `quintain train ppo X` raise what it is given."""
+    """Makes `quintain train ppo X` raise what it is given, as code of quintain's would."""
+    monkeypatch.setattr("quintain.services.user_code._OURS", warm.ROOT)
 
     def install(error: BaseException) -> None:
         def run_training(request: TrainRequest) -> None:
@@ -74,7 +77,7 @@ def test_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[st
         assert f"\n  {name} " in printed
     for code, meaning in EXIT_CODES.items():
         assert f"{code}  {meaning}" in printed
-    assert printed.rstrip().endswith("(143: by SIGTERM)")
+    assert printed.rstrip().endswith("143: by SIGTERM)")
 
 
 def test_help_imports_no_command_and_no_torch() -> None:
@@ -289,6 +292,44 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 0
+
+
+INTERRUPTED_TWICE = """
+import os, signal, sys; from quintain.cli import app, train
+def run_training(request):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+train.run_training = run_training
+sys.exit(app.main(['train', 'ppo', 'X']))
+"""
+INTERRUPTED_IMPORT = """
+import importlib, os, signal, sys; from quintain import __main__
+importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("program", [INTERRUPTED_TWICE, INTERRUPTED_IMPORT], ids=["twice", "while importing"])
+def test_ctrl_c_is_quiet_at_any_time(program: str) -> None:
+    ended = warm.run([sys.executable, "-c", program], capture_output=True, cwd=warm.ROOT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "stopped by Ctrl-C\n")
+
+
+def test_an_interrupt_that_a_library_turned_into_another_error_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_training(request: TrainRequest) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("cannot import name") from error
+
+    monkeypatch.setattr(train, "run_training", run_training)
+    assert app.main(["train", "ppo", "X"]) == 130
+    assert capsys.readouterr().err == "stopped by Ctrl-C\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_pipe_that_broke_elsewhere_is_an_error(failing: Raise) -> None:

@@ -51,6 +51,32 @@ class TestList:
         assert "state.json: 2 bytes" in lines[1]
         assert lines[2].endswith("best")
 
+    def test_returns_and_the_one_that_is_best(self, tmp_path: Path) -> None:
+        manager = checkpoints.CheckpointManager(tmp_path / "a1" / "checkpoints", keep=9)
+        evaluated = {"scores": [["default", 412.63, 10, "evaluation"]]}
+        trained = {"scores": [["Goalie", 1.0, 100, "training"], ["Striker", 0.0123, 100, "training"]]}
+        # What a manifest says is not to be trusted.
+        odd = {"scores": [["default", 10**400, 1, "training"], [1, 2], "text", {"a": 1}, ["a", "b", "c", "d"]]}
+        for step, about, is_best in (
+            (0, {}, True),
+            (2048, evaluated, True),
+            (4096, trained, False),
+            (8192, odd, False),
+        ):
+            manager.commit(state_at(step), step=step, about=about, is_best=is_best)
+        lines = [" ".join(line.split()) for line in run(tmp_path, "list", "a1").stdout.splitlines()]
+        assert lines[:4] == [
+            "ok 000001-step-0 step 0",
+            "ok 000002-step-2048 step 2 048 return 412.6 over 10 evaluation episodes best",
+            "ok 000003-step-4096 step 4 096 return Goalie 1.0, Striker 0.0123 over 100 training episodes",
+            "ok 000004-step-8192 step 8 192",
+        ]
+        assert "judged on the 10 evaluation episodes that chose it" in lines[4]
+        assert f"quintain eval a1@best --runs-dir {tmp_path} --episodes 100" in lines[4]
+        rows = json.loads(run(tmp_path, "list", "a1", "--json").stdout)
+        assert [row["is_best"] for row in rows] == [False, True, False, False]
+        assert rows[1]["scores"] == [{"behavior": "default", "mean": 412.63, "episodes": 10, "kind": "evaluation"}]
+
     def test_an_empty_run_has_an_empty_list(self, tmp_path: Path) -> None:
         (tmp_path / "a1" / "checkpoints").mkdir(parents=True)
         assert json.loads(run(tmp_path, "list", "a1", "--json").stdout) == []

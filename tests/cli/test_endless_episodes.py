@@ -33,7 +33,7 @@ def test_eval_cuts_where_the_run_did_or_where_it_is_told(quintain: Command) -> N
     cut = EVALUATE % "max_episode_steps: 20"
     assert quintain("train", "ppo", ENV, *FAST, cut, "--run-id", "endless", "--quiet").exit_code == 0
     answer = quintain("eval", "endless", "--allow", ENV, "--episodes", "2")
-    assert "return 20.0 ± 0.0 · length 20.0 · 2 episodes, 2 of them cut" in answer.out
+    assert "std 0 · length 20.0 · 2 episodes, 2 of them cut" in answer.out
     assert "note: 2 of 2 episodes did not end and were cut after 20 steps; --max-episode-steps" in answer.err
     told = quintain("eval", "endless", "--allow", ENV, "--episodes", "2", "--max-episode-steps", "7", "--json").json
     assert (told["returns"], told["cut_episodes"]) == ([7.0, 7.0], 2)

@@ -11,11 +11,13 @@ from typing import Any
 
 SYSTEM_CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "posix_fallocate", "link")
 HANG = "HANG"
+NAP = "NAP"
+"""Takes longer than the time after which a stop is explained."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Names a place, which call of it is the fatal one, and what happens there: a signal to itself, or a hang."""
+    """Names a place, which call of it is the fatal one, and what happens there: a signal to itself, or a pause."""
 
     place: str
     call: int
@@ -32,8 +34,8 @@ class _Countdown:
         return self.calls_left == 0
 
     def strike(self) -> None:
-        if self.fate.what == HANG:
-            time.sleep(600)
+        if self.fate.what in (HANG, NAP):
+            time.sleep(600 if self.fate.what == HANG else 2)
         else:
             os.kill(os.getpid(), signal.Signals[self.fate.what])
 

@@ -1,15 +1,19 @@
-"""SIGINT and SIGTERM: a committed checkpoint, the promised exit code, and a resume that changes no number."""
+"""Signals, closed terminals and pipes: a committed checkpoint, the promised exit code, an exact resume."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
 import random
 import signal
+import subprocess
+import time
 from typing import Any
 
 import pytest
 
-from tests.resume.fates import HANG, Fate
+from tests.resume.fates import HANG, NAP, Fate
 from tests.resume.nursery import ENVIRONMENT, Nursery
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
@@ -45,16 +49,10 @@ def outcome(nursery: Nursery, run: str) -> Reference:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", EXIT_CODES)
 @pytest.mark.parametrize(
-    ("place", "call", "name"),
-    [
-        ("collect", 1, "SIGTERM"),
-        ("collect", 23, "SIGINT"),
-        ("collect", 320, "SIGTERM"),
-        ("update", 5, "SIGINT"),
-        ("between stages", 6, "SIGTERM"),
-        ("evaluation", 7, "SIGINT"),
-    ],
+    ("place", "call"),
+    [("collect", 1), ("collect", 23), ("collect", 320), ("update", 5), ("between stages", 6), ("evaluation", 7)],
 )
 def test_a_signal_at_each_place(nursery: Nursery, reference: Reference, place: str, call: int, name: str) -> None:
     run = f"{name}-{place.replace(' ', '-')}-{call}"
@@ -68,6 +66,53 @@ def test_a_signal_at_each_place(nursery: Nursery, reference: Reference, place: s
     status, printed = nursery.run("resume", run, "--quiet")
     assert status == 0, printed
     assert outcome(nursery, run) == reference
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_saves_though_nothing_can_be_printed(nursery: Nursery, reference: Reference) -> None:
+    ours, theirs = pty.openpty()
+    words = words_of("closed", "budget.env_steps=10_000_000")
+    process = nursery.start(*words, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while b"steps/s" not in seen:
+        seen += os.read(ours, 65536)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 129
+    directory = nursery.folder / "runs" / "closed"
+    written = json.loads((directory / "status.json").read_text())
+    assert (written["state"], written["reason"]) == ("stopped", "SIGHUP")
+    # The stop saved more than the first checkpoint, and the run goes on from there.
+    assert not written["checkpoint"].endswith("-step-0")
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_leaves_the_console_out_and_the_run_goes_on(nursery: Nursery, reference: Reference) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = nursery.start(*words_of("piped"), **pipes)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("quintain ")
+    process.stdout.close()
+    with process.stderr:
+        said = process.stderr.read()
+    assert process.wait(timeout=60) == 0
+    assert said.count("warning[W0811]: the reader of the console has gone") == said.count("\n") == 1
+    assert outcome(nursery, "piped") == reference
+
+
+@pytest.mark.slow
+def test_an_update_that_takes_long_is_finished_and_saved(nursery: Nursery, reference: Reference) -> None:
+    status, printed = nursery.run(*words_of("long"), fates=[Fate("update", 6, "SIGTERM"), Fate("update", 7, NAP)])
+    assert status == 143
+    assert "SIGTERM: stopping after the current update or evaluation; a second Ctrl-C exits at once" in printed
+    # Four minibatches make an update of 32 steps: the second one is finished, and in the checkpoint after its stage.
+    newest = max((nursery.folder / "runs" / "long" / "checkpoints").glob("*-step-*"))
+    progress = json.loads((newest / "state.json").read_text())["training"]["progress"]
+    assert (newest.name, progress["stage"]) == ("000002-step-32", 3)
+    assert nursery.run("resume", "long", "--quiet") == (0, "")
+    assert outcome(nursery, "long") == reference
 
 
 @pytest.mark.slow
@@ -189,8 +234,13 @@ def test_a_longer_budget_continues_a_finished_run(nursery: Nursery) -> None:
 
 @pytest.mark.slow
 def test_the_hash_seed_changes_nothing(nursery: Nursery, reference: Reference) -> None:
-    """The reference has a seed of its own; the end here is that of an interpreter of its own, with another."""
-    assert nursery.run(*words_of("hashed", "--quiet"), fates=[Fate("collect", 20, "SIGTERM")])[0] == 143
-    again = nursery.start_alone("resume", "hashed", "--quiet", env={**ENVIRONMENT, "PYTHONHASHSEED": "1"})
+    process = nursery.start_alone(*words_of("hashed", "--quiet"), env={**ENVIRONMENT, "PYTHONHASHSEED": "1"})
+    status = nursery.folder / "runs" / "hashed" / "status.json"
+    while process.poll() is None and not status.is_file():
+        time.sleep(0.005)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) in (0, 143)
+    again = nursery.start_alone("resume", "hashed", "--quiet", env={**ENVIRONMENT, "PYTHONHASHSEED": "2"})
     assert again.wait(timeout=120) == 0
     assert outcome(nursery, "hashed") == reference

@@ -296,11 +296,10 @@ def test_a_run_trains_in_every_placement_and_accounts_for_every_step(placement: 
         [(name, value)] = row.items()
         columns.setdefault(name, []).append((step, value))
     assert len(columns["fragments/collected"]) > 3
-    for (step, all_steps), (_, unfinished) in zip(
-        columns["fragments/collected"], columns["fragments/open"], strict=True
-    ):
+    names = ("fragments/collected", "fragments/open", "fragments/dropped")
+    for (step, all_steps), (_, unfinished), (_, dropped) in zip(*(columns[name] for name in names), strict=True):
         # Metrics come with the batch that was learned from, so that no other batch is in between.
-        assert all_steps == step + unfinished
+        assert all_steps == step + unfinished + dropped
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -368,4 +367,6 @@ def test_a_killed_run_goes_on_and_counts_what_it_lost(tmp_path: Path) -> None:
     assert status == 0, printed
     last = json.loads(metrics.read_text().splitlines()[-1])
     assert last["step"] >= total
-    assert last["fragments/collected"] == last["step"] + last["fragments/open"] + last["fragments/discarded"]
+    assert last["fragments/collected"] == last["step"] + sum(
+        last[f"fragments/{name}"] for name in ("open", "discarded", "dropped")
+    )

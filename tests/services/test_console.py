@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,8 +13,8 @@ from rich.console import Console
 
 from quintain.services.reporting.console import ConsoleWriter
 from quintain.services.reporting.console_layout import render_snapshot
-from quintain.services.reporting.console_text import duration, grouped, measured, short_count
 from quintain.services.reporting.console_view import RunView
+from quintain.services.reporting.digits import duration, grouped, measured, short_count
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.services.reporting.settings import ConsoleSettings
 from quintain.services.reporting.writers import RunHeader, RunSummary, WriterGroup
@@ -100,9 +101,10 @@ def test_the_picture_at_80_columns() -> None:
     assert lines[4] == " return  412.6 ± 31   best 412.6 @ 31k   length 412.6   9 800 steps/s"
     assert lines[5] == " health  kl 0.011 ✓   clip 0.14 ✓   entropy 0.55 ✓   expl.var 0.81 ✓"
     assert lines[6] == " time    env 44%   act 21%   learn 33%   other 2%"
-    assert lines[8] == "done in 31 s · best eval 500.0 over 10 episodes · checkpoint 000012-step-98304"
-    assert lines[9] == "next:  quintain resume otter               train on"
-    assert lines[10] == "       quintain eval otter --episodes 50   look"
+    assert lines[8] == "done in 31 s · best eval 500.0 @ 98k, judged on the 10 episodes that chose it"
+    assert lines[9] == "checkpoint 000012-step-98304"
+    assert lines[10] == "next:  quintain resume otter               train on"
+    assert lines[11] == "       quintain eval otter --episodes 50   look"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -269,6 +271,20 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert colours_of()
     monkeypatch.setenv("NO_COLOR", "1")
     assert not colours_of()
+
+
+def test_a_reader_that_has_gone_is_said_once_and_nothing_fails_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8") as stream:
+        group = WriterGroup([ConsoleWriter(ConsoleSettings(every_seconds=1e-9), stream)])
+        group.open(HEADER)
+        group.write(1, ROW)
+        group.close(SUMMARY)
+        print("what an environment prints", file=stream, flush=True)
+    said = capfd.readouterr().err
+    assert said.startswith("warning[W0811]: the reader of the console has gone; the run goes on without it")
+    assert said.count("\n") == 1
 
 
 def test_a_closed_pipe_does_not_end_the_process() -> None:

@@ -46,10 +46,14 @@ def scalars_of(run: Path, name: str) -> list[tuple[int, float]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_the_rows_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_reads_the_rows_of_quiet_runs_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tensorboard")
     monkeypatch.chdir(tmp_path)
-    assert app.main(words("a", "tensorboard", 256)) == 0
+    assert app.main([*words("a", "console, tensorboard", 128), "--quiet"]) == 0
+    assert app.main(["resume", "a", "budget.env_steps=256", "-q"]) == 0
+    assert capfd.readouterr() == ("", "")
     run = tmp_path / "runs" / "a"
     rows = rows_of(run)
     assert len(rows) == 4

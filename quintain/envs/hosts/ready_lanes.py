@@ -103,8 +103,9 @@ class ReadyLanes(Env):
         was_restarting = self.is_restarting[lanes]
         broken = {lane: fault for fault in faults for lane in fault.lanes}
         is_whole = np.array([lane not in broken for lane in lanes.tolist()], np.bool_)
-        # A lane that broke in the reset after an end has truly ended its episode.
-        lost = [lane for lane, fault in broken.items() if self.is_stepping[lane] and _loses_step(fault)]
+        # A lane that broke in the reset after an end has truly ended its episode, unless its whole worker is gone.
+        loses_step = {lane: fault.call == "step" or fault.warning != RAISED for lane, fault in broken.items()}
+        lost = [lane for lane in broken if self.is_stepping[lane] and loses_step[lane]]
         stepped = lanes[self.is_stepping[lanes] & ~np.isin(lanes, lost)]
         gone = lanes[~self.is_stepping[lanes] & ~was_restarting]
         env.num_steps += bool(len(stepped))
@@ -205,11 +206,6 @@ class ReadyLanes(Env):
     def load_state_dict(self, state: State) -> None:
         """Starts new episodes: where each lane stood when the state was saved is not known."""
         self.begin_anew([state])
-
-
-def _loses_step(fault: LaneFault) -> bool:
-    """Whether the step of a lane is lost: not if only the reset after it failed, unless its whole worker is gone."""
-    return fault.call == "step" or fault.warning != RAISED
 
 
 class _InProcess:

@@ -1,4 +1,4 @@
-"""Collective decisions of ranks: when rows are written, and whether environments ended the run."""
+"""Collective decisions of ranks: when rows and checkpoints are written, and whether environments ended the run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def is_report_due(run_file: RunFile, loop: Loop) -> bool:
     usual: int = getattr(type(next(rollouts, None)), "report_every_env_steps", 1)
     every_env_steps = run_file.run.report.every_env_steps or usual
     return every_env_steps == 1 or progress.crossed(every_env_steps) or loop.is_finished
+
+
+def is_commit_due(run_file: RunFile, loop: Loop, seconds_since_last: float) -> bool:
+    """Whether a checkpoint is committed after this cycle; rank 0 decides, for it has the clock."""
+    every, progress = run_file.run.checkpoint, loop.progress
+    return (
+        (every.every_env_steps is not None and progress.crossed(every.every_env_steps))
+        or (every.every_updates is not None and progress.updates % every.every_updates == 0)
+        or (every.every_seconds is not None and seconds_since_last >= every.every_seconds)
+        or loop.records.is_new_best(progress.env_steps)
+    )
 
 
 def decide(world: ProcessGroup, wanted: bool) -> bool:

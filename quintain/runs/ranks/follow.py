@@ -23,6 +23,7 @@ from quintain.runs.ranks.decisions import agree_on_end, decide, is_report_due
 from quintain.runs.ranks.orders import Orders
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import restore_rank
+from quintain.services.processes.signals import stopping_signals
 from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.redaction import redact
 from quintain.services.reporting.writers import RunSummary, WriterGroup
@@ -168,8 +169,7 @@ def _stopping_on_signals(loop: Loop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: loop.stop("a signal")) for number in numbers}
+    before = {number: signal.signal(number, lambda number, _: loop.stop("a signal")) for number in stopping_signals()}
     try:
         yield
     finally:

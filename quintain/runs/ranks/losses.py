@@ -41,6 +41,11 @@ def train_through_losses(launched: Launched, *, stream: Any = None, quiet: bool 
 def _train_and_close(launched: Launched) -> RunSummary:
     try:
         return launched.trainer.train()
+    except (KeyboardInterrupt, SystemExit):
+        if not launched.run.exit_code:
+            raise
+        # Saved; the command reports how it ended, and has an exit code for it.
+        return launched.run.summary(launched.trainer)
     finally:
         launched.trainer.close()
         launched.run.close()

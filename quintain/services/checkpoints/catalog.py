@@ -5,9 +5,10 @@ There is no pointer to the latest checkpoint: it is the highest commit that veri
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from quintain.services.checkpoints.state_files import EncodedState
 from quintain.services.files import atomic
 
 if TYPE_CHECKING:
-    from quintain.typing import State
+    from quintain.typing import Json, State
 
 BAD_PREFIX = ".bad-"
 """Begins the name of a damaged checkpoint that was moved aside."""
@@ -46,6 +47,17 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The mean return of one behaviour's policy when a checkpoint was committed, and the episodes it is the mean of."""
+
+    behavior: str
+    mean: float
+    episodes: int
+    kind: str
+    """`evaluation` or `training`."""
+
+
+@dataclass(frozen=True)
 class CatalogEntry:
     """Describes one checkpoint in a listing, usable or not; `reason` is empty when it is valid."""
 
@@ -55,6 +67,8 @@ class CatalogEntry:
     valid: bool
     reason: str
     is_best: bool
+    """Whether it is the one that RUN@best names."""
+    scores: tuple[Score, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,12 @@ class CheckpointCatalog:
     def entries(self) -> list[CatalogEntry]:
         """Lists every checkpoint, oldest first, each verified; leaves out one that is retired meanwhile."""
         described = [describe(path) for path in self.paths()]
-        return [entry for entry in described if entry.valid or os.path.lexists(entry.path)]
+        best = max((entry.commit for entry in described if entry.is_best), default=None)
+        return [
+            replace(entry, is_best=entry.commit == best)
+            for entry in described
+            if entry.valid or os.path.lexists(entry.path)
+        ]
 
     def latest(self, notify: Notify) -> Checkpoint:
         """Returns the newest checkpoint that verifies, and warns about damaged newer ones."""
@@ -178,7 +197,19 @@ def describe(path: Path) -> CatalogEntry:
         manifest, _ = checkpoint_files.read_checkpoint(path)
     except Flaw as flaw:
         return CatalogEntry(path, commit, step, valid=False, reason=flaw.reason, is_best=False)
-    return CatalogEntry(path, manifest.commit, manifest.step, valid=True, reason="", is_best=manifest.is_best)
+    scores = scores_in(manifest.about)
+    return CatalogEntry(path, manifest.commit, manifest.step, True, "", manifest.is_best, scores)
+
+
+def scores_in(about: Mapping[str, Json]) -> tuple[Score, ...]:
+    """Returns the scores in a manifest, which is untrusted; older ones have none."""
+    found = about.get("scores")
+    scores = []
+    for entry in found if isinstance(found, list) else []:
+        match entry:
+            case [str(name), float(mean), int(episodes), str(kind)] if math.isfinite(mean):
+                scores.append(Score(name, mean, episodes, kind))
+    return tuple(scores)
 
 
 def damage_warning(path: Path, flaw: Flaw, *, using: Path | None, kept_as: Path | None = None) -> str:

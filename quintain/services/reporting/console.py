@@ -9,7 +9,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
@@ -18,8 +19,9 @@ from rich.text import Text
 
 from quintain.services.reporting.console_layout import ClosingLines, HeaderLines, LiveBlock, PlainLine, outside_text
 from quintain.services.reporting.console_view import RunView
+from quintain.services.reporting.lost_reader import has_lost_its_reader, silence
 from quintain.services.reporting.settings import ConsoleSettings
-from quintain.services.reporting.writers import RunHeader, RunSummary
+from quintain.services.reporting.writers import RunHeader, RunSummary, WriterComplaint
 
 MIN_REFRESH_SECONDS = 1 / 8
 LOG_WIDTH = 10_000
@@ -48,26 +50,50 @@ class ConsoleWriter:
             highlight=False,
             emoji=False,
         )
+        self._stream = stream
         self._display: _Display | None = None
 
     def open(self, header: RunHeader) -> None:
-        self._console.print(HeaderLines(header))
-        if self._is_live:
-            self._display = _LiveDisplay(self._console, RunView(header), self._clock)
-        else:
-            self._display = _LogDisplay(self._console, RunView(header), self._clock, self._settings.every_seconds)
+        with self._complaining_of_lost_readers():
+            self._console.print(HeaderLines(header))
+            if self._is_live:
+                self._display = _LiveDisplay(self._console, RunView(header), self._clock)
+            else:
+                self._display = _LogDisplay(self._console, RunView(header), self._clock, self._settings.every_seconds)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        self._opened().add(step, row)
+        with self._complaining_of_lost_readers():
+            self._opened().add(step, row)
 
     def note(self, text: str) -> None:
         """Prints a line; allowed at any time."""
         style = "yellow" if text.startswith("warning") else "dim"
-        self._console.print(Text(outside_text(text, self._console.encoding), style, overflow="fold"))
+        with self._complaining_of_lost_readers():
+            self._console.print(Text(outside_text(text, self._console.encoding), style, overflow="fold"))
 
     def close(self, summary: RunSummary) -> None:
-        self._opened().finish()
-        self._console.print(ClosingLines(summary), soft_wrap=True)
+        with self._complaining_of_lost_readers():
+            self._opened().finish()
+            self._console.print(ClosingLines(summary), soft_wrap=True)
+
+    @contextmanager
+    def _complaining_of_lost_readers(self) -> Iterator[None]:
+        """Leaves the console out of the run if its pipe or terminal was closed; training goes on."""
+        try:
+            yield
+        except OSError as error:
+            if not has_lost_its_reader(self._stream):
+                raise
+            silence(self._stream)
+            if self._display is not None:
+                # Gives standard output and error back, which a live display had replaced.
+                self._display.finish()
+            raise WriterComplaint(
+                "warning[W0811]: the reader of the console has gone; the run goes on without it (Ctrl-C saves and "
+                "stops), and metrics stay in metrics.jsonl",
+                is_final=True,
+                to_stderr=True,
+            ) from error
 
     def _opened(self) -> _Display:
         assert self._display is not None, "open(header) comes first"
@@ -130,9 +156,11 @@ class _LiveDisplay(_Display):
     def __init__(self, console: Console, view: RunView, clock: Callable[[], float]) -> None:
         super().__init__(console, view, clock, MIN_REFRESH_SECONDS)
         self._live = Live(LiveBlock(view), console=console, auto_refresh=False)
-        self._live.start(refresh=True)
 
     def draw(self) -> None:
+        # From the first row on: a run that cannot begin leaves no half-drawn block and no hidden cursor.
+        if not self._live.is_started:
+            self._live.start()
         self._live.refresh()
 
     def finish(self) -> None:

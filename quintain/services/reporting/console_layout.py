@@ -8,20 +8,9 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
-from quintain.services.reporting.console_text import (
-    ASCII,
-    UNICODE,
-    Glyphs,
-    duration,
-    flow,
-    grouped,
-    measured,
-    plural,
-    progress_bar,
-    short_count,
-    spread,
-)
+from quintain.services.reporting.console_text import ASCII, UNICODE, Glyphs, flow, progress_bar
 from quintain.services.reporting.console_view import Health, RunView
+from quintain.services.reporting.digits import duration, grouped, measured, plural, short_count, spread
 from quintain.services.reporting.printable import escape_control_characters, fit_encoding
 from quintain.services.reporting.writers import RunHeader, RunSummary
 
@@ -145,8 +134,11 @@ class ClosingLines:
         if summary.state != "finished":
             parts.append(Text(f"step {grouped(summary.env_steps)}"))
         if summary.best_eval is not None:
+            where = "" if summary.best_step is None else f" @ {short_count(summary.best_step)}"
             episodes = plural(summary.num_eval_episodes, "episode")
-            parts.append(Text(f"best eval {measured(summary.best_eval)} over {episodes}"))
+            parts.append(
+                Text(f"best eval {measured(summary.best_eval)}{where}, judged on the {episodes} that chose it")
+            )
         if summary.num_faults:
             parts.append(Text(plural(summary.num_faults, "environment fault"), "yellow"))
         if summary.last_checkpoint is not None:

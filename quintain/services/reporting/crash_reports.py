@@ -12,6 +12,7 @@ from pathlib import Path
 
 from quintain.errors import QuintainError, ResourceError
 from quintain.services.reporting.redaction import redact
+from quintain.services.user_code import as_part_error
 
 _RESOURCE_ERRORS = {
     errno.ENOSPC: ("E0801", "Free space and run it again"),
@@ -43,6 +44,9 @@ def as_quintain_error(error: Exception) -> QuintainError:
         place = f" in {error.filename}" if error.filename else ""
         return ResourceError(f"{error.strerror}{place}. {action}", code=code)
     path = vars(error).get("crash_report") or _write_report(error, _write_to_temporary_file)
+    if (part := as_part_error(error)) is not None:
+        vars(part)["crash_report"] = path
+        return _with_report_note(part)
     where = f"A crash report is in {path}" if path else "No crash report could be written; use --debug"
     return QuintainError(f"internal error: {type(error).__name__}{_detail(error)}. {where}", code="E0101")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -62,10 +63,12 @@ class Writer(Protocol):
 class WriterComplaint(Exception):
     """A warning about a writer, passed to where it can be printed; after a final one the writer is removed."""
 
-    def __init__(self, warning: str, *, is_final: bool) -> None:
+    def __init__(self, warning: str, *, is_final: bool, to_stderr: bool = False) -> None:
+        """Makes one; `to_stderr` is for the writer that would show it."""
         super().__init__(warning)
         self.warning = warning
         self.is_final = is_final
+        self.to_stderr = to_stderr
 
 
 class WriterGroup:
@@ -73,8 +76,9 @@ class WriterGroup:
 
     max_failures = 3
 
-    def __init__(self, writers: Iterable[Writer]) -> None:
+    def __init__(self, writers: Iterable[Writer], *, is_quiet: bool = False) -> None:
         self._active = list(writers)
+        self._is_quiet = is_quiet
         self._num_failures: dict[int, int] = {}
 
     def open(self, header: RunHeader) -> None:
@@ -95,9 +99,9 @@ class WriterGroup:
             try:
                 call(writer)
             except WriterComplaint as complaint:
-                if complaint.is_final:
+                if complaint.is_final and writer in self._active:
                     self._active.remove(writer)
-                self._warn(complaint.warning)
+                self._warn(complaint.warning, to_stderr=complaint.to_stderr)
             except Exception as error:  # a broken display must never cost a training run
                 self._count_failure(writer, error)
 
@@ -113,8 +117,9 @@ class WriterGroup:
         )
         self._warn(warning)
 
-    def _warn(self, warning: str) -> None:
-        if self._active:
+    def _warn(self, warning: str, *, to_stderr: bool = False) -> None:
+        if self._active and not to_stderr:
             self.note(warning)
-        else:
-            sys.stderr.write(escape_control_characters(warning) + "\n")
+        elif not self._is_quiet:
+            with suppress(OSError):  # it may be the same terminal, or on the same full disk
+                sys.stderr.write(escape_control_characters(warning) + "\n")
