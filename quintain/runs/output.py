@@ -43,7 +43,7 @@ class CommandHints:
         if self.run_id is None:
             return []
         run = f"{self.run_id}{self.place}"
-        how = "trainer.load_checkpoint" if self.has_policy else "quintain.host(..., resume=True)"
+        how = "Trainer.load(run, env)" if self.has_policy else "quintain.host(..., resume=True)"
         saved = (f"quintain checkpoints list {run}", f"what was saved; {how} goes on from there")
         if self.has_objects:
             return [saved]

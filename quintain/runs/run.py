@@ -20,7 +20,7 @@ from quintain.runs.ranks.decisions import decide, is_commit_due, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import num_ranks_in, require_same_settings, restore_rank
-from quintain.services.checkpoints.catalog import Checkpoint, load, verify
+from quintain.services.checkpoints.catalog import Checkpoint, CheckpointCatalog, load, verify
 from quintain.services.checkpoints.manager import CheckpointManager
 from quintain.services.files.run_directory import RunDirectory, Status
 from quintain.services.files.run_names import default_run_id
@@ -60,6 +60,8 @@ class Run:
         self.runs_dir = (runs_dir if directory is None else directory.path.parent).absolute()
         self.shown_runs_dir = runs_dir
         self.is_kept = is_kept
+        self.take_over: Callable[[], RunDirectory] | None = None
+        """Opens the directory of the run that is continued, when it is needed."""
         self.writer = WriterGroup(writers, is_quiet=is_quiet)
         self.signals = StopSignals(run_file.run.grace_seconds)
         self.directory = directory
@@ -117,15 +119,46 @@ class Run:
 
     def restore(self, loop: Loop, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint into a new loop and drops the metric rows after it."""
-        assert self.directory is not None
-        assert self.metrics is not None
-        assert self.checkpoints is not None
         loaded = load(checkpoint.path)
         loop.require_fit(loaded.manifest.about)
         if loop.world.size > 1:
             broadcast_state(loop.world, loaded.state)
         restore_rank(loop, loaded.state)
         loop.set_budget(self.run_file.budget)
+        self._go_on_from(loop, checkpoint)
+        exactness = self.begin_together(loop)
+        num_ranks = num_ranks_in(loaded.state)
+        if num_ranks != loop.world.size:
+            exactness = f"statistical: {num_ranks} ranks became {loop.world.size}, so all lanes begin new episodes"
+        self.show_determinism(exactness)
+
+    def continue_later(
+        self, loop: Loop, directory: RunDirectory, checkpoint: Checkpoint, changes: list[tuple[str, Any, Any]]
+    ) -> None:
+        """Lets a loop with the state of a checkpoint continue its run; nothing is written before it trains or saves."""
+        newest = CheckpointCatalog(directory.checkpoints).latest(lambda text: None).commit
+
+        def take_over() -> RunDirectory:
+            self.resources.enter_context(directory.lock())
+            if CheckpointCatalog(directory.checkpoints).latest(lambda text: None).commit != newest:
+                raise RunDirectoryError(
+                    f"run {directory.shown} went on after it was loaded; load it again", code="E0301"
+                )
+            self.open_directory(directory)
+            self._go_on_from(loop, checkpoint)
+            if changes:
+                self.log("settings_changed", loop, detail=[list(change) for change in changes])
+            self.write_settings()
+            self.show_determinism(joint_exactness(loop))
+            return directory
+
+        self.is_kept, self.take_over = True, take_over
+
+    def _go_on_from(self, loop: Loop, checkpoint: Checkpoint) -> None:
+        """Makes a checkpoint the last of the run: a later one, and the metric rows after it, are of another branch."""
+        assert self.directory is not None
+        assert self.metrics is not None
+        assert self.checkpoints is not None
         self.last, self.saved_updates = checkpoint, loop.progress.updates
         # Going back is a new branch: until it is committed, the next resume would take up the old one.
         if decide(loop.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
@@ -135,11 +168,6 @@ class Run:
         if note := self.directory.describe_unclosed(checkpoint.step):
             self.writer.note(note)
         self.log("resumed", loop, detail={"checkpoint": checkpoint.name})
-        exactness = self.begin_together(loop)
-        num_ranks = num_ranks_in(loaded.state)
-        if num_ranks != loop.world.size:
-            exactness = f"statistical: {num_ranks} ranks became {loop.world.size}, so all lanes begin new episodes"
-        self.show_determinism(exactness)
 
     def begin_together(self, loop: Loop) -> str:
         """Gives all ranks the same weights and returns the exactness of a resume."""
@@ -306,6 +334,10 @@ class Run:
         return stop
 
     def _require_directory(self) -> RunDirectory:
+        if self.take_over is not None:
+            directory = self.take_over()
+            self.take_over = None
+            return directory
         if self.directory is None or self.checkpoints is None:
             run_id = self.run_file.run.id or default_run_id(
                 env_name(self.run_file), self.run_file.trained, runs_dir=self.runs_dir

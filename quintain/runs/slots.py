@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings
@@ -22,13 +22,18 @@ from quintain.runs.output import make_writers, needs_directory
 from quintain.runs.policy_slots import PolicySlot, policy_settings
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
+from quintain.runs.restore import restore_rank, stored_settings
 from quintain.runs.run import Run
+from quintain.services.checkpoints.catalog import CheckpointCatalog
+from quintain.services.checkpoints.catalog import load as load_checkpoint
 from quintain.services.files.run_directory import RunDirectory
+from quintain.services.files.run_names import resolve_run, split_checkpoint_suffix
 from quintain.services.reporting.queued_writer import QueuedWriter
 from quintain.services.reporting.tensorboard_writer import SummaryRows
 from quintain.services.reporting.writers import Writer, WriterGroup
 from quintain.settings import embodichain as embodichain_names
 from quintain.settings.base import PartSettings
+from quintain.settings.fingerprint import changed_keys
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 from quintain.trainers.base import Parts
@@ -74,6 +79,65 @@ class Trainer(RolloutTrainer):
         super().__init__(parts_from_slots(policy, env, algorithm, translation, trainer_class=type(self)))
         self.env_slot = env
         self.share()
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        env: EnvSlot = None,
+        *,
+        policy: PolicySlot = None,
+        runs_dir: str | Path = "runs",
+        allow: Sequence[str] = (),
+        **settings: Any,
+    ) -> Self:
+        """Makes the trainer of a run with the whole state of its newest checkpoint, or of RUN@which.
+
+        Nothing is written until it trains or saves. It then continues the run in its directory as `quintain resume`
+        does: exactly, and if the checkpoint is not the newest, in place of what came after it. Keywords change
+        settings. `env` and `policy` are for objects that settings cannot name, as the run was made with.
+        """
+        if isinstance(env, str | PartSettings):
+            raise SettingsError(
+                "Trainer.load has the environment of the run; pass changes as settings, such as num_lanes=8"
+            )
+        if policy is not None:
+            policy_settings(policy, [])
+        name, which = split_checkpoint_suffix(str(run))
+        directory = RunDirectory.open_existing(resolve_run(Path(runs_dir), name))
+        stored = run_file = stored_settings(directory, allow=allow)
+        for key, value in settings.items():
+            run_file = run_file.replace(key, value)
+        checkpoint = CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None)
+        world = _join_torchrun()
+        _refuse_disagreement(run_file, world)
+        if world.size > 1:
+            raise SettingsError(
+                "Trainer.load continues a run of one rank; use quintain resume for several", code="E0241"
+            )
+        slots = Slots(
+            env=env,
+            evaluation_env=_evaluation_env(env, None),
+            policy=policy if isinstance(policy, Policy) else None,
+            trainer_class=cls,
+        )
+        has_objects = env is not None or _has_local_parts(run_file)
+        session = Run(run_file, make_writers(run_file), runs_dir=directory.path.parent, has_objects=has_objects)
+        trainer = cls.__new__(cls)
+        RolloutTrainer.__init__(trainer, assemble_parts(run_file, session, session.writer, slots, world))
+        trainer.env_slot = env
+        loaded = load_checkpoint(checkpoint.path)
+        trainer.require_fit(loaded.manifest.about)
+        restore_rank(trainer, loaded.state)
+        trainer.set_budget(run_file.budget)
+        session.continue_later(trainer, directory, checkpoint, changed_keys(stored, run_file))
+        return trainer
+
+    def close(self) -> None:
+        """Ends the environments and releases the run, so that it can be loaded again."""
+        super().close()
+        if isinstance(self.session, Run):
+            self.session.close()
 
 
 def _told_apart(

@@ -300,12 +300,14 @@ class RunDirectory:
             os.rename(self.path, self.path.with_name(f"{self.path.name}{OLD_MARK}{_utc_for_name()}"))
 
     def _in_use_error(self, written: bytes) -> RunDirectoryError:
+        advice = "Wait, stop it, or choose another --run-id"
         try:
             owner = json.loads(written)
             by = f"pid {int(owner['pid'])} on host {owner['host']} since {str(owner['start'])[11:16]} UTC"
+            if (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname()):
+                by, advice = "another trainer of this process", "Call close() on it first"
         except (ValueError, KeyError, TypeError, RecursionError):
             by = "another process"
-        advice = "Wait, stop it, or choose another --run-id"
         return RunDirectoryError(f'run "{self.run_id}" is in use by {by}. {advice}', code="E0301")
 
     def _exists_error(self) -> RunDirectoryError:
