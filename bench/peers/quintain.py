@@ -54,6 +54,7 @@ def ppo_settings(hyper: PPO, num_envs: int) -> dict[str, Any]:
         "max_grad_norm": hyper.max_grad_norm,
         "gamma": hyper.gamma,
         "gae_lambda": hyper.gae_lambda,
+        "noise_hold": 1,
         **memory,
     }
 

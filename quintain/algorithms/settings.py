@@ -78,8 +78,13 @@ class AuxiliaryLossSettings(PartSettings):
 class PPOSettings(AlgorithmSettings):
     """Proximal policy optimisation (PPO) with generalized advantage estimation (GAE)."""
 
-    learning_rate: PositiveSchedule = constant(1e-3)
-    """Learning rate of Adam; lower it, or let it decay to 0, for larger networks and batches."""
+    steps_per_update: ClassVar[int] = 2048
+    """Environment steps of all lanes in one update, from which the default of num_steps follows."""
+    min_lane_steps: ClassVar[int] = 128
+    """The least default of num_steps, with however many lanes."""
+
+    learning_rate: PositiveSchedule = constant(3e-4)
+    """Learning rate of Adam; may decay to 0."""
 
     clip_coef: PositiveSchedule = constant(0.2)
     """Clip range of the probability ratio around 1."""
@@ -100,7 +105,7 @@ class PPOSettings(AlgorithmSettings):
     num_epochs: Count = 10
     """Epochs per batch."""
 
-    batch_size: Count = 256
+    batch_size: Count = 64
     """Minibatch size in steps."""
 
     target_kl: Positive | None = None
@@ -119,7 +124,7 @@ class PPOSettings(AlgorithmSettings):
     use_symmetry: bool = False
     """Also learn from mirrored steps, which the environment's `mirror(obs, action)` returns."""
 
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.98
     """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     reward_streams: Literal["summed", "averaged"] = "summed"
@@ -131,6 +136,15 @@ class POCASettings(PPOSettings):
     """POCA: PPO for agents in groups, with a critic that sees the whole group."""
 
     needs_teammates: ClassVar[bool] = True
+
+    learning_rate: PositiveSchedule = constant(1e-3)
+    """Learning rate of Adam; lower it, or let it decay to 0, for larger networks and batches."""
+
+    batch_size: Count = 256
+    """Minibatch size in steps."""
+
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     clip_value: PositiveSchedule | None = constant(0.2)
     """Clip range of values and baselines around those at the start of an update; null does not clip them."""

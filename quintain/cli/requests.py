@@ -56,6 +56,7 @@ class TrainRequest:
     allow: tuple[str, ...]
     is_json: bool
     is_quiet: bool
+    is_tuned: bool = False
     agents: AgentOptions = AgentOptions()
 
 

@@ -35,6 +35,9 @@ def train(
     runs_dir: RunsDir = Path("runs"),
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Short for experiment.seed=N.")] = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Settings that ship for this pair, with their scores.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run named by --run-id.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Move an existing run of that name aside.")] = False,
     initialize_from: Annotated[
@@ -63,6 +66,8 @@ def train(
     if seed is not None:
         overrides = _with_seed(overrides, seed)
     has_earlier_run = resume or initialize_from is not None
+    if tuned and (resume or len(names) != 2):
+        raise usage_error("--tuned goes with two names: quintain train ppo LunarLander-v3 --tuned")
     run_training(
         TrainRequest(
             source=None if has_earlier_run and not names else source_of(names),
@@ -72,6 +77,7 @@ def train(
             is_resume=resume,
             is_forced=force,
             initialize_from=initialize_from,
+            is_tuned=tuned,
             allow=tuple(allow or ()),
             agents=agents,
             is_json=json,
@@ -129,7 +135,7 @@ def run_training(request: TrainRequest) -> None:
         raise usage_error(f"{idle[0]} goes with a configuration of ML-Agents, and this is none. Leave it out")
     if request.is_resume:
         assert request.run_id is not None
-        run_file = None if request.source is None else _load(request.source, request.overrides)
+        run_file = None if request.source is None else _load(request.source, request)
         launched = launch.resume(
             request.runs_dir,
             request.run_id,
@@ -169,16 +175,16 @@ def run_resume(request: ResumeRequest) -> None:
     train_launched(launched, request)
 
 
-def _load(source: FileSource | NamesSource, overrides: tuple[str, ...]) -> RunFile:
+def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
     if isinstance(source, FileSource):
-        return RunFile.load(source.path, *overrides)
-    return RunFile.from_names(source.algorithm, source.env, *overrides)
+        return RunFile.load(source.path, *request.overrides)
+    return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)
 
 
 def _settings(request: TrainRequest, weights: Path | None) -> RunFile:
     """Returns the requested settings, or those of the run whose weights are loaded."""
     if request.source is not None:
-        return _load(request.source, request.overrides)
+        return _load(request.source, request)
     assert weights is not None
     directory = RunDirectory.open_existing(weights.parents[1])
     return stored_settings(directory, *request.overrides, allow=request.allow).replace("run.id", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import nn
@@ -59,7 +59,7 @@ class HeadSettings(Protocol):
     @property
     def use_sde(self) -> bool: ...
     @property
-    def sde_sample_every(self) -> int: ...
+    def noise_hold(self) -> int | Literal["auto"]: ...
 
 
 class Head(nn.Module, ABC):
@@ -220,14 +220,14 @@ class GaussianHead(Head):
     would not be exact.
     """
 
-    def __init__(self, spec: BoxSpec, settings: HeadSettings) -> None:
+    def __init__(self, spec: BoxSpec, settings: HeadSettings, hold: int = 1) -> None:
         super().__init__()
         self.spec = spec
         self.has_state_std = settings.state_dependent_std
         self.initial_log_std = settings.initial_log_std
         self.is_squashed = settings.squash_actions
         self.output_size = spec.size * (2 if self.has_state_std else 1)
-        self.noise = NoiseSpec(num_normal=spec.size)
+        self.noise = NoiseSpec(num_normal=spec.size, hold=hold)
         if not self.has_state_std:
             self.log_std = nn.Parameter(torch.full(self.std_shape, settings.initial_log_std))
         low, high = (torch.from_numpy(bound) for bound in spec.bounds())
@@ -334,10 +334,10 @@ class StateDependentNoiseHead(GaussianHead):
 
     has_state_noise = True
 
-    def __init__(self, spec: BoxSpec, settings: HeadSettings, num_features: int) -> None:
+    def __init__(self, spec: BoxSpec, settings: HeadSettings, num_features: int, hold: int = 1) -> None:
         self.num_features = num_features
         super().__init__(spec, settings)
-        self.noise = NoiseSpec(num_normal=num_features * spec.size, hold=settings.sde_sample_every)
+        self.noise = NoiseSpec(num_normal=num_features * spec.size, hold=hold)
 
     @property
     def std_shape(self) -> tuple[int, ...]:

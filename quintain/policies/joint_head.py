@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from quintain.data.spec import DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
+from quintain.data.spec import BoxSpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec, Spec, leaves
 from quintain.policies.heads import (
     CategoricalHead,
     GaussianHead,
@@ -15,6 +15,9 @@ from quintain.policies.heads import (
     NoiseSpec,
     StateDependentNoiseHead,
 )
+
+HELD_STEPS = 16
+"""Steps for which noise is held where the settings leave it to the spaces."""
 
 
 class JointHead(nn.Module):
@@ -28,7 +31,11 @@ class JointHead(nn.Module):
         super().__init__()
         self.names = list(leaves(spec, "action"))
         self.num_features = num_features if settings.use_sde else 0
-        made = [_make_head(leaf, settings, self.num_features) for leaf in leaves(spec, "action").values()]
+        hold = settings.noise_hold
+        if hold == "auto":
+            is_one_number = isinstance(spec, BoxSpec) and spec.size == 1
+            hold = HELD_STEPS if is_one_number or self.num_features else 1
+        made = [_make_head(leaf, settings, self.num_features, hold) for leaf in leaves(spec, "action").values()]
         self.heads = nn.ModuleList(made)
         self.parts = parts = made
         self.output_size = sum(head.output_size for head in parts)
@@ -133,12 +140,14 @@ class JointHead(nn.Module):
         return {name: head.env_action(step[name]) for name, head in zip(self.names, self.parts, strict=True)}
 
 
-def _make_head(leaf: LeafSpec, settings: HeadSettings, num_features: int) -> Head:
+def _make_head(leaf: LeafSpec, settings: HeadSettings, num_features: int, hold: int) -> Head:
     if isinstance(leaf, DiscreteSpec):
         return CategoricalHead(leaf)
     if isinstance(leaf, MultiDiscreteSpec):
         return MultiCategoricalHead(leaf)
-    return StateDependentNoiseHead(leaf, settings, num_features) if num_features else GaussianHead(leaf, settings)
+    if num_features:
+        return StateDependentNoiseHead(leaf, settings, num_features, hold)
+    return GaussianHead(leaf, settings, hold)
 
 
 def _choices(mask: torch.Tensor | None, head: Head, columns: slice) -> torch.Tensor | None:

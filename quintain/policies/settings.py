@@ -144,8 +144,9 @@ class ActorCriticSettings(StochasticSettings):
     """Generalized state-dependent exploration (gSDE): noise on continuous actions is a function of the state that is
     kept for some steps, so that exploration is smooth."""
 
-    sde_sample_every: Count = 64
-    """Steps of an environment for which the noise of use_sde stays the same function of the state."""
+    noise_hold: Count | Literal["auto"] = 1
+    """Steps of an environment for which the noise on continuous actions is held before it is drawn again; 1 is white
+    noise. With auto it is 16 for an action that is one continuous value, and with use_sde; otherwise 1."""
 
     memory: MemorySettings | None = None
     """Recurrent layer; null for a feed-forward policy."""
@@ -165,7 +166,7 @@ class SoftActorSettings(StochasticSettings):
     squash_actions: ClassVar[bool] = True
     state_dependent_std: ClassVar[bool] = True
     use_sde: ClassVar[bool] = False
-    sde_sample_every: ClassVar[int] = 1
+    noise_hold: ClassVar[int] = 1
 
     hidden_sizes: tuple[Count, ...] = (256, 256)
     """Width of each hidden layer, of the actor and of each critic."""
@@ -188,7 +189,7 @@ class _WithoutDistribution:
     squash_actions: ClassVar[bool] = False
     state_dependent_std: ClassVar[bool] = False
     use_sde: ClassVar[bool] = False
-    sde_sample_every: ClassVar[int] = 1
+    noise_hold: ClassVar[int] = 1
     initial_log_std: ClassVar[float] = 0.0
 
 

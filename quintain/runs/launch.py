@@ -27,6 +27,7 @@ from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
+from quintain.settings.tuned import find_tuned
 
 if TYPE_CHECKING:
     from quintain.runs.assemble import Slots
@@ -68,6 +69,8 @@ def start(
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
         _show_notes(run, run_file)
+        if advice := tuned_advice(run_file):
+            run.writer.note(advice)
         trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"), slots)
         if initialize_from is not None:
             loaded = load(initialize_from)
@@ -231,6 +234,15 @@ def _require_known_env(run_file: RunFile) -> None:
 def _show_notes(run: Run, run_file: RunFile) -> None:
     for note in run_file.notes:
         run.writer.note(note)
+
+
+def tuned_advice(run_file: RunFile) -> str:
+    """Says that there are tuned settings for a run that does not have them; empty where there are none."""
+    found = None if run_file.experiment.loop is not None else find_tuned(run_file.trained, env_name(run_file))
+    if found is None or found.name in run_file.origins.values():
+        return ""
+    pair = f"{found.file.algorithm} on {found.file.env}"
+    return f"note: there are tuned settings for {pair}, with {found.file.measured}: --tuned"
 
 
 def _report_other_software(run: Run, checkpoint: Path) -> None:

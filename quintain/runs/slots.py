@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from quintain.algorithms.base import Algorithm
-from quintain.algorithms.settings import AlgorithmSettings
+from quintain.algorithms.settings import AlgorithmSettings, PPOSettings
 from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.envs.gym.factories import factory_of
@@ -36,6 +36,7 @@ from quintain.settings.base import PartSettings
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
+from quintain.settings.tuned import Tuned, tuned_settings
 from quintain.trainers.base import Parts
 from quintain.trainers.base import Trainer as RolloutTrainer
 
@@ -68,6 +69,7 @@ class Trainer(RolloutTrainer):
         policy: PolicySlot = None,
         run_id: str | None = None,
         runs_dir: str | Path | None = None,
+        tuned: bool = False,
         **settings: Any,
     ) -> None:
         """Makes one; the first argument is the algorithm, or the policy where `algorithm` is given by itself."""
@@ -76,7 +78,12 @@ class Trainer(RolloutTrainer):
             raise SettingsError("Trainer needs an environment: its id, its class, a factory, or an environment")
         translation = embodichain_names.translate((buffer_size, batch_size, writer, *more), settings)
         translation.place(run_id, runs_dir)
-        super().__init__(parts_from_slots(policy, env, algorithm, translation, trainer_class=type(self)))
+        below = None
+        if tuned:
+            if not isinstance(algorithm, str) or not isinstance(env, str):
+                raise SettingsError('tuned=True goes with two names: Trainer("ppo", "LunarLander-v3", tuned=True)')
+            below = tuned_settings(algorithm, env)
+        super().__init__(parts_from_slots(policy, env, algorithm, translation, below, trainer_class=type(self)))
         self.env_slot = env
         self.share()
 
@@ -158,6 +165,7 @@ def parts_from_slots(
     env: EnvSlot,
     algorithm: AlgorithmSlot,
     translation: embodichain_names.Translation,
+    tuned: Tuned | None = None,
     *,
     trainer_class: type[RolloutTrainer] | None = None,
 ) -> Parts:
@@ -173,11 +181,13 @@ def parts_from_slots(
         behavior["policy"] = made_from
     if is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
         # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
-        behavior["rollout"] = {"num_steps": max(128, _STEPS_PER_BATCH // lanes_of(env))}
+        chosen = _settings_class(behavior["algorithm"])
+        wanted = chosen.steps_per_update if issubclass(chosen, PPOSettings) else _STEPS_PER_BATCH
+        behavior["rollout"] = {"num_steps": max(128, wanted // lanes_of(env))}
     world = _join_torchrun()
     experiment = {"env": env_settings(env, world.size), "behaviors": {"default": behavior}}
     changes = _without_idle(behavior["algorithm"], translation)
-    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes)
+    run_file = RunFile.from_mapping({"experiment": experiment}, origin=PYTHON, changes=changes, tuned=tuned)
     run_file = with_ranks_of_torchrun(embodichain_names.apply(run_file, translation), is_new=True)
     _refuse_disagreement(run_file, world)
     evaluation_env = _evaluation_env(env, translation.given.get("eval_env"))

@@ -4,22 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic_core import PydanticCustomError
+
 from quintain.core import registry
 from quintain.errors import SettingsError
+from quintain.settings.base import PartSettings, parse_count
 from quintain.settings.yaml_text import KeyPath, Raw
+
+RECURRENT_BATCH = 256
+"""Minibatch size in steps of a recurrent policy, if a lane has not more."""
+MAX_MINIBATCHES = 32
+"""Minibatches of an epoch, where batch_size is not set."""
 
 
 def algorithm_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
-    """Returns the default blocks of an algorithm's registration, by path."""
+    """Returns the default blocks of an algorithm, by path: those of its registration, and for lanes."""
     experiment = values.get("experiment")
-    behaviors = experiment.get("behaviors") if isinstance(experiment, Mapping) else None
+    if not isinstance(experiment, Mapping) or not isinstance(experiment.get("behaviors"), Mapping):
+        return {}
     blocks: dict[KeyPath, Mapping[str, Raw]] = {}
-    for name, behavior in behaviors.items() if isinstance(behaviors, Mapping) else ():
+    for name, behavior in experiment["behaviors"].items():
         algorithm = behavior.get("algorithm") if isinstance(behavior, Mapping) else None
         chosen = algorithm.get("type") if isinstance(algorithm, Mapping) else None
-        for block, defaults in _defaults_of(chosen).items() if isinstance(chosen, str) else ():
-            blocks["experiment", "behaviors", name, block] = defaults
+        registration = _registration("algorithm", chosen)
+        if registration is not None:
+            # Lanes have one behaviour.
+            is_alone = len(experiment["behaviors"]) == 1
+            sizes = _lane_defaults(registration.settings_class, behavior, experiment.get("env")) if is_alone else {}
+            for block, defaults in merged(sizes, registration.defaults).items():
+                blocks["experiment", "behaviors", name, block] = defaults
     return blocks
+
+
+def _lane_defaults(
+    algorithm: type[PartSettings], behavior: Mapping[str, Raw], env: Raw
+) -> Mapping[str, Mapping[str, Raw]]:
+    """Returns defaults of an algorithm that wants `steps_per_update` from all lanes: num_steps, batch_size, noise_hold.
+
+    Fewer lanes take more steps each; batches of many lanes have larger minibatches, and not more than 32. A recurrent
+    policy learns from whole lanes, so its minibatches are some of them.
+    """
+    wanted, least = getattr(algorithm, "steps_per_update", None), getattr(algorithm, "min_lane_steps", 1)
+    rollout, policy = (behavior.get(name) or {} for name in ("rollout", "policy"))
+    chosen = _registration("env", env.get("type")) if isinstance(env, Mapping) else None
+    lanes = None if chosen is None else chosen.settings_class.model_fields.get("num_lanes")
+    is_of_agents = chosen is not None and "rollout" in chosen.settings_class.behavior_defaults
+    has_blocks = isinstance(rollout, Mapping) and rollout.get("type", "block") == "block" and not is_of_agents
+    if wanted is None or lanes is None or not has_blocks:
+        return {}
+    num_lanes = _count(env.get("num_lanes", lanes.default))
+    if num_lanes is None:
+        return {}
+    num_steps = max(least, wanted // num_lanes)
+    sizes: dict[str, Mapping[str, Raw]] = {"rollout": {"num_steps": num_steps}}
+    if isinstance(policy, Mapping) and policy.get("type", "actor_critic") == "actor_critic":
+        sizes["policy"] = {"type": "actor_critic", "noise_hold": "auto"}
+    given = _count(rollout.get("num_steps", num_steps))
+    if given is None:
+        return sizes
+    if isinstance(policy, Mapping) and policy.get("memory") is not None:
+        sizes["algorithm"] = {"batch_size": given * max(1, RECURRENT_BATCH // given)}
+    elif (rows := num_lanes * given) > wanted:
+        smallest = algorithm.model_fields["batch_size"].default
+        sizes["algorithm"] = {"batch_size": rows // MAX_MINIBATCHES // smallest * smallest}
+    return sizes
+
+
+def _count(value: Raw) -> int | None:
+    """Returns a positive count; None for any other value, which validation reports with its place."""
+    try:
+        count = parse_count(value)
+    except PydanticCustomError:
+        return None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
 
 
 def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
@@ -28,22 +85,19 @@ def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
     if not isinstance(experiment, Mapping) or not isinstance(experiment.get("behaviors"), Mapping):
         return {}
     env = experiment.get("env")
-    chosen = env.get("type") if isinstance(env, Mapping) else None
-    if not isinstance(chosen, str):
+    registration = _registration("env", env.get("type") if isinstance(env, Mapping) else None)
+    if registration is None:
         return {}
-    try:
-        defaults = registry.get("env", chosen).settings_class.behavior_defaults
-    except SettingsError:
-        return {}
+    defaults = registration.settings_class.behavior_defaults
     return {("experiment", "behaviors", name): defaults for name in experiment["behaviors"] if defaults}
 
 
-def _defaults_of(algorithm: str) -> Mapping[str, Mapping[str, Raw]]:
+def _registration(kind: str, name: Raw) -> registry.Registration | None:
     try:
-        return registry.get("algorithm", algorithm).defaults
+        return registry.get(kind, name) if isinstance(name, str) else None
     except SettingsError:
         # Validation reports the unknown name, together with everything else and with its place.
-        return {}
+        return None
 
 
 def with_algorithm_defaults(values: Mapping[str, Raw]) -> Mapping[str, Raw]:

@@ -25,6 +25,7 @@ from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
 from quintain.settings.secrets import literal_secrets
 from quintain.settings.sources import ALGORITHM_DEFAULT, ARGUMENT, DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
+from quintain.settings.tuned import Tuned, tuned_settings
 
 if TYPE_CHECKING:
     from quintain.typing import JsonObject
@@ -67,16 +68,26 @@ class RunFile:
 
     @classmethod
     def from_names(
-        cls, algorithm: str, env: str, *overrides: str, trusted: bool = True, allow: Collection[str] = ()
+        cls,
+        algorithm: str,
+        env: str,
+        *overrides: str,
+        tuned: bool = False,
+        trusted: bool = True,
+        allow: Collection[str] = (),
     ) -> RunFile:
-        """Makes the settings of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id."""
+        """Makes the settings of `train ALGORITHM ENV`: a registered environment, TYPE/ID, or a Gymnasium id.
+
+        With `tuned` the settings that ship for this pair lie below the overrides.
+        """
         chosen = registry.get("algorithm", algorithm)
         experiment = {
             "env": registry.env_named(env),
             "behaviors": {"default": {"algorithm": {"type": chosen.name}}},
         }
         draft = Draft.from_mapping({"experiment": experiment}, Origin(ARGUMENT))
-        return cls._resolve(draft, overrides, trusted, allow)
+        below = tuned_settings(chosen.name, env) if tuned else None
+        return cls._resolve(draft, overrides, trusted, allow, tuned=below)
 
     @classmethod
     def from_mapping(
@@ -87,10 +98,14 @@ class RunFile:
         trusted: bool = True,
         allow: Collection[str] = (),
         changes: Mapping[str, object] | None = None,
+        tuned: Tuned | None = None,
     ) -> RunFile:
-        """Makes the settings from a mapping, which may contain settings objects; `changes` are as in `replace`."""
+        """Makes the settings from a mapping, which may contain settings objects; `changes` are as in `replace`.
+
+        Tuned settings lie below overrides and changes.
+        """
         draft = Draft.from_mapping(mapping, Origin(origin))
-        return cls._resolve(draft, overrides, trusted, allow, changes or {})
+        return cls._resolve(draft, overrides, trusted, allow, changes or {}, tuned=tuned)
 
     @classmethod
     def _resolve(
@@ -101,10 +116,16 @@ class RunFile:
         allow: Collection[str],
         changes: Mapping[str, object] | None = None,
         doubt: str = "",
+        tuned: Tuned | None = None,
     ) -> RunFile:
         draft.permitted = None if trusted else set(allow)
         with trust.importing_only(draft.permitted):
             normalize(draft, doubt=doubt)
+            if tuned is not None:
+                draft.notes.append(f"note: settings of {tuned.name}: {tuned.file.measured}")
+                for key in types_first(tuned.file.settings):
+                    set_key(draft, key, tuned.file.settings[key], tuned.name, Origin(tuned.name, tuned.name))
+                    normalize(draft, doubt=doubt)
             for override in types_first(overrides):
                 apply_override(draft, override)
                 normalize(draft, doubt=doubt)

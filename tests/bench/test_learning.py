@@ -156,6 +156,20 @@ def test_every_task_has_one_algorithm_and_whole_rollouts(bench: Bench) -> None:
             assert task.ppo.minibatch_size(task.num_envs) * task.ppo.num_minibatches == rows_per_rollout
 
 
+def test_tasks_of_defaults_set_nothing_and_have_the_seeds_that_were_asked_for(bench: Bench) -> None:
+    seeds = {task.env_id: task.num_seeds for task in bench["learning_tasks"].DEFAULTS.values()}
+    assert seeds == {
+        **dict.fromkeys(("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"), 10),
+        "LunarLander-v3": 5,
+        **dict.fromkeys(("BipedalWalker-v3", "HalfCheetah-v5", "Hopper-v5"), 3),
+    }
+    for task in bench["learning_tasks"].DEFAULTS.values():
+        assert task.by_defaults
+        assert (task.ppo, task.sac, task.normalize_obs, task.num_envs) == (None, None, False, 1)
+    page = bench["learning"].markdown([], bench["learning"].OWN_DEFAULTS)
+    assert "| LunarLander-v3 | 400,000 | 5 | 0 of 5 seeds were run | 0 of 5 seeds were run |" in page
+
+
 def test_slow_tasks_have_five_seeds_and_the_others_ten(bench: Bench) -> None:
     found = bench["learning"].rows_of(RECORD)
     for task in bench["learning_tasks"].TASKS.values():

@@ -94,7 +94,7 @@ def test_the_file_they_are_made_from_is_good(quintain: Command, tmp_path: Path) 
         ((*TRAIN, "learning_rate=fast"), 2, "learning_rate"),
         ((*TRAIN, "num_lanes=0"), 2, "num_lanes"),
         ((*TRAIN, "num_lanes=2.5"), 2, "num_lanes"),
-        ((*TRAIN, "batch_size=2000"), 2, "8 * 128 = 1024"),
+        ((*TRAIN, "batch_size=4000"), 2, "8 * 256 = 2048"),
         ((*TRAIN, "seed=-1"), 2, "seed"),
         ((*TRAIN, "seed="), 2, "no value"),
         ((*TRAIN, "=3"), 2, "no key"),

@@ -54,7 +54,7 @@ def bound_by(what: str) -> Pace:
         (ENV, "workers: run.env_workers.num_workers=2 steps 1.5 x as fast here"),
         (ACT, "more lanes: num_lanes=32."),
         (LEARN, "fewer epochs: num_epochs=5 halves"),
-        (LEARN, "larger minibatches: batch_size=1024"),
+        (LEARN, "larger minibatches: batch_size=256"),
         (OTHER, "run.report.every_updates"),
     ],
 )

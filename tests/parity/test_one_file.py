@@ -65,7 +65,8 @@ def weights_of_one_file(one_file: ModuleType, settings: dict[str, Any]) -> tuple
 
 
 def weights_of_framework(env_id: str, settings: dict[str, Any]) -> tuple[dict[str, torch.Tensor], Trainer]:
-    plain = {"compiled": False, **SMALL, **settings}
+    specified = {"learning_rate": 1e-3, "gae_lambda": 0.95, "noise_hold": 1}
+    plain = {"compiled": False, **specified, **SMALL, **settings}
     trainer = Trainer("ppo", env_id, total_timesteps=budget(plain), writers=[], events=[], **plain)
     trainer.train()
     renamed = {

@@ -102,7 +102,7 @@ def test_a_replay_of_the_rollout_has_its_log_probabilities(name: str, settings: 
         pytest.skip("squashing needs bounds")
     given = {key: value for key, value in settings.items() if key != "num"}
     spec = BehaviorSpec(box(4), ACTIONS[name])
-    policy = ActorCritic(ActorCriticSettings(use_sde=True, sde_sample_every=3, **given), spec, Rng(1))
+    policy = ActorCritic(ActorCriticSettings(use_sde=True, noise_hold=3, **given), spec, Rng(1))
     policy.keep_components()
     rollout = Rollout(spec, policy.declare_fields(), num_lanes=2, num_steps=7)
     draw_noise(rollout, policy.noise, Rng(2), first_step=0)

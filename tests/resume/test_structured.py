@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo, state-dependent exploration": (
         "ppo",
         {"obs": "dict", "action": "hybrid tuple"},
-        {"use_sde": True, "sde_sample_every": 5, "normalize_obs": True},
+        {"use_sde": True, "noise_hold": 5, "normalize_obs": True},
     ),
     "a2c, lstm, choices": ("a2c", {"obs": "choices", "action": "bits", "masks": "info"}, MEMORY),
     "grpo, lstm, reference, masks": (

@@ -133,7 +133,7 @@ def test_an_environment_nobody_can_make_again_is_trained_but_not_evaluated(capsy
 
 def test_a_single_environment_needs_no_other_setting() -> None:
     trainer = Trainer("ppo", gymnasium.make("CartPole-v1"), writers=[])
-    assert trainer.store.block.num_steps == 1024  # type: ignore[attr-defined]  # 8 lanes of 128 by default
+    assert trainer.store.block.num_steps == 2048  # type: ignore[attr-defined]  # 8 lanes of 256 by default
     trainer.close()
 
 

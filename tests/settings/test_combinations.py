@@ -54,14 +54,14 @@ def refused(*words: str) -> SettingsError:
             "num_steps",
         ),
         (
-            ("ppo", "memory={cell: gru}", "num_steps=512"),
+            ("ppo", "memory={cell: gru}", "num_steps=512", "batch_size=256"),
             "E0221",
             f"{DEFAULT}.algorithm.batch_size: 256 is 0.5 lanes of {DEFAULT}.rollout.num_steps 512; with "
             f"{DEFAULT}.policy.memory a minibatch is whole lanes: set batch_size to 512, or to another multiple of "
             "num_steps",
         ),
         (
-            ("ppo", "memory={cell: gru}", "micro_batch_size=100"),
+            ("ppo", "memory={cell: gru}", "num_steps=128", "micro_batch_size=100"),
             "E0221",
             f"{DEFAULT}.algorithm.micro_batch_size: 100 is 0.781 lanes of {DEFAULT}.rollout.num_steps 128; with "
             f"{DEFAULT}.policy.memory a minibatch is whole lanes: set micro_batch_size to 128, or to another multiple "
@@ -98,7 +98,7 @@ def test_a_combination_that_cannot_work_is_one_sentence(words: tuple[str, ...], 
         ("ppo", "memory={cell: lstm}", "num_steps=64", "batch_size=64", "micro_batch_size=64"),
         ("a2c", "memory={cell: lstm}"),
         ("ppo", "adaptive_kl=0.01", "learning_rate=1e-4"),
-        ("ppo", "micro_batch_size=100"),
+        ("ppo", "micro_batch_size=50"),
         ("ppo", "vectorization=native"),
     ],
     ids=" ".join,

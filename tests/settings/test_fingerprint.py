@@ -20,7 +20,7 @@ DEFAULT = "experiment.behaviors.default"
         "learning_rate=2e-3",
         "gamma=0.9",
         "hidden_sizes=[64]",
-        "num_steps=256",
+        "num_steps=64",
         "kwargs.gravity=1",
         "events=[evaluate, {type: stop_at_return, mean_return: 1}]",
     ],
@@ -64,7 +64,7 @@ def test_changed_keys_lists_old_and_new():
     new = RunFile.from_names("ppo", "CartPole-v1", "seed=1", "lr={start: 1.0, end: 0.5}", "events=[]", "keep=9")
     assert changed_keys(BASE, new) == [
         ("experiment.seed", 0, 1),
-        (f"{DEFAULT}.algorithm.learning_rate", 1e-3, None),
+        (f"{DEFAULT}.algorithm.learning_rate", 3e-4, None),
         (f"{DEFAULT}.algorithm.learning_rate.start", None, 1.0),
         (f"{DEFAULT}.algorithm.learning_rate.end", None, 0.5),
         (f"{DEFAULT}.algorithm.learning_rate.shape", None, "linear"),

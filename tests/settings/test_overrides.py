@@ -166,10 +166,10 @@ def test_nothing_can_be_set_below_a_single_value():
 @pytest.mark.parametrize(
     ("overrides", "value"),
     [
-        # PPO's own number is 0.001.
-        (("learning_rate.end=0",), {"start": 0.001, "end": 0.0, "shape": "linear"}),
+        # PPO's own number is 0.0003.
+        (("learning_rate.end=0",), {"start": 0.0003, "end": 0.0, "shape": "linear"}),
         (("lr=5e-4", "lr.end=1e-4"), {"start": 0.0005, "end": 0.0001, "shape": "linear"}),
-        (("learning_rate.shape=cosine", "learning_rate.end=0"), {"start": 0.001, "end": 0.0, "shape": "cosine"}),
+        (("learning_rate.shape=cosine", "learning_rate.end=0"), {"start": 0.0003, "end": 0.0, "shape": "cosine"}),
         (("learning_rate={start: 3e-4, end: 0}", "learning_rate.end=1e-5"),
          {"start": 0.0003, "end": 0.00001, "shape": "linear"}),
         (("learning_rate.start=2e-4",), 0.0002),

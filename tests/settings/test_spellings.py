@@ -30,7 +30,7 @@ def test_the_names_of_rl_zoo_are_understood() -> None:
     assert (run_file.experiment.env.num_lanes, run_file.experiment.budget.env_steps) == (4, 10_000)  # type: ignore[attr-defined]
     policy, algorithm = behavior.policy, behavior.algorithm
     assert (policy.normalize_obs, policy.hidden_sizes, policy.use_sde) == (True, (32, 16), True)
-    assert (policy.sde_sample_every, policy.initial_log_std, policy.activation) == (4, -2, "relu")
+    assert (policy.noise_hold, policy.initial_log_std, policy.activation) == (4, -2, "relu")
     assert (behavior.rollout.num_steps, algorithm.num_epochs, algorithm.clip_value) == (64, 5, Schedule(start=0.3))
     assert "note: n_envs is experiment.env.num_lanes here" in run_file.notes
 

@@ -169,7 +169,7 @@ def test_replace_leaves_the_original_alone():
     before = RunFile.from_names("ppo", "A-v1")
     after = before.replace(f"{DEFAULT}.algorithm.learning_rate", {"start": 4e-4, "end": 0})
     assert after.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 2e-4
-    assert before.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 1e-3
+    assert before.experiment.behaviors["default"].algorithm.learning_rate.at(0.5) == 3e-4
 
 
 def test_an_algorithm_brings_defaults_below_file_and_override(clean_registry):
@@ -265,3 +265,31 @@ def test_a_block_that_is_replaced_takes_its_origins_with_it(path):
     assert origins["experiment.env.num_lanes"] == "default"
     with pytest.raises(SettingsError, match=r"^override env=\{type: gym\}: experiment\.env\.id: not set"):
         RunFile.load(path, "env={type: gym}")
+
+
+@pytest.mark.parametrize(
+    ("words", "num_steps", "batch_size"),
+    [
+        # 2048 steps of all lanes, at least 128 of each; 64 * 128 = 8192 steps are 32 minibatches of 256.
+        ((), 256, 64),
+        (("num_lanes=1",), 2048, 64),
+        (("num_lanes=64",), 128, 256),
+        (("num_lanes=1k", "num_steps=4"), 4, 64),
+        (("num_steps=32",), 32, 64),
+        (("batch_size=512",), 256, 512),
+        # Whole lanes of a recurrent policy: two of 100 steps, or one of 2048.
+        (("memory={}", "num_steps=100"), 100, 200),
+        (("memory={}", "num_lanes=1"), 2048, 2048),
+    ],
+)
+def test_the_batch_of_ppo_follows_from_the_lanes(words, num_steps, batch_size):
+    behavior = RunFile.from_names("ppo", "A-v1", *words).experiment.behaviors["default"]
+    assert (behavior.rollout.num_steps, behavior.algorithm.batch_size) == (num_steps, batch_size)
+
+
+def test_only_ppo_and_lanes_have_such_batches():
+    for algorithm, num_steps in (("a2c", 16), ("grpo", 128), ("sac", 1)):
+        words = ("group_size=2",) if algorithm == "grpo" else ()
+        assert (
+            RunFile.from_names(algorithm, "A-v1", *words).experiment.behaviors["default"].rollout.num_steps == num_steps
+        )

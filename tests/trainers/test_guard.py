@@ -131,7 +131,7 @@ def test_going_back_restores_the_last_checkpoint_with_a_smaller_learning_rate(
 ) -> None:
     launched, notes = begin(
         tmp_path, "run.on_nonfinite_update=rollback", "run.rollback_learning_rate_factor=0.25",
-        "checkpoint.every_updates=2",
+        "checkpoint.every_updates=2", "learning_rate=1e-3",
     )  # fmt: skip
     trainer, seen = launched.trainer, []
     spoil(monkeypatch, lambda n: n == 3, nan_loss)
