@@ -69,6 +69,10 @@ bench-images: install    ## small images beside ML-Agents and bare torch, for mi
 bench-off-policy: install    ## DQN and TD3 beside Stable-Baselines3, learning and speed, for an hour; writes docs/results/
 	@$(BIN)/python bench/off_policy.py
 
+.PHONY: bench-fragments
+bench-fragments: install    ## lanes that do not wait beside lanes in lockstep, for minutes; writes docs/results/
+	@$(BIN)/python bench/fragments.py
+
 .PHONY: bench-old-and-new
 bench-old-and-new: install    ## an older commit (OLD=...) beside this one, without peers; writes docs/results/
 	@$(BIN)/python bench/old_and_new.py $(OLD)
