@@ -50,7 +50,6 @@ def train(folder: Path, run_id: str, num_workers: int | None, *more: str) -> Pat
 def test_killed_and_resumed_in_workers_it_is_as_if_nothing_had_happened(num_ranks: int, tmp_path: Path) -> None:
     ranks = (f"num_ranks={num_ranks}",)
     expected = outcome(train(tmp_path, "alone", None, *ranks))
-    assert outcome(train(tmp_path, "shared", 2, *ranks)) == expected
     directory, chance = tmp_path / "runs" / "killed", random.Random(num_ranks)
     now = words("killed", 2, *ranks)
     for _ in range(2):
@@ -69,9 +68,10 @@ def test_killed_and_resumed_in_workers_it_is_as_if_nothing_had_happened(num_rank
 
 @pytest.mark.slow
 def test_the_numbers_do_depend_on_the_events(tmp_path: Path) -> None:
+    short = "budget.env_steps=320"
     digests = {
-        outcome(train(tmp_path, "with", None))[0],
-        outcome(train(tmp_path, "without", None, "env.env_events=[]"))[0],
-        outcome(train(tmp_path, "weaker", None, f"env.env_events={json.dumps(ENV_EVENTS[1:])}"))[0],
+        outcome(train(tmp_path, "with", None, short))[0],
+        outcome(train(tmp_path, "without", None, short, "env.env_events=[]"))[0],
+        outcome(train(tmp_path, "weaker", None, short, f"env.env_events={json.dumps(ENV_EVENTS[1:])}"))[0],
     }
     assert len(digests) == 3

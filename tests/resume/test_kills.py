@@ -19,14 +19,16 @@ from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, ro
 KILLS_PER_SETTING = 13  # four settings: 52 kills
 KILLS_PER_RUN = 5
 
-SETTINGS = ("num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "budget.env_steps=3k")
+SETTINGS = (
+    "num_lanes=4", "num_steps=16", "batch_size=32", "num_epochs=2", "normalize_obs=true", "budget.env_steps=1536",
+)  # fmt: skip
 EVALUATION = 'experiment.behaviors.default.events=[{"type": "evaluate", "num_episodes": 3}]'
 NO_EVALUATION = "experiment.behaviors.default.events=[]"
 
-# 3000 steps are 24 updates of 128 steps. Upper bounds reach a few updates far (and beyond one commit of about 30 system
+# 1536 steps are 24 updates of 64 steps. Upper bounds reach a few updates far (and beyond one commit of about 30 system
 # calls), so that a run dies several times before its end.
 REACH = {
-    "collect": 120,
+    "collect": 60,
     "update": 14,
     "between stages": 14,
     "evaluation": 60,
@@ -49,11 +51,11 @@ def words_of(run: str, evaluation: str, every_updates: int) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def references(nursery: Nursery) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """Runs each setting undisturbed, one in a fresh interpreter; evaluation adds columns to rows, and nothing else."""
+    """Runs each setting undisturbed; evaluation adds columns to rows, and nothing else."""
     found = {}
-    starts = ((EVALUATION, "alone-on", nursery.start), (NO_EVALUATION, "alone-off", nursery.start_alone))
-    for evaluation, run, start in starts:
-        assert start(*words_of(run, evaluation, 10)).wait(timeout=200) == 0
+    for evaluation, run in ((EVALUATION, "alone-on"), (NO_EVALUATION, "alone-off")):
+        status, printed = nursery.run(*words_of(run, evaluation, 10))
+        assert status == 0, printed
         directory = nursery.folder / "runs" / run
         found[evaluation] = (digest_of(directory), rows_of(directory))
     return found
@@ -100,20 +102,18 @@ def test_kills_at_chosen_calls(nursery: Nursery, references, evaluation: str, ev
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", REACH)
-def test_a_kill_at_each_place(nursery: Nursery, references, place: str) -> None:
-    run = f"each-{place.replace(' ', '-')}"
+@pytest.mark.parametrize("places", [tuple(REACH)[start::3] for start in range(3)], ids=", ".join)
+def test_a_kill_at_each_place(nursery: Nursery, references, places: tuple[str, ...]) -> None:
+    run = f"each-{places[0].replace(' ', '-')}"
     directory = nursery.folder / "runs" / run
-    # A run must be there before `restore` can be struck; then the resumed process is struck, and the last one is not.
-    first = Fate("collect", 200)
-    for words, fates in (
-        (words_of(run, EVALUATION, 2), [first]),
-        (("resume", run, "--quiet"), [Fate(place, 3 if place != "restore" else 1)]),
-    ):
-        status, printed = nursery.run(*words, fates=fates)
-        assert status == -signal.SIGKILL, printed
+    # A run must be there before `restore` can be struck. Each resumed process is struck at once, the last one is not.
+    words = words_of(run, EVALUATION, 2)
+    for fate in (Fate("collect", 100), *(Fate(place, 3 if place != "restore" else 1) for place in places)):
+        status, printed = nursery.run(*words, fates=[fate])
+        assert status == -signal.SIGKILL, (fate, printed)
         assert_every_checkpoint_is_sound(directory)
-    status, printed = nursery.run("resume", run, "--quiet")
+        words = ("resume", run, "--quiet")
+    status, printed = nursery.run(*words)
     assert status == 0, printed
     assert (digest_of(directory), rows_of(directory)) == references[EVALUATION]
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.resume.test_workers import command, descendants, is_alive, kill_after
 ENV = "tests.envs.fragile:Walk"
 SETTINGS = (
     "num_lanes=2", "num_steps=32", "batch_size=32", "num_epochs=2", "normalize_obs=true", "budget.env_steps=1500",
-    "checkpoint.every_updates=3", "checkpoint.every_seconds=null", 'env.kwargs={"step_seconds": 0.001}',
+    "checkpoint.every_updates=3", "checkpoint.every_seconds=null",
     'experiment.behaviors.default.events=[{"type": "evaluate", "every_env_steps": 700, "num_episodes": 2}]',
 )  # fmt: skip
 LAST_HOLD = 20
@@ -70,8 +71,10 @@ def test_kills_of_the_learner_change_no_number_and_leave_nobody(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("placement", "max_staleness"), PLACED)
+@pytest.mark.parametrize(
+    ("placement", "max_staleness", "number"),
+    [(*placed, number) for placed, number in zip(PLACED, cycle((signal.SIGTERM, signal.SIGINT)), strict=False)],
+)
 def test_a_signal_stops_after_a_checkpoint_and_changes_no_number(
     tmp_path: Path, references: dict[int, Path], placement: str, max_staleness: int, number: signal.Signals
 ) -> None:
