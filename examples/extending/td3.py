@@ -11,19 +11,19 @@ from quintain.policies import NoiseSpec, mlp
 
 
 class MyTD3Settings(OffPolicySettings):
-    """Improves a deterministic policy by twin delayed DDPG."""
+    """Settings of twin delayed DDPG."""
 
     tau: float = 0.005
-    """Part of the way that target networks move towards their originals at each policy update."""
+    """Coefficient of Polyak averaging of the target networks at each policy update."""
 
     policy_delay: int = 2
-    """Gradient steps of the critics for each of the policy."""
+    """Critic updates per policy update."""
 
     target_noise: float = 0.2
-    """Standard deviation of the noise on target actions."""
+    """Standard deviation of the noise on target actions (target policy smoothing)."""
 
     noise_clip: float = 0.5
-    """Bound on that noise."""
+    """Clip range of that noise."""
 
 
 class TwinQ(nn.Module):
@@ -46,7 +46,7 @@ DEFAULTS = {"policy": {"type": "deterministic_actor"}, "rollout": {"type": "repl
 
 @register("my_td3", MyTD3Settings, defaults=DEFAULTS)
 class MyTD3(OffPolicy):
-    """Learns two critics from replay, and moves the policy to the actions that the first one prefers."""
+    """A deterministic policy that follows the gradient of the first of two critics, all learned from replay."""
 
     def __init__(self, settings, policy, signals=None, rng=None):
         super().__init__(settings, policy, signals, rng)
@@ -70,8 +70,8 @@ class MyTD3(OffPolicy):
         with torch.no_grad():
             noise = (settings.target_noise * after["noise"]).clamp(-settings.noise_clip, settings.noise_clip)
             action = (torch.tanh(self.target_actor(after)) + noise).clamp(-1.0, 1.0)
-            careful = self.target_critics(after["obs"], action).amin(dim=0)
-            target = minibatch["reward"] + minibatch["discount"] * careful
+            next_value = self.target_critics(after["obs"], action).amin(dim=0)
+            target = minibatch["reward"] + minibatch["discount"] * next_value
         loss = (self.critics(minibatch["obs"], minibatch["action"]) - target).square().mean(dim=1).sum()
         return Loss(loss, {"train/critic_loss": loss.detach()})
 

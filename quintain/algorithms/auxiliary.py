@@ -60,7 +60,7 @@ class AuxiliaryLoss(KeepsState, ABC):
                 part.to(device)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yields what the algorithm's optimizer trains for it, by name: all parameters of its own modules."""
+        """Yields the parameters that the algorithm's optimizer trains for it, by name: all of its own modules."""
         for name, part in vars(self).items():
             if isinstance(part, nn.Module) and name not in self.not_state:
                 yield from part.named_parameters(prefix=name)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DQN(OffPolicy):
-    """Fits the values of actions to the reward and the value of the best action that follows."""
+    """Fits Q-values to the TD target: the reward plus the discounted value of the best next action."""
 
     policy: QNetwork
     settings: DQNSettings
@@ -56,9 +56,9 @@ class DQN(OffPolicy):
 
     @torch.no_grad()
     def targets_of(self, minibatch: Minibatch) -> torch.Tensor:
-        """Returns the value that each transition shows [B]: r + discount * max_a Q'(s', a) over allowed actions.
+        """Returns the TD target [B]: r + discount * max_a Q'(s', a) over allowed actions.
 
-        Double Q-learning takes the best action by the network instead of by its target: Q'(s', argmax_a Q(s', a)).
+        Double Q-learning selects the action by the online network: Q'(s', argmax_a Q(s', a)).
         """
         after = next_of(minibatch)
         following = self.target(after)

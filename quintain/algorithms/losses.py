@@ -1,4 +1,4 @@
-"""A loss as algorithms and auxiliary losses return it, and the names of what they report."""
+"""The loss that algorithms and auxiliary losses return, and the names of their metrics."""
 
 from __future__ import annotations
 

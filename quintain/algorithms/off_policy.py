@@ -1,8 +1,8 @@
 """The base of algorithms that learn from replay: SAC, TD3, DQN, and those of your own.
 
-A subclass says what its loss is, which noise it takes, and how its target networks follow. Everything else is
-here: transitions are remembered, actions are random until learning starts, and a number of gradient steps that depends
-on environment steps alone is taken on minibatches that depend on counters alone.
+A subclass defines the loss, the noise it needs and the update of its target networks. The base stores transitions in a
+replay buffer, acts at random until learning starts, and takes gradient steps: their number depends on environment steps
+only, and minibatches depend on counters only, so that a resumed run repeats them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OffPolicy(Algorithm):
         return NoiseSpec(), NoiseSpec()
 
     def update_targets(self) -> None:
-        """Lets target networks follow; called after each gradient step, whose number is `step_number`."""
+        """Updates the target networks; called after each gradient step, whose number is `step_number`."""
 
     def join(self, world: ProcessGroup) -> None:
         super().join(world)
@@ -208,11 +208,11 @@ def target_network(network: _Network) -> _Network:
 
 @torch.no_grad()
 def soft_update_(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Moves each weight of a target network the part `tau` of the way to the source's (Polyak averaging); 1 copies."""
+    """Polyak averaging: target += tau * (source - target) for each weight; a `tau` of 1 copies the source."""
     for own, other in zip(target.parameters(), source.parameters(), strict=True):
         own.lerp_(other, tau)
 
 
 def next_of(minibatch: Minibatch) -> Minibatch:
-    """Returns what transitions led to, under the names of what they began with: `obs`, `action_mask`, `noise`."""
+    """Returns the fields of the next state under the names of the current one: `next_obs` as `obs`, and so on."""
     return {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}

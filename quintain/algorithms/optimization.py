@@ -73,7 +73,7 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
             more = each.loss(minibatch, fraction)
             if not more.total.requires_grad:
                 raise SettingsError(
-                    f"auxiliary_losses.{name} has no gradient, so it would teach nothing. A policy whose actions have "
+                    f"auxiliary_losses.{name} has no gradient, so it would train nothing. A policy whose actions have "
                     f"no probabilities gives log-probabilities without one: use the outputs of the network of this "
                     f"{type(self.policy).__name__}",
                     code="E0224",
@@ -119,7 +119,7 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
         return self.optimizers[name].step(loss, learning_rate * self.learning_rate_scale, weight)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yields what optimizers train, by name; called when the algorithm is made and again in every cycle."""
+        """Yields the trained parameters by name; called when the algorithm is made and again in every cycle."""
         yield from self.policy.named_parameters()
 
     def all_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -152,7 +152,7 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
         )
 
     def build_optimizers(self) -> None:
-        """Makes the optimizers; whatever constructs the algorithm has called it already."""
+        """Makes the optimizers; called when the algorithm's `__init__` has returned."""
         for name, value in vars(self).items():
             if isinstance(value, Optimizer) and name != "optimizer":
                 raise SettingsError(
@@ -184,7 +184,10 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
     def add_auxiliary_losses(self, losses: Mapping[str, AuxiliaryLoss]) -> None:
         """Adds losses beside its own, by name, before it learns: the optimizer trains their parameters too."""
         if self.optimizer.kernel is not None:
-            raise SettingsError("auxiliary losses come before a trainer is made; give them to it", code="E0224")
+            raise SettingsError(
+                "auxiliary losses must be added before a trainer is made; pass them to Trainer(auxiliary_losses=...)",
+                code="E0224",
+            )
         for each in losses.values():
             each.to(self.policy.device)
         self.auxiliary_losses = {**self.auxiliary_losses, **losses}

@@ -16,7 +16,7 @@ from quintain.data.rollout import Batch
 
 
 class REINFORCE(Algorithm):
-    """Makes actions likelier in proportion to the return that followed them, less the baseline."""
+    """Policy gradient weighted by the return that followed each action, minus the baseline."""
 
     settings: REINFORCESettings
     starts_fresh = True

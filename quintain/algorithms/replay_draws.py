@@ -37,7 +37,7 @@ class ReplayDraws:
         self.blocks: dict[int, _Block] = {}
 
     def draw(self, update: int, step: int, num_remembered: int) -> tuple[Array, tuple[Array, Array]]:
-        """Returns places [B] among what is remembered, all equally likely, and noise [B, K] for now and next."""
+        """Returns uniform random indices [B] into the replay buffer, and noise [B, K] for this action and the next."""
         number, row = divmod(update, self.num_updates)
         block = self.blocks.get(step)
         if block is None or block.number != number:

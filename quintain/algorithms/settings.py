@@ -35,7 +35,7 @@ class ParameterGroup(Settings):
     """Trains some parameters differently: slower, with weight decay, or not at all."""
 
     parameters: str | tuple[str, ...]
-    """Names of parameters, or patterns such as actor.* that match names; of several groups the first one counts."""
+    """Names of parameters, or patterns such as actor.*; a parameter belongs to the first group that matches it."""
 
     learning_rate_factor: NonNegative = 1.0
     """Factor on the learning rate."""
@@ -44,7 +44,7 @@ class ParameterGroup(Settings):
     """Decoupled weight decay (AdamW): each step shrinks weights by this part of the learning rate."""
 
     frozen: bool = False
-    """Takes no steps: weights and moments stay as they are, to the last bit."""
+    """Freezes the parameters: weights and moments keep every bit."""
 
 
 class AlgorithmSettings(PartSettings):
@@ -69,7 +69,7 @@ class AlgorithmSettings(PartSettings):
 
 
 class AuxiliaryLossSettings(PartSettings):
-    """Configures what every auxiliary loss has: a weight."""
+    """Settings that every auxiliary loss has."""
 
     coef: NonNegativeSchedule = constant(1.0)
     """Weight of the loss beside the algorithm's; may be a schedule."""
@@ -198,7 +198,7 @@ class GRPOSettings(AlgorithmSettings):
 
 
 class OffPolicySettings(AlgorithmSettings):
-    """Configures gradient steps on minibatches that are drawn from replay."""
+    """Settings that all off-policy algorithms share: gradient steps on minibatches from the replay buffer."""
 
     needs_replay: ClassVar[bool] = True
 
@@ -242,26 +242,26 @@ class SACSettings(OffPolicySettings):
 
 
 class TD3Settings(OffPolicySettings):
-    """Improves a deterministic policy by twin delayed DDPG: two critics, smoothed targets, delayed policy updates."""
+    """Twin delayed DDPG (TD3): a deterministic policy, twin critics, target policy smoothing and delayed updates."""
 
     learning_rate: PositiveSchedule = constant(1e-3)
-    """Step size of Adam, for the actor and the critics."""
+    """Learning rate of Adam, for the actor and the critics."""
 
     tau: Fraction = 0.005
-    """Part of the way that target networks move towards their originals at each policy update."""
+    """Coefficient of Polyak averaging (soft update) of the target networks at each policy update."""
 
     policy_delay: Count = 2
-    """Gradient steps of the critics for each of the policy and its target networks."""
+    """Critic updates per update of the policy and the target networks (delayed policy updates)."""
 
     target_noise: NonNegative = 0.2
-    """Standard deviation of the noise that smooths target actions, where -1 and 1 are the bounds of actions."""
+    """Standard deviation of the noise on target actions (target policy smoothing), for actions in [-1, 1]."""
 
     target_noise_clip: Positive = 0.5
-    """Bound on that noise."""
+    """Clip range of that noise."""
 
 
 class DQNSettings(OffPolicySettings):
-    """Learns the values of discrete actions by deep Q-learning: replayed experience and a slow target network."""
+    """Deep Q-learning (DQN): Q-values of discrete actions, with a replay buffer and a target network."""
 
     learning_rate: PositiveSchedule = constant(1e-4)
     """Learning rate of Adam."""
@@ -276,19 +276,19 @@ class DQNSettings(OffPolicySettings):
     """Gradient steps per environment step (the update-to-data ratio); may be below 1."""
 
     double: bool = False
-    """Lets the network choose the next action and the target network value it (double DQN)."""
+    """Double DQN: the online network selects the next action, the target network evaluates it."""
 
     target_update_every: Count = 2500
-    """Gradient steps between two updates of the target network."""
+    """Gradient steps between updates of the target network."""
 
     tau: Fraction = 1.0
-    """Part of the way that the target network moves at each update; 1 copies the network."""
+    """Coefficient of Polyak averaging of the target network at each update; 1 copies the network (hard update)."""
 
 
 class REINFORCESettings(AlgorithmSettings):
-    """Improves the policy by one gradient step on the returns of whole episodes; policy.type says with what baseline.
+    """REINFORCE: one gradient step on the Monte Carlo returns of whole episodes, with or without a baseline.
 
-    An actor_critic has a baseline, its value; an actor_only has none.
+    With policy.type actor_critic the value function is the baseline; actor_only has none.
     """
 
     starts_fresh: ClassVar[bool] = True
@@ -300,7 +300,7 @@ class REINFORCESettings(AlgorithmSettings):
     """Coefficient of the entropy bonus."""
 
     value_coef: NonNegative = 0.5
-    """Weight of the baseline's loss; it has no effect without a baseline."""
+    """Coefficient of the value loss of the baseline; no effect without one."""
 
     normalize_advantage: bool = True
     """Normalize the advantages of each batch to mean 0 and deviation 1."""

@@ -1,8 +1,8 @@
 """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018).
 
-Two critics learn from replay, and the lower of their targets counts (clipped double Q-learning). The target action has
-noise, so that a peak of a critic is worth no more than what is around it (target policy smoothing). The policy and the
-target networks move once for several steps of the critics (delayed updates), each with Adam moments of its own.
+Two critics learn from replay, and the TD target takes the lower of their values (clipped double Q-learning). Target
+actions have clipped noise, which smooths the critics around them (target policy smoothing). The policy and the target
+networks are updated once for several updates of the critics (delayed updates), by an optimizer of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TD3(OffPolicy):
-    """Values actions by two critics, and moves a deterministic policy to the actions that the first one prefers."""
+    """Off-policy actor-critic: a deterministic policy that follows the gradient of the first of two critics."""
 
     policy: DeterministicActor
     settings: TD3Settings
@@ -93,14 +93,14 @@ class TD3(OffPolicy):
         return minibatch[f.REWARD] + minibatch[f.DISCOUNT] * careful
 
     def policy_loss(self, minibatch: Minibatch, fraction: float) -> Loss:
-        """Returns a loss that falls as the first critic values the policy's actions higher."""
+        """Returns the actor's loss: minus the mean value of its actions by the first critic."""
         features = self.critics.encode(minibatch).detach()
         loss = -self.critics.values(features, self.policy.actions(minibatch), is_frozen=True)[0].mean()
         return Loss(loss, {"train/policy_loss": loss.detach()})
 
     @property
     def moves_policy(self) -> bool:
-        """Whether the present gradient step also moves the policy and the target networks."""
+        """Whether this gradient step also updates the policy and the target networks."""
         return self.step_number % self.settings.policy_delay == 0
 
     def update_targets(self) -> None:

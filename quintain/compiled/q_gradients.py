@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class QGradients:
-    """Writes the gradient of one minibatch of DQN to the parameters' `grad`, and returns what to report."""
+    """Writes the gradient of one minibatch of DQN to the parameters' `grad`, and returns metrics."""
 
     def __init__(self, algorithm: DQN, num_rows: int) -> None:
         network, target = algorithm.policy.network, algorithm.target

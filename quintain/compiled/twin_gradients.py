@@ -55,7 +55,7 @@ class TwinGradients:
 
     @torch.no_grad()
     def write(self, minibatch: Minibatch) -> dict[str, float]:
-        """Writes the critics' gradients, and returns what to report."""
+        """Writes the critics' gradients, and returns metrics."""
         algorithm, first = self.algorithm, self.first
         settings, encode, see = algorithm.settings, algorithm.critics.encode, algorithm.policy.network.encoder
         after = {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}
@@ -89,7 +89,7 @@ class TwinGradients:
 
     @torch.no_grad()
     def write_policy(self, minibatch: Minibatch) -> dict[str, float]:
-        """Writes the actor's gradient through the first critic as it is now, and returns what to report."""
+        """Writes the actor's gradient through the first critic's present weights, and returns metrics."""
         self.seen.copy_(self.algorithm.policy.network.encoder(minibatch))
         self.proposed[:, : self.first].copy_(self.taken[:, : self.first])
         self.actor.evaluate()

@@ -214,7 +214,7 @@ def _is_local(target: Maker) -> bool:
 
 
 def import_part(kind: str, path: str) -> Maker:
-    """Imports what a user's module:Name names; for a run of an unknown origin, only what the user permitted."""
+    """Imports a user's `module:Name`; for a run of an unknown origin, only names that the user permitted."""
     trust.require_permitted(path)
     part = _imported(kind, path)
     trust.require_defined_there(path, part)

@@ -20,7 +20,7 @@ from quintain.errors import SettingsError
 
 
 class Transitions(NamedTuple):
-    """Steps with what they led to: [T, N, ...] in time-major order, or [B, ...] as rows."""
+    """Transitions with true next observations: [T, N, ...] in time-major order, or [B, ...] as rows."""
 
     obs: torch.Tensor
     """[..., D] observations as flat vectors of `flat_size(spec.obs)`."""

@@ -121,7 +121,7 @@ class EnvPoolSettings(EnvSettings):
 
 
 class SamplerSettings(Settings):
-    """Draws an environment parameter anew for every episode."""
+    """Samples an environment parameter at the start of every episode."""
 
     distribution: Literal["uniform", "gaussian", "ranges"]
     """The distribution; `ranges` draws uniformly from several ranges."""

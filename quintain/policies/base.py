@@ -123,9 +123,9 @@ class Policy(nn.Module, ABC):
         return None
 
     def explore_at(self, fraction: float) -> None:
-        """Is told the part of the budget that is spent, before each version of the policy is published.
+        """Sets exploration to its value after `fraction` of the budget; called before each version is published.
 
-        Exploration that changes over the run keeps what follows from it in a buffer, which travels with the weights.
+        Exploration that changes over the run is kept in a buffer, which is sent to actors with the weights.
         """
 
     def join(self, world: ProcessGroup) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ExploringPolicy(Policy):
-    """Acts uniformly at random while `acts_at_random` is set, and explores by `exploration`, a number that may move.
+    """Acts uniformly at random while `acts_at_random` is set, and explores by `exploration`, which a schedule sets.
 
     Both are buffers, because they decide what is collected: they are saved and travel to actors with the weights, so
     that every version of the policy explores in the same way wherever it acts. Deterministic actions look at neither.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RewardSignal(KeepsState, ABC):
-    """Gives every step of a rollout a reward, and may learn from what it saw.
+    """Computes a reward for every step of a rollout, and may learn from the same steps.
 
     The algorithm connects its signals when it is made: `spec` and `rng` are known from then on, and `build` is called.
     Modules, optimizers and running statistics that a signal keeps in attributes are saved and restored with the run.
@@ -52,7 +52,7 @@ class RewardSignal(KeepsState, ABC):
         return self.settings.strength
 
     def connect(self, spec: BehaviorSpec, rng: Rng) -> None:
-        """Lets the signal know what is observed and where to draw from; an attribute of that name of its own stays."""
+        """Sets `spec` and `rng`, and calls `build`; an attribute of these names that the signal has already stays."""
         for name, value in (("spec", spec), ("rng", rng)):
             vars(self).setdefault(name, value)
         self.build()
@@ -76,6 +76,6 @@ class RewardSignal(KeepsState, ABC):
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         """Learns from a batch and returns metrics by bare names; called once per cycle, after the algorithm's update.
 
-        The rewards of the batch were given before, so that a signal judges steps before it has learned from them.
+        The rewards of the batch are computed before, so that a signal never rewards steps that it has learned from.
         """
         return {}

@@ -83,7 +83,7 @@ class KeptParts:
                 self._restore(name, self.waiting.pop(name))
 
     def let_go(self) -> None:
-        """Keeps the state and no object: a call of the function has ended, and the next makes its objects anew."""
+        """Keeps the state and drops the objects when a call of the function ends; the next call makes its own."""
         if self.parts:
             self.waiting, self.parts = deepcopy(self.state_dict()["parts"]), {}
 

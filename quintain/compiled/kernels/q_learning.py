@@ -1,4 +1,4 @@
-"""The rows between the products of a DQN or TD3 step: one pass over each instead of a tensor operation per sign.
+"""The elementwise parts of a DQN or TD3 update between matrix products: one pass over the rows each.
 
 `algorithms/dqn.py` and `algorithms/td3.py` say what the losses are.
 """

@@ -78,7 +78,7 @@ class WorkerHandle:
 
     def _listen(self, words: Json, faults: list[LaneFault]) -> None:
         if not isinstance(words, dict):
-            raise TypeError("a worker says what is no JSON object")
+            raise TypeError("a message of a worker is no JSON object")
         if "what" in words:
             faults.append(_fault_from(words, self.lanes))
         else:
