@@ -60,7 +60,9 @@ def restore_rank(loop: Loop, state: State) -> None:
 def stored_settings(directory: RunDirectory, *overrides: str, allow: Collection[str] = ()) -> RunFile:
     """Reads a run's settings; if this user did not make the run here, they may name only allowed code."""
     doubt = directory.doubt()
-    return RunFile.load(directory.config, *overrides, trusted=doubt is None, allow=allow, doubt=doubt or "")
+    return RunFile.load(
+        directory.config, *overrides, trusted=doubt is None, allow=allow, doubt=doubt or "", is_complete=True
+    )
 
 
 def names_given_by(run_file: RunFile | None) -> list[str]:

@@ -8,11 +8,14 @@ from itertools import islice
 from quintain.core import registry, trust
 from quintain.errors import CheckpointError, SettingsError
 from quintain.settings.base import PartSettings, Schedule
-from quintain.settings.layers import with_algorithm_defaults
+from quintain.settings.layers import env_defaults, with_algorithm_defaults
 from quintain.settings.outline import choices, class_at
 from quintain.settings.sources import DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
 from quintain.settings.spellings import ALIASES, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, Raw
+
+NO_DEFAULTS = "none"
+"""The type of an event or writer that does nothing, and leaves out the default ones."""
 
 MAX_PARTS = 1_000
 """Maximum number of parts in one tree: far more than any run has, and few enough to look up each."""
@@ -122,6 +125,35 @@ def updates_per_step(draft: Draft, value: object) -> object:
     for count in counts:
         num_steps *= count if isinstance(count, int) else 1
     return value / num_steps
+
+
+def missing_parts(draft: Draft, path: KeyPath, value: Raw) -> list[str]:
+    """Returns the default events or writers that a list of them does not name; none for [] and with `none` in it."""
+    is_list = path == ("run", "writers") or (path[:2] == ("experiment", "behaviors") and path[3:] == ("events",))
+    if not is_list or not isinstance(value, list | tuple) or not value:
+        return []
+    kind = "event" if path[-1] == "events" else "writer"
+    types = [
+        item.type or registry.name_of(kind, type(item))
+        if isinstance(item, PartSettings)
+        else item.get("type")
+        if isinstance(item, Mapping)
+        else item
+        for item in value
+    ]
+    if NO_DEFAULTS in types:
+        return []
+    preferred = env_defaults(draft.values).get(path[:-1], {}).get("events")
+    usual = _default_at(draft, path) if path[-1] == "writers" or preferred is None else preferred
+    return [name for name in usual if name not in types] if isinstance(usual, list | tuple) else []
+
+
+def add_default_parts(draft: Draft) -> None:
+    """Puts default events and writers that a file does not name before those that it names."""
+    behaviors = draft.get(("experiment", "behaviors"))
+    for path in (("run", "writers"), *(("experiment", "behaviors", name, "events") for name in _keys(behaviors))):
+        if missing := missing_parts(draft, path, draft.get(path)):
+            draft.prepend(path, list(missing))
 
 
 def set_one(draft: Draft, path: KeyPath, value: object, origin: Origin) -> None:

@@ -8,7 +8,15 @@ from difflib import get_close_matches
 
 from quintain.errors import SettingsError
 from quintain.settings.layers import with_algorithm_defaults
-from quintain.settings.normalize import alias_applies, behavior_path, canonical_path, set_one, updates_per_step
+from quintain.settings.normalize import (
+    NO_DEFAULTS,
+    alias_applies,
+    behavior_path,
+    canonical_path,
+    missing_parts,
+    set_one,
+    updates_per_step,
+)
 from quintain.settings.outline import RunTree, class_at
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
 from quintain.settings.spellings import ALIASES, COUNTERPARTS, GRADIENT_STEPS
@@ -29,9 +37,14 @@ def apply_override(draft: Draft, text: str) -> None:
     set_key(draft, key, parse(value_text, place, is_file=False).value, place, Origin(OVERRIDE, place))
 
 
-def set_key(draft: Draft, key: str, value: object, place: str, origin: Origin) -> None:
-    """Sets the setting that a key names: a path, a short name or an alias."""
+def set_key(draft: Draft, key: str, value: object, place: str, origin: Origin, *, adds_defaults: bool = True) -> None:
+    """Sets the setting that a key names: a path, a short name or an alias.
+
+    Events and writers are added to the default ones, or else set as a whole.
+    """
     path = resolve_key(draft, key, place)
+    if isinstance(value, list | tuple) and (missing := missing_parts(draft, path, value)):
+        value = [*(missing if adds_defaults else [NO_DEFAULTS]), *value]
     if key.rpartition(".")[2] == GRADIENT_STEPS:
         value = updates_per_step(draft, value)
     set_one(draft, path, value, origin)

@@ -86,6 +86,16 @@ class Draft:
         for below in _paths(plain):
             self.origins[path + below] = origin
 
+    def prepend(self, path: KeyPath, items: list[Raw]) -> None:
+        """Puts defaults before the items of a list; what stood there keeps its origins."""
+        parent, count = self.get(path), len(items)
+        below = [(*path, *each) for each in _paths(parent) if each]
+        for records in (self.positions, self.origins):
+            moved = {key: records.pop(key) for key in below if key in records}
+            for key, record in moved.items():
+                records[(*path, int(key[len(path)]) + count, *key[len(path) + 1 :])] = record  # type: ignore[assignment]
+        parent[:0] = items
+
     def rename(self, path: KeyPath, name: str) -> None:
         """Renames a key to its canonical name, at the same place of its mapping."""
         parent, origin = self.get(path[:-1]), self.origin(path)

@@ -18,7 +18,7 @@ from quintain.settings.errors import problems_of, settings_error
 from quintain.settings.experiment import Experiment
 from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
-from quintain.settings.normalize import normalize
+from quintain.settings.normalize import add_default_parts, normalize
 from quintain.settings.outline import RunTree, names_at
 from quintain.settings.overrides import apply_override, set_key, types_first
 from quintain.settings.rules import broken_rules
@@ -58,13 +58,20 @@ class RunFile:
 
     @classmethod
     def load(
-        cls, path: str | Path, *overrides: str, trusted: bool = True, allow: Collection[str] = (), doubt: str = ""
+        cls,
+        path: str | Path,
+        *overrides: str,
+        trusted: bool = True,
+        allow: Collection[str] = (),
+        doubt: str = "",
+        is_complete: bool = False,
     ) -> RunFile:
         """Reads a settings file; an untrusted one may name only code that `allow` lists.
 
-        `doubt` says why it is not trusted.
+        `doubt` says why it is not trusted. Events and writers are added to the default ones unless it `is_complete`.
         """
-        return cls._resolve(Draft.from_file(path), overrides, trusted, allow, doubt=doubt)
+        draft = Draft.from_file(path)
+        return cls._resolve(draft, overrides, trusted, allow, doubt=doubt, adds_defaults=not is_complete)
 
     @classmethod
     def from_names(
@@ -117,10 +124,13 @@ class RunFile:
         changes: Mapping[str, object] | None = None,
         doubt: str = "",
         tuned: Tuned | None = None,
+        adds_defaults: bool = False,
     ) -> RunFile:
         draft.permitted = None if trusted else set(allow)
         with trust.importing_only(draft.permitted):
             normalize(draft, doubt=doubt)
+            if adds_defaults:
+                add_default_parts(draft)
             if tuned is not None:
                 draft.notes.append(f"note: settings of {tuned.name}: {tuned.file.measured}")
                 for key in types_first(tuned.file.settings):
@@ -175,9 +185,12 @@ class RunFile:
         return {path: labels.get(path, label) for path, label in unset.items()}
 
     def replace(self, key: str, value: object) -> RunFile:
-        """Returns the run file with one setting changed; `key` is a path or short name, as in an override."""
+        """Returns the run file with one setting changed; `key` is a path or short name, as in an override.
+
+        Lists of events and writers are set as they are.
+        """
         draft = self._draft.copy()
-        set_key(draft, key, value, f'replace("{key}")', Origin(PYTHON))
+        set_key(draft, key, value, f'replace("{key}")', Origin(PYTHON), adds_defaults=False)
         normalize(draft)
         return self._validate(draft)
 

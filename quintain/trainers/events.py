@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
     from quintain.trainers.settings import (
         EvaluateSettings,
+        NoEventSettings,
         RandomizeEnvSettings,
         ResetEnvSettings,
         ScheduledEventSettings,
@@ -179,6 +180,17 @@ def metrics_of(results: EpisodeResults) -> Metrics:
         **({"eval/cut_episodes": float(results.num_cut)} if results.num_cut else {}),
         **said,
     }
+
+
+class NoEvent:
+    """Does nothing; in a list of events it says that the default ones are left out."""
+
+    def __init__(self, settings: NoEventSettings, context: EventContext) -> None:
+        self.settings = settings
+        self.when: When = On(CYCLE_END)
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Does nothing."""
 
 
 class StopAtReturn:

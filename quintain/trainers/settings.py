@@ -83,6 +83,12 @@ class ScheduledEventSettings(EventSettings):
         return {name: getattr(self, name) for name in type(self).model_fields if name in own}
 
 
+class NoEventSettings(EventSettings):
+    """Leaves out the default events: only those that are named beside it happen."""
+
+    observes_only: ClassVar[bool] = True
+
+
 class EvaluateSettings(EventSettings):
     """Evaluates the policy over whole episodes, in separate environments, and reports their returns."""
 
@@ -164,6 +170,7 @@ class StopAtReturnSettings(EventSettings):
 REGISTERED = (
     Registration("loop", "hosted", HostedSettings, "quintain.trainers.hosted:HostedLoop"),
     Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.runs.slots:Trainer"),
+    Registration("event", "none", NoEventSettings, "quintain.trainers.events:NoEvent"),
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),
     Registration("event", "collect_data", CollectDataSettings, "quintain.trainers.data_events:CollectData"),

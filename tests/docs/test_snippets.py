@@ -35,7 +35,8 @@ def test_blocks_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
         if block.mark.startswith("file="):
             (shell.directory / block.mark.removeprefix("file=")).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            shell.run(warm.command("-"), block.text)
+            printed = shell.run(warm.command("-"), block.text)
+            assert "Warning:" not in printed, printed
         else:
             _hold_dialogue(shell, block.text)
 

@@ -190,6 +190,6 @@ def test_a_package_that_is_missing_is_one_line_at_the_start(
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_they_work_behind_a_queue(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda package: object())
-    [writer] = make_writers(RunFile.from_names("ppo", "CartPole-v1", f"run.writers=[{name}]"))
+    [_, writer] = make_writers(RunFile.from_names("ppo", "CartPole-v1", f"run.writers=[{name}]"))
     assert type(writer).__name__ == "QueuedWriter"
     assert registry.get("writer", name).settings_class.in_background  # type: ignore[attr-defined]

@@ -175,6 +175,6 @@ def test_a_budget_smaller_than_a_rollout_is_fine():
 
 def test_stopping_needs_an_evaluation():
     with pytest.raises(SettingsError, match="without an evaluate event") as caught:
-        RunFile.from_names("ppo", "A-v1", "events=[{type: stop_at_return, mean_return: 475}]")
+        RunFile.from_names("ppo", "A-v1", "events=[none, {type: stop_at_return, mean_return: 475}]")
     assert caught.value.code == "E0214"
     RunFile.from_names("ppo", "A-v1", "events=[evaluate, {type: stop_at_return, mean_return: 475}]")

@@ -186,10 +186,10 @@ def test_an_event_that_can_never_happen_is_an_error_at_the_start(event: str, why
 
 def test_an_interval_that_is_just_met_is_allowed() -> None:
     settings = RunFile.from_names(
-        "ppo", "CartPole-v1", "events=[{type: reset_env, every_updates: 63}]", "total_timesteps=1000", "num_lanes=2",
-        "num_steps=8", "batch_size=8",
+        "ppo", "CartPole-v1", "events=[none, {type: reset_env, every_updates: 63}]", "total_timesteps=1000",
+        "num_lanes=2", "num_steps=8", "batch_size=8",
     )  # fmt: skip
-    [event] = settings.experiment.behaviors["default"].events
+    [_, event] = settings.experiment.behaviors["default"].events
     assert event.every_updates == 63
 
 

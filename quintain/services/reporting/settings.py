@@ -48,7 +48,12 @@ class WandbSettings(WriterSettings):
     """online sends rows at once; auto does so if WANDB_API_KEY is set."""
 
 
+class NoWriterSettings(WriterSettings):
+    """Leaves out the default writers: only those that are named beside it write."""
+
+
 REGISTERED = (
+    Registration("writer", "none", NoWriterSettings, "quintain.services.reporting.writers:NoWriter"),
     Registration("writer", "console", ConsoleSettings, "quintain.services.reporting.console:ConsoleWriter"),
     Registration(
         "writer", "tensorboard", TensorBoardSettings, "quintain.services.reporting.tensorboard_writer:TensorBoardWriter"

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from quintain.services.reporting.printable import escape_control_characters
+
+if TYPE_CHECKING:
+    from quintain.services.reporting.settings import NoWriterSettings
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,25 @@ class Writer(Protocol):
     def write(self, step: int, row: Mapping[str, float]) -> None: ...
     def note(self, text: str) -> None: ...
     def close(self, summary: RunSummary) -> None: ...
+
+
+class NoWriter:
+    """Writes nothing; in a list of writers it says that the default ones are left out."""
+
+    def __init__(self, settings: NoWriterSettings) -> None:
+        self.settings = settings
+
+    def open(self, header: RunHeader) -> None:
+        """Does nothing."""
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Does nothing."""
+
+    def note(self, text: str) -> None:
+        """Does nothing."""
+
+    def close(self, summary: RunSummary) -> None:
+        """Does nothing."""
 
 
 class WriterComplaint(Exception):
