@@ -43,6 +43,10 @@ types: install      ## strict types
 fast: install       ## the tests that take seconds
 	@$(BIN)/python -m pytest -n 2
 
+.PHONY: test-collectors
+test-collectors: install    ## every number of collectors in every placement, killed and not, for minutes; writes docs/results/
+	@$(BIN)/python -m tests.placements.collector_cells
+
 learning: install   ## train to a score over several seeds; writes docs/results/
 	@$(BIN)/python -m pytest -m learning
 

@@ -64,7 +64,7 @@ def check(
 
 def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
     from quintain.envs.check.checks import check_env, check_lanes
-    from quintain.runs.acting import env_maker
+    from quintain.runs.env_maker import env_maker
 
     settings = run_file.experiment.env
     if isinstance(settings, GymSettings) and settings.vectorization == "lanes":

@@ -71,12 +71,21 @@ class FragmentBlock(Rollout):
         *,
         num_lanes: int,
         num_steps: int,
+        num_parts: int = 1,
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
         """Allocates `num_lanes` columns of `num_steps` steps."""
         fields = {**(fields or {}), **FRAGMENT_FIELDS}
-        super().__init__(spec, fields, num_lanes=num_lanes, num_steps=num_steps, device=device, allocate=allocate)
+        super().__init__(
+            spec,
+            fields,
+            num_lanes=num_lanes,
+            num_steps=num_steps,
+            num_parts=num_parts,
+            device=device,
+            allocate=allocate,
+        )
 
     @property
     def num_fragments(self) -> int:

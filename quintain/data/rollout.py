@@ -82,17 +82,20 @@ class Rollout:
         *,
         num_lanes: int,
         num_steps: int,
+        num_parts: int = 1,
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
         """Allocates the block with the fields of its spec, the standard ones and the declared ones.
 
-        Memory of the caller (`allocate`) has a fixed size, with capacity for every final row.
+        Memory of the caller (`allocate`) has a fixed size, with capacity for every final row. So has a block of several
+        parts, which are filled by one collector each.
         """
         self.spec = spec
         self.fields = resolve_fields(spec, fields)
         self.num_lanes = num_lanes
         self.num_steps = num_steps
+        self.num_parts = num_parts
         self.device = torch.device(device)
         self.sequence = 0
         self.obs_names = tuple(leaves(spec.obs, f.OBS))
@@ -113,9 +116,12 @@ class Rollout:
         self.final = FinalRows(
             {name: self.storage[name] for name in (*self.obs_names, *of_teammates)},
             state_size,
-            most if allocate else max(num_lanes, most // 8),
+            most if allocate or num_parts > 1 else max(num_lanes, most // 8),
             new,
         )
+        if num_parts > 1:
+            # Each part counts its own.
+            self.final.count = most
         # Off the CPU a numpy face would be a copy, and writes to it would be lost: there are none.
         self.arrays: dict[str, Array] = (
             {name: tensor.numpy() for name, tensor in self.storage.items()} if self.device.type == "cpu" else {}
@@ -153,12 +159,23 @@ class Rollout:
     def part(self, lanes: slice) -> Rollout:
         """Returns some neighbouring lanes as a block in the same memory; both add to the same final rows."""
         part = copy.copy(self)
+        vars(part).pop("slots", None)
         part.storage = {name: tensor[:, lanes] for name, tensor in self.storage.items()}
         part.arrays = {name: array[:, lanes] for name, array in self.arrays.items()}
         part.policy_state = self.policy_state[lanes]
         part.num_lanes = len(part.policy_state)
-        part.slots = [part._slot(t) for t in range(self.num_steps + 1)]
+        part.num_parts = 1
         return part
+
+    @cached_property
+    def parts(self) -> list[Rollout]:
+        """Equal shares of the lanes as blocks in the same memory, each with final rows of its own."""
+        size, parts = self.num_lanes // self.num_parts, []
+        for first in range(0, self.num_lanes, size):
+            part = self.part(slice(first, first + size))
+            part.final = self.final.region(first * self.num_steps)
+            parts.append(part)
+        return parts
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Returns the field as [N, T+1, ...], a view."""
@@ -201,6 +218,10 @@ class Rollout:
     def begin(self, sequence: int, version: int) -> None:
         """Clears the contents of the last use."""
         self.sequence = sequence
+        if self.num_parts > 1:
+            for part in self.parts:
+                part.begin(sequence, version)
+            return
         self.final.clear()
         written = (f.FINAL_VALUE, f.TERMINATED, f.TRUNCATED, f.DONE, f.REWARD, f.ADVANTAGE, f.RETURN)
         cleared = dict.fromkeys((*written, *self.declared_names), 0)
@@ -221,12 +242,35 @@ class Rollout:
         return TensorDict(fields, batch_size=[self.num_lanes, self.num_steps + 1])
 
     def state_dict(self) -> State:
+        fields = {name: tensor.clone() for name, tensor in self.storage.items()}
+        final = self.final.state_dict() if self.num_parts == 1 else self._packed_final(fields)
         return {
-            "fields": {name: tensor.clone() for name, tensor in self.storage.items()},
+            "fields": fields,
             "policy_state": self.policy_state.clone(),
-            "final": self.final.state_dict(),
+            "final": final,
             "sequence": self.sequence,
         }
+
+    def _packed_final(self, fields: dict[str, torch.Tensor]) -> State:
+        """Returns the final rows of all parts, ordered by step and lane, and sets their new indices in the fields."""
+        index = fields[f.FINAL_INDEX]
+        is_used = fields[f.DONE] & (index >= 0)
+        packed = self.final.take(index[is_used].long())
+        index.fill_(-1)
+        index[is_used] = torch.arange(int(is_used.sum()), dtype=index.dtype, device=index.device)
+        return dict(packed)
+
+    def _unpack_final(self, final: State) -> None:
+        """Moves packed final rows to the regions of the parts, which may then add more."""
+        self.final.require_rows(final)
+        self.storage[f.FINAL_INDEX][-1] = -1
+        for part in self.parts:
+            index = part.storage[f.FINAL_INDEX][:-1]
+            is_used = index >= 0
+            part.final.clear()
+            rows = {name: as_tensor(each).to(self.device)[index[is_used].long()] for name, each in final.items()}
+            state = rows.pop("policy_state")
+            index[is_used] = part.final.add(rows, state)
 
     def load_state_dict(self, state: State) -> None:
         require_shapes("fields", state["fields"], self.storage)
@@ -235,7 +279,10 @@ class Rollout:
         for name, tensor in self.storage.items():
             tensor.copy_(as_tensor(state["fields"][name]))
         self.policy_state.copy_(as_tensor(state["policy_state"]))
-        self.final.load_state_dict(state["final"])
+        if self.num_parts == 1:
+            self.final.load_state_dict(state["final"])
+        else:
+            self._unpack_final(state["final"])
         self.sequence = require_count("sequence", state["sequence"])
 
 

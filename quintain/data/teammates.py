@@ -46,9 +46,9 @@ def set_width(block: Rollout, fields: dict[str, torch.Tensor], width: int) -> No
     # Blocks grow while agents act; what is made in inference mode could never take part in learning.
     with torch.inference_mode(False):
         for name in (name for name, field in block.fields.items() if field.per == "teammate"):
-            fields[name] = _resized(fields[name], TEAMMATE_AXIS, width)
+            fields[name] = resized(fields[name], TEAMMATE_AXIS, width)
             if name in block.final.rows:
-                block.final.rows[name] = _resized(block.final.rows[name], TEAMMATE_AXIS - 1, width)
+                block.final.rows[name] = resized(block.final.rows[name], TEAMMATE_AXIS - 1, width)
 
 
 def copy_teammates(into: Array, rows: Array) -> None:
@@ -60,10 +60,11 @@ def copy_teammates(into: Array, rows: Array) -> None:
 
 def padded(rows: Mapping[str, Array], like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns rows [k, m, ...], padded to the width of the fields of the same names."""
-    return {name: _resized(torch.from_numpy(each), 1, like[name].shape[1]) for name, each in rows.items()}
+    return {name: resized(torch.from_numpy(each), 1, like[name].shape[1]) for name, each in rows.items()}
 
 
-def _resized(field: torch.Tensor, axis: int, width: int) -> torch.Tensor:
+def resized(field: torch.Tensor, axis: int, width: int) -> torch.Tensor:
+    """Returns a field with another width along an axis: zeros are added, or entries left out."""
     if field.shape[axis] == width:
         return field
     shape = list(field.shape)

@@ -48,6 +48,9 @@ class EnvSettings(PartSettings):
     num_lanes: Count = 8
     """Number of parallel environments (lanes) that step together."""
 
+    num_collectors: Count = 1
+    """Number of equal groups of lanes on each rank that act by themselves; may change rounding."""
+
     group_size: Count = 1
     """Number of neighbouring lanes with equal initial states, for algorithms that compare episodes (GRPO)."""
 
@@ -206,6 +209,9 @@ class AgentsSettings(PartSettings):
 
     num_lanes: Count = 1
     """Number of copies of the environment that step together."""
+
+    num_collectors: Count = 1
+    """Number of equal groups of copies on each rank that act by themselves, each with its share of a batch."""
 
     on_nonfinite: Literal["error", "drop_episode", "clamp"] = "error"
     """NaN and infinity: stop (error), drop the agent's episode, or clamp to finite values."""

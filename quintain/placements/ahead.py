@@ -23,6 +23,7 @@ from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
 from quintain.envs.parameters import Parameters
 from quintain.placements.commands import FILL, IN_ORDER, RETIRE, Answer, Command, Filled, Report
+from quintain.placements.fleet import Fleet
 from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.share import Share
 from quintain.policies.base import Policy
@@ -42,7 +43,7 @@ LOOK_SECONDS = 0.1
 class SourceParts:
     """The parts that a placement gives to its source."""
 
-    remote: WatchedCollector
+    remote: WatchedCollector | Fleet
     shares: Mapping[str, Share]
     faults: FaultKeeper
     on_episodes: BehaviorListener

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,20 +28,40 @@ _LAST_WORDS_SECONDS = 2.0
 class CollectorProcess:
     """Starts the process and exchanges messages with it; once it has ended, every further call raises the error."""
 
-    def __init__(self, plan: Mapping[str, Any], pass_environment: Sequence[str]) -> None:
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        collectors: Sequence[int],
+        supervisor: Supervisor,
+        pass_environment: Sequence[str],
+    ) -> None:
+        """Starts the process of these collectors."""
         self.withheld = withheld_note(pass_environment)
-        self.supervisor = Supervisor([CHILD_MODULE], pass_environment)
-        self.child = self.supervisor.start("collector", f"{CHILD_MODULE}:serve")
+        self.supervisor = supervisor
+        self.collectors = collectors
+        name = f"collector-{collectors[0]}" if collectors[0] else "collector"
+        self.child = self.supervisor.start(name, f"{CHILD_MODULE}:serve")
         self.failure: QuintainError | None = None
+        self._inboxes: dict[int, deque[dict[str, Any]]] = {number: deque() for number in collectors}
         self._poller = select.poll()
         for descriptor in (self.child.channel.fileno(), self.supervisor.report_descriptor):
             self._poller.register(descriptor, select.POLLIN)
         path = [os.path.abspath(entry) for entry in sys.path]
-        self.send({**plan, "sys_path": path, "cwd": os.getcwd()})
+        self.send({**plan, "collectors": list(collectors), "sys_path": path, "cwd": os.getcwd()})
 
     def send(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Sends a message. A process that has ended is noticed in `receive`."""
         self.child.send(words, descriptors)
+
+    def receive_from(self, collector: int, seconds: float) -> dict[str, Any] | None:
+        """Returns the next message of one of its collectors, or None on timeout; keeps those of the others."""
+        deadline = time.monotonic() + seconds
+        while not self._inboxes[collector]:
+            words = self.receive(max(0.0, deadline - time.monotonic()))
+            if words is None:
+                return None
+            self._inboxes[int(words["collector"])].append(words)
+        return self._inboxes[collector].popleft()
 
     def receive(self, seconds: float) -> dict[str, Any] | None:
         """Returns the next message, or None on timeout; raises the error that ended the process."""

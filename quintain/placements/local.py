@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quintain.errors import QuintainError
 from quintain.placements.actor import Actor
 from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.commands import Answer, Command
+from quintain.placements.fleet import Fleet
 from quintain.placements.plan import ActingPlan, Blocks
-from quintain.placements.remote_collector import WatchedCollector
+from quintain.placements.remote_collector import RemoteCollector, WatchedCollector
 from quintain.placements.share import Share
 from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
@@ -33,8 +34,9 @@ class LocalSource(AheadSource):
 
     @property
     def collector(self) -> LaneCollector | Collector:
-        """The collector itself: that of the lanes, or an `AgentWorld`."""
-        inline = self.remote.collector
+        """The collector itself: that of the lanes, or an `AgentWorld`; of several, the first."""
+        watched = self.remote.members[0].remote if isinstance(self.remote, Fleet) else self.remote
+        inline = watched.collector
         assert isinstance(inline, InlineActor)
         collector = inline.actor.collector
         return collector.lanes if isinstance(collector, Lanes) else collector
@@ -48,33 +50,58 @@ class LocalPlacement:
         self.plan = plan
         self.source_class = source_class
         # Evaluations use the run's own at the same time where acting is behind, as in a thread.
-        self.hosting = plan.make_hosting() if plan.runs_ahead else plan.hosting
-        self.env = plan.make_env(self.hosting)
+        self.groups = Groups(plan, has_own_hosting=plan.runs_ahead)
+        self.env = self.groups.env
 
     def build_source(
         self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
     ) -> tuple[LocalSource, Blocks]:
-        plan, ahead = self.plan, self.plan.runs_ahead
-        blocks = plan.make_blocks(self.env, policies)
-        # In turns the policy itself acts: there is nothing to copy.
-        acting = {name: copy_of(policy) if ahead else policy for name, policy in policies.items()}
-        collector = plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
+        # In turns the policy itself acts: there is nothing to copy. Faults are the run's own: there is none to tell.
+        ahead = self.plan.runs_ahead
+        remote, shares = self.groups.build(policies, InlineActor, starts_fresh=starts_fresh, has_copies=ahead)
+        parts = SourceParts(remote, shares, self.plan.hosting.faults, on_episodes, reports_staleness=ahead)
+        return self.source_class(self.settings, parts), {name: share.blocks for name, share in shares.items()}
+
+
+class Groups:
+    """The collectors of this process: an environment and an actor for each group of lanes."""
+
+    def __init__(self, plan: ActingPlan, *, has_own_hosting: bool) -> None:
+        """Makes the environments; each group has hosting of its own, or its share of the run's."""
+        self.plan = plan
+        numbers = range(plan.num_collectors)
+        self.hostings = [
+            plan.make_hosting(number) if has_own_hosting else plan.hosting.share(number, plan.num_collectors)
+            for number in numbers
+        ]
+        self.envs = [plan.make_env(self.hostings[number], number) for number in numbers]
+        self.env = plan.join_envs(self.envs)
+
+    def build(
+        self,
+        policies: Mapping[str, Policy],
+        host: Callable[[Actor, Sequence[Supervisor]], RemoteCollector],
+        *,
+        starts_fresh: bool,
+        has_copies: bool,
+    ) -> tuple[WatchedCollector | Fleet, dict[str, Share]]:
+        """Makes the actors, with copies of the policies or with the policies themselves, and a host for each."""
+        plan = self.plan
+        blocks = plan.make_blocks(0 if plan.has_agents else self.env.num_lanes, policies)
         shares = {
-            name: Share(name, policy, blocks[name], [make_snapshot(policy) if ahead else {} for _ in blocks[name]])
+            name: Share(name, policy, blocks[name], [make_snapshot(policy) if has_copies else {} for _ in blocks[name]])
             for name, policy in policies.items()
         }
-        # In turns faults are the run's own, and there is no other keeper to tell.
-        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults if ahead else None)
-        team = self.hosting.team
-        remote = InlineActor(actor, [team.supervisor] if ahead and team is not None else [])
-        watch = WatchedCollector(remote, plan.patience_seconds)
-        parts = SourceParts(watch, shares, plan.hosting.faults, on_episodes, reports_staleness=ahead)
-        return self.source_class(self.settings, parts), blocks
-
-
-def snapshots_of(shares: Mapping[str, Share]) -> dict[str, Sequence[Any]]:
-    """Returns the snapshots of weights of each behaviour."""
-    return {name: share.snapshots for name, share in shares.items()}
+        snapshots = {name: share.snapshots for name, share in shares.items()}
+        parts, remotes = [], []
+        for number, (env, hosting) in enumerate(zip(self.envs, self.hostings, strict=True)):
+            acting = {name: copy_of(policy) if has_copies else policy for name, policy in policies.items()}
+            collector = plan.make_collector(env, acting, starts_fresh=starts_fresh, collector=number)
+            parts.append(plan.parts_of(blocks, policies, number))
+            actor = Actor(collector, parts[-1], snapshots, hosting.faults if has_copies else None)
+            supervisors = [hosting.team.supervisor] if has_copies and hosting.team is not None else []
+            remotes.append(WatchedCollector(host(actor, supervisors), plan.patience_seconds))
+        return remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts), shares
 
 
 class InlineActor:

@@ -39,6 +39,10 @@ class ActingPlan(Protocol):
         """Whether agents come and go, so that blocks grow and are sent to another process whole."""
 
     @property
+    def num_collectors(self) -> int:
+        """Number of groups of lanes, or of copies of an environment of agents, that act by themselves."""
+
+    @property
     def fields(self) -> Mapping[str, Mapping[str, Field]]:
         """The fields of each behaviour's blocks, as declared by all parts of the run."""
 
@@ -50,15 +54,25 @@ class ActingPlan(Protocol):
     def patience_seconds(self) -> float:
         """Time without progress after which an actor is given up."""
 
-    def make_hosting(self) -> Hosting: ...
-    def make_env(self, hosting: Hosting) -> TrainingEnv: ...
+    def make_hosting(self, collector: int = 0) -> Hosting: ...
+    def make_env(self, hosting: Hosting, collector: int = 0) -> TrainingEnv:
+        """Makes the lanes, or copies, of one collector."""
+
+    def join_envs(self, envs: Sequence[TrainingEnv]) -> TrainingEnv:
+        """Returns the environments of all collectors as one, which is not stepped."""
+
     def specs(self, env: TrainingEnv) -> Mapping[str, BehaviorSpec]:
         """Returns the spaces of each behaviour of an environment."""
 
-    def make_collector(self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector: ...
-    def make_blocks(
-        self, env: TrainingEnv, policies: Mapping[str, Policy], allocate: Allocator | None = None
-    ) -> Blocks: ...
+    def make_collector(
+        self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool, collector: int = 0
+    ) -> Collector: ...
+    def make_blocks(self, num_lanes: int, policies: Mapping[str, Policy], allocate: Allocator | None = None) -> Blocks:
+        """Makes the blocks of all collectors; `num_lanes` is that of all lanes here, and means nothing for agents."""
+
+    def parts_of(self, blocks: Blocks, policies: Mapping[str, Policy], collector: int) -> Blocks:
+        """Returns the parts of blocks that one collector fills; for one collector, the blocks."""
+
     def to_json(self) -> dict[str, Any]: ...
 
 

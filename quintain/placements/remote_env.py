@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quintain.data.spec import BehaviorSpec, spec_from_dict
@@ -75,9 +75,14 @@ def describe(env: Env | AgentEnv) -> dict[str, Any]:
     return RemoteEnv.describe(env) if isinstance(env, Env) else RemoteAgentEnv.describe(env)
 
 
-def remote_env(about: Mapping[str, Any]) -> RemoteEnv | RemoteAgentEnv:
-    """Makes the stand-in of an environment from its description."""
-    return RemoteAgentEnv(about) if "specs" in about else RemoteEnv(about)
+def remote_env(about: Sequence[Mapping[str, Any]]) -> RemoteEnv | RemoteAgentEnv:
+    """Makes the stand-in of the environments of all collectors from their descriptions."""
+    exactness = next((each["exactness"] for each in about if each["exactness"] != "exact"), "exact")
+    if "specs" in about[0]:
+        specs = {name: spec for each in reversed(about) for name, spec in each["specs"].items()}
+        return RemoteAgentEnv({**about[0], "specs": specs, "exactness": exactness})
+    num_lanes = sum(int(each["num_lanes"]) for each in about)
+    return RemoteEnv({**about[0], "num_lanes": num_lanes, "exactness": exactness})
 
 
 def _elsewhere(call: str) -> EnvError:

@@ -25,11 +25,14 @@ class LocalSettings(PlacementSettings):
 
 
 class ThreadsSettings(LocalSettings):
-    """Acts in a second thread of each rank; asynchronous, with `rollout.max_staleness` of at least 1."""
+    """Acts in a thread for each collector; asynchronous, with `rollout.max_staleness` of at least 1."""
 
 
 class ProcessesSettings(LocalSettings):
-    """Acts in a second process beside each rank; asynchronous, with `rollout.max_staleness` of at least 1."""
+    """Acts in other processes beside each rank; asynchronous, with `rollout.max_staleness` of at least 1."""
+
+    num_processes: Count | None = None
+    """Processes that share the collectors (`experiment.env.num_collectors`); null is one for each."""
 
 
 REGISTERED = (

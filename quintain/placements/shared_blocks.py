@@ -11,16 +11,12 @@ import math
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from quintain.data.rollout import Allocator
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.policies.base import Policy
-
-if TYPE_CHECKING:
-    from quintain.typing import TrainingEnv
 
 _ALIGNMENT = 64
 _NUM_SIGNALS = 8
@@ -34,25 +30,25 @@ class SharedBlocks:
     blocks: Blocks
     snapshots: dict[str, list[dict[str, torch.Tensor]]]
     signals: torch.Tensor
-    """STOP is nonzero while the collector is asked to stop after its current step; PULSE changes while it makes
-    progress."""
+    """A row for each collector. STOP is nonzero while it is asked to stop after its current step; PULSE changes while
+    it makes progress."""
 
 
-def measure(plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> int:
+def measure(plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> int:
     """Returns the bytes of shared memory that `lay_out` needs."""
     ruler = _Ruler()
-    _make(ruler, plan, env, policies)
+    _make(ruler, plan, num_lanes, policies)
     return ruler.size
 
 
-def lay_out(memory: mmap.mmap, plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> SharedBlocks:
+def lay_out(memory: mmap.mmap, plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> SharedBlocks:
     """Allocates blocks and snapshots in shared memory."""
-    return _make(_Carver(memory), plan, env, policies)
+    return _make(_Carver(memory), plan, num_lanes, policies)
 
 
-def _make(new: Allocator, plan: ActingPlan, env: TrainingEnv, policies: Mapping[str, Policy]) -> SharedBlocks:
-    signals = new((_NUM_SIGNALS,), torch.int64)
-    blocks = plan.make_blocks(env, policies, None if plan.has_agents else new)
+def _make(new: Allocator, plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> SharedBlocks:
+    signals = new((plan.num_collectors, _NUM_SIGNALS), torch.int64)
+    blocks = plan.make_blocks(num_lanes, policies, None if plan.has_agents else new)
     snapshots = {
         behavior: [
             {name: new(tuple(value.shape), value.dtype) for name, value in policy.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Acts in a second thread of the learner's process.
+"""Acts in other threads of the learner's process, one for each collector.
 
 Acting and learning run in parallel wherever the interpreter's lock is free: in torch's kernels, in simulators that
 release it, and while workers step.
@@ -20,13 +20,10 @@ from quintain.errors import CollectorDied, QuintainError
 from quintain.placements.actor import Actor
 from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.commands import Answer, Command
-from quintain.placements.local import snapshots_of
+from quintain.placements.local import Groups
 from quintain.placements.plan import ActingPlan, Blocks
-from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import ThreadsSettings
-from quintain.placements.share import Share
-from quintain.placements.snapshots import copy_of, make_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener
 from quintain.rollouts.sync_collector import never
@@ -50,24 +47,15 @@ class ThreadsPlacement:
     def __init__(self, settings: ThreadsSettings, plan: ActingPlan) -> None:
         self.plan = plan
         # Not the run's own: evaluations use that at the same time.
-        self.hosting = plan.make_hosting()
-        self.env = plan.make_env(self.hosting)
+        self.groups = Groups(plan, has_own_hosting=True)
+        self.env = self.groups.env
 
     def build_source(
         self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
     ) -> tuple[AheadSource, Blocks]:
-        blocks = self.plan.make_blocks(self.env, policies)
-        shares = {
-            name: Share(name, policy, blocks[name], [make_snapshot(policy) for _ in blocks[name]])
-            for name, policy in policies.items()
-        }
-        acting = {name: copy_of(policy) for name, policy in policies.items()}
-        collector = self.plan.make_collector(self.env, acting, starts_fresh=starts_fresh)
-        actor = Actor(collector, blocks, snapshots_of(shares), self.hosting.faults)
-        team = self.hosting.team
-        remote = CollectorThread(actor, [] if team is None else [team.supervisor])
-        watch = WatchedCollector(remote, self.plan.patience_seconds)
-        return AheadSource(SourceParts(watch, shares, self.plan.hosting.faults, on_episodes)), blocks
+        remote, shares = self.groups.build(policies, CollectorThread, starts_fresh=starts_fresh, has_copies=True)
+        source = AheadSource(SourceParts(remote, shares, self.plan.hosting.faults, on_episodes))
+        return source, {name: share.blocks for name, share in shares.items()}
 
 
 class CollectorThread:

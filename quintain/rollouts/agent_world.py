@@ -36,7 +36,9 @@ def _ignore(behavior: str, returns: object, lengths: object) -> None:
 class AgentWorld(KeepsState):
     """The collector of all behaviours of an environment: one collector per behaviour, over the same steps."""
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"seconds", "num_idle_steps", "on_episodes", "policies"})
+    not_state: ClassVar[frozenset[str]] = frozenset(
+        {"seconds", "num_idle_steps", "on_episodes", "policies", "fills_all"}
+    )
     saved_counts: ClassVar[frozenset[str]] = frozenset({"num_steps"})
 
     def __init__(
@@ -44,9 +46,15 @@ class AgentWorld(KeepsState):
         env: AgentEnv,
         collectors: Mapping[str, AgentCollector],
         on_episodes: BehaviorListener = _ignore,
+        *,
+        fills_all: bool = False,
     ) -> None:
-        """Takes one collector per behaviour."""
+        """Takes one collector per behaviour; with `fills_all`, a fill ends when the blocks of all are full.
+
+        Of several collectors each would otherwise fill the block of another behaviour first.
+        """
         self.env = env
+        self.fills_all = fills_all
         self.collectors = dict(collectors)
         self.policies: Mapping[str, Policy] = {name: collector.policy for name, collector in collectors.items()}
         self.on_episodes = on_episodes
@@ -71,16 +79,19 @@ class AgentWorld(KeepsState):
             self.start_episodes()
 
     def fill(self, orders: Orders, should_stop: Callable[[], bool]) -> list[str]:
-        """Steps until the block of any behaviour is full; behaviours without a block continue to act."""
+        """Steps until the block of any behaviour is full, or of all; behaviours without one to fill continue to act."""
         blocks: Blocks = {name: block for name, (block, _) in orders.items()}  # type: ignore[misc]  # it was given none but those of trajectories
         for name, (_, version) in orders.items():
             self.versions[name] = version
         full: list[str] = []
+        if self.fills_all:
+            # A stop may have left some of them full.
+            full = [name for name, block in blocks.items() if block.num_held >= block.num_wanted]
         with torch.inference_mode():
-            while not full:
+            while len(full) < (len(blocks) if self.fills_all else 1):
                 if should_stop():
                     return []
-                self._step(blocks)
+                self._step({name: block for name, block in blocks.items() if name not in full} if full else blocks)
                 full = [name for name, block in blocks.items() if block.num_held >= block.num_wanted]
             for name in full:
                 self.collectors[name].finish(blocks[name])

@@ -124,7 +124,7 @@ def refuse_nonfinite(rollout: Rollout, first_lane: int = 0) -> None:
         last = rollout.final.array(name)
         if last.dtype.kind == "f" and not np.isfinite(last).all():
             row = int(np.argwhere(~np.isfinite(last))[0][0])
-            t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == row)[0])
+            t, lane = (int(i) for i in np.argwhere(rollout.array(f.FINAL_INDEX) == rollout.final.start + row)[0])
             raise _error(rollout, "a last observation", lane, t, last[row], first_lane)
 
 

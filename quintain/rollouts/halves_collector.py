@@ -12,7 +12,7 @@ import torch
 
 from quintain.core.rng import Rng
 from quintain.data.rollout import Rollout
-from quintain.envs.hosts.halves import HalvesEnv
+from quintain.envs.hosts.grouped import GroupedEnv
 from quintain.envs.hosts.workers import WorkerEnv
 from quintain.policies.base import Policy
 from quintain.rollouts.bootstrap import value_last, value_truncated
@@ -32,11 +32,11 @@ class HalvesCollector:
     """Two collectors that alternate; between two calls both are at the same step."""
 
     def __init__(
-        self, env: HalvesEnv, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, on_nonfinite: str
+        self, env: GroupedEnv, policy: Policy, rng: Rng, on_episodes: EpisodeListener, *, on_nonfinite: str
     ) -> None:
         self.env = env
         self.policy = policy
-        self.halves = [_Half(each, policy, rng, on_episodes, on_nonfinite=on_nonfinite) for each in env.halves]
+        self.halves = [_Half(each, policy, rng, on_episodes, on_nonfinite=on_nonfinite) for each in env.groups]
         self.on_step: StepListener | None = None
         self._parts: dict[int, tuple[Rollout, list[Rollout]]] = {}
 

@@ -5,10 +5,9 @@ The same in the learner's process and in a collector process: a plan is serializ
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from quintain.core import registry
 from quintain.core.rng import Rng
@@ -19,15 +18,16 @@ from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
 from quintain.envs.agents.factory import agent_env
+from quintain.envs.agents.grouped import GroupedAgents
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
-from quintain.envs.gym.make import env_from_object, gym_env
-from quintain.envs.hosts.halves import HalvesEnv
+from quintain.envs.hosts.grouped import GroupedEnv
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.workers import WorkerEnv
 from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import SettingsError
+from quintain.placements.plan import Blocks
 from quintain.policies.base import Policy
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_world import AgentWorld
@@ -35,7 +35,9 @@ from quintain.rollouts.halves_collector import HalvesCollector
 from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.source import Collector, LaneCollector, Lanes
 from quintain.rollouts.sync_collector import SyncCollector
+from quintain.runs.env_maker import env_maker
 from quintain.settings.agent_rules import has_agents
+from quintain.settings.placement_rules import integer
 from quintain.settings.tree import RunFile
 from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.learner import ReadyLearner
@@ -44,12 +46,6 @@ if TYPE_CHECKING:
     from quintain.rollouts.fragment_store import FragmentBuffer
     from quintain.settings.experiment import Behavior
     from quintain.typing import TrainingEnv
-
-
-class EnvMaker(Protocol):
-    """Makes an environment with so many lanes; the first has the given index among the lanes of all ranks."""
-
-    def __call__(self, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env: ...
 
 
 FALLBACK = "default"
@@ -89,6 +85,11 @@ class ActingPlan:
         """The fields of blocks by behaviour; set by the composition root once policies and algorithms are made."""
 
     @property
+    def num_collectors(self) -> int:
+        """Number of groups of this rank's lanes, or copies, that act by themselves."""
+        return integer(self.run_file.experiment.env, "num_collectors") or 1
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether any behaviour has a block that is filled while it learns from another."""
         return any(map(max_staleness, self.run_file.experiment.behaviors.values()))
@@ -103,9 +104,9 @@ class ActingPlan:
         """Time without progress after which an actor is given up: a reset is the longest call of a lane."""
         return self.run_file.run.env_workers.reset_timeout_seconds
 
-    def make_hosting(self) -> Hosting:
-        """Makes separate hosting for lanes, with its own fault keeper."""
-        return Hosting.from_settings(self.run_file.run.env_workers)
+    def make_hosting(self, collector: int = 0) -> Hosting:
+        """Makes separate hosting for a collector's lanes, with its own fault keeper."""
+        return Hosting.from_settings(self.run_file.run.env_workers).share(collector, self.num_collectors)
 
     def specs(self, env: TrainingEnv) -> Mapping[str, BehaviorSpec]:
         """Returns the spaces of each behaviour; lanes have one behaviour."""
@@ -114,15 +115,26 @@ class ActingPlan:
             return found
         return {next(iter(self.run_file.experiment.behaviors)): env.spec}
 
-    def make_env(self, hosting: Hosting) -> Env | AgentEnv:
-        """Makes this rank's lanes with their events, or its copies of an environment of agents."""
+    def make_env(self, hosting: Hosting, collector: int = 0) -> Env | AgentEnv:
+        """Makes the lanes of a collector of this rank with their events, or its copies of an environment of agents."""
         settings: Any = self.run_file.experiment.env
-        num_lanes = settings.num_lanes // self.num_ranks
+        num_lanes = settings.num_lanes // self.num_ranks // self.num_collectors
+        first_lane = num_lanes * (self.rank * self.num_collectors + collector)
+        if (
+            self.num_collectors > 1
+            and self.slot is not None
+            and (isinstance(self.slot, Env | AgentEnv) or not callable(self.slot))
+        ):
+            raise SettingsError(
+                "experiment.env.num_collectors: an environment that exists already cannot be made once for each "
+                "collector; pass its class, its factory or its id, or set num_collectors to 1",
+                code="E0255",
+            )
         if self.has_agents:
             hosting.refuse_workers("agents of all copies act in one pass")
             if isinstance(self.slot, AgentEnv):
                 return self.slot
-            env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=num_lanes * self.rank)
+            env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=first_lane)
             curriculum = Curriculum(settings.curricula)
             if curriculum.lessons:
                 curriculum.apply(env)
@@ -134,7 +146,7 @@ class ActingPlan:
                 raise _cannot_halve("environment events see all lanes at once")
             return self._make_halves(hosting, num_lanes)
         make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
-        lanes = make(num_lanes, self.rng.child("env"), first_lane=num_lanes * self.rank)
+        lanes = make(num_lanes, self.rng.child("env"), first_lane=first_lane)
         if self.fragments is not None:
             if events:
                 raise SettingsError(
@@ -148,15 +160,24 @@ class ActingPlan:
     def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
         first_lane, middle = num_lanes * self.rank, num_lanes // 2
         halves = [
-            env_maker(self.run_file, self.slot, half, is_grouped=True)(middle, self.rng.child("env"), first_lane=lane)
-            for half, lane in zip(hosting.halved(), (first_lane, first_lane + middle), strict=True)
+            env_maker(self.run_file, self.slot, hosting.share(place, 2), is_grouped=True)(
+                middle, self.rng.child("env"), first_lane=first_lane + place * middle
+            )
+            for place in range(2)
         ]
-        first, second = (env for env in halves if isinstance(env, WorkerEnv))
-        return HalvesEnv(first, second)
+        return GroupedEnv(*(env for env in halves if isinstance(env, WorkerEnv)))
 
-    def make_collector(self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool) -> Collector:
+    def join_envs(self, envs: Sequence[TrainingEnv]) -> TrainingEnv:
+        """Returns the environments of all collectors as one."""
+        if len(envs) == 1:
+            return envs[0]
+        return GroupedAgents(envs) if self.has_agents else GroupedEnv(*envs)
+
+    def make_collector(
+        self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool, collector: int = 0
+    ) -> Collector:
         if self.has_agents:
-            return self._make_world(env, policies)
+            return self._make_world(env, policies, collector)
         [(name, policy)] = policies.items()
         settings: Any = self.run_file.experiment.env
         rng, on_nonfinite = self.rng.child("acting"), settings.on_nonfinite
@@ -176,7 +197,7 @@ class ActingPlan:
                 num_steps=self.fragments.num_steps,
                 deadline_seconds=self.fragments.deadline_seconds,
             )
-        elif isinstance(env, HalvesEnv):
+        elif isinstance(env, GroupedEnv):
             if starts_fresh:
                 raise _cannot_halve("the algorithm begins all lanes together")
             lanes = HalvesCollector(env, policy, rng, _ignore, on_nonfinite=on_nonfinite)
@@ -184,44 +205,62 @@ class ActingPlan:
             lanes = SyncCollector(env, policy, rng, starts_fresh=starts_fresh, on_nonfinite=on_nonfinite)
         return Lanes(name, lanes)
 
-    def _make_world(self, env: AgentEnv, policies: Mapping[str, Policy]) -> AgentWorld:
+    def _make_world(self, env: AgentEnv, policies: Mapping[str, Policy], collector: int) -> AgentWorld:
         collectors = {}
         for name, policy in policies.items():
             rollout: Any = settings_of(self.run_file, name).rollout
             rng = stream_of(self.run_file, name).child("acting")
+            rng = rng.child(f"rank_{self.rank}") if self.rank else rng
             collectors[name] = AgentCollector(
                 policy,
                 rollout.time_horizon,
-                rng.child(f"rank_{self.rank}") if self.rank else rng,
+                rng.child(f"collector_{collector}") if collector else rng,
                 _ignore,
                 self.fields[name],
             )
-        return AgentWorld(env, collectors)
+        return AgentWorld(env, collectors, fills_all=self.num_collectors > 1)
 
     def make_blocks(
-        self, env: TrainingEnv, policies: Mapping[str, Policy], allocate: Allocator | None = None
+        self, num_lanes: int, policies: Mapping[str, Policy], allocate: Allocator | None = None
     ) -> dict[str, list[Rollout]]:
         blocks: dict[str, list[Rollout]] = {}
         for name, policy in policies.items():
             ready = self.learners.get(name)
             if ready is not None and ready.has_own_blocks:
+                if self.num_collectors > 1:
+                    raise SettingsError(
+                        "experiment.env.num_collectors: a learner with its own blocks has one collector; set it to 1",
+                        code="E0255",
+                    )
                 make: Callable[[], Rollout] = ready.make_block
             elif self.has_agents:
-                make = partial(self._agents_block, name, policy)
+                make = partial(self._agents_block, name, policy, 1)
             else:
-                make = partial(self._lanes_block, name, policy, env, allocate)
+                make = partial(self._lanes_block, name, policy, num_lanes, allocate)
             blocks[name] = [make() for _ in range(1 + max_staleness(settings_of(self.run_file, name)))]
         return blocks
 
-    def _lanes_block(self, name: str, policy: Policy, env: Env, allocate: Allocator | None) -> Rollout:
+    def parts_of(self, blocks: Blocks, policies: Mapping[str, Policy], collector: int) -> Blocks:
+        """Returns a collector's lanes of all blocks, or blocks of its own for its share of trajectories."""
+        if self.num_collectors == 1:
+            return blocks
+        if not self.has_agents:
+            return {name: [block.parts[collector] for block in some] for name, some in blocks.items()}
+        return {
+            name: [self._agents_block(name, policies[name], self.num_collectors) for _ in some]
+            for name, some in blocks.items()
+        }
+
+    def _lanes_block(self, name: str, policy: Policy, num_lanes: int, allocate: Allocator | None) -> Rollout:
         settings: Any = settings_of(self.run_file, name).rollout
         fragments = self.fragments
         make = Rollout if fragments is None else self._filled_by_fragments().block_class
         return make(
-            env.spec,
+            policy.spec,
             self.fields[name],
-            num_lanes=env.num_lanes if fragments is None else fragments.num_new // self.num_ranks,
+            num_lanes=num_lanes if fragments is None else fragments.num_new // self.num_ranks,
             num_steps=settings.num_steps,
+            num_parts=self.num_collectors,
             device=policy.device,
             allocate=allocate,
         )
@@ -230,10 +269,10 @@ class ActingPlan:
         """Returns the store of fragments, which names what fills it; imported by its name, as few runs need it."""
         return cast("type[FragmentBuffer]", registry.get("rollout", "fragments").load())
 
-    def _agents_block(self, name: str, policy: Policy) -> Rollout:
+    def _agents_block(self, name: str, policy: Policy, num_shares: int) -> Rollout:
         rollout: Any = settings_of(self.run_file, name).rollout
-        # Of all ranks together a batch has as many steps as of one.
-        num_steps, horizon = -(-rollout.steps_per_batch // self.num_ranks), rollout.time_horizon
+        # Of all ranks and collectors together a batch has as many steps as of one.
+        num_steps, horizon = -(-rollout.steps_per_batch // (self.num_ranks * num_shares)), rollout.time_horizon
         block: TrajectoryBlock | SequenceBlock = (
             SequenceBlock(policy.spec, horizon, -(-num_steps // horizon), self.fields[name])
             if policy.state_size
@@ -318,57 +357,3 @@ def _cannot_travel(what: str, advice: str) -> SettingsError:
 
 def _cannot_halve(why: str) -> SettingsError:
     return SettingsError(f"run.env_workers.acts_in_halves cannot be on: {why}. Leave it out", code="E0232")
-
-
-def env_maker(
-    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
-) -> EnvMaker:
-    """Returns a factory of the run's environment with any number of lanes, for training and for evaluation.
-
-    Only training groups lanes with equal initial states: equal episodes in an evaluation would be redundant.
-    """
-    settings = run_file.experiment.env
-    if has_agents(run_file.experiment):
-        raise SettingsError(
-            "an environment of agents has no lanes that could be measured or filmed yet",
-            code="E0226",
-        )
-    if not is_grouped and "group_size" in type(settings).model_fields:
-        settings = settings.model_copy(update={"group_size": 1})
-    make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
-    knows_lanes = "first_lane" in inspect.signature(make).parameters
-
-    def make_env(num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
-        if isinstance(slot, Env):
-            env: Env = slot
-        elif first_lane and not knows_lanes:
-            # It cannot give a lane the seeds that it would have on one rank; at least no two ranks share theirs.
-            env = make(num_lanes, rng.child(f"lanes_from_{first_lane}"))
-        else:
-            env = make(num_lanes, rng, **({"first_lane": first_lane} if first_lane else {}))
-        if first_lane != env.first_lane:
-            env.first_lane = first_lane
-        return env
-
-    return make_env
-
-
-def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:
-    if slot is not None and not isinstance(slot, Env):
-        return partial(_env_from_slot, settings, slot, hosting)
-    if slot is None and isinstance(settings, GymSettings):
-        return partial(gym_env, settings, hosting=hosting)
-    hosting.refuse_workers(f"an environment of type {settings.type} steps all its lanes itself")
-    return partial(registry.get("env", settings.type).load(), settings)
-
-
-def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, rng: Rng, first_lane: int = 0) -> Env:
-    return env_from_object(
-        slot,
-        num_lanes,
-        rng,
-        group_size=settings.group_size,
-        encode_text=settings.text_observations == "encode",
-        first_lane=first_lane,
-        hosting=hosting,
-    )

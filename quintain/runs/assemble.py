@@ -30,7 +30,8 @@ from quintain.policies.base import Policy
 from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.store import RolloutStore
-from quintain.runs.acting import FALLBACK, ActingPlan, env_maker, settings_of, stream_of
+from quintain.runs.acting import FALLBACK, ActingPlan, settings_of, stream_of
+from quintain.runs.env_maker import env_maker
 from quintain.runs.kernel_notes import kernel_notes
 from quintain.runs.parts import connect_symmetry, load_part, make_events, make_policy, resolve_device
 from quintain.services.events import EventManager

@@ -10,20 +10,22 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from quintain.compiled.plug import accelerate
 from quintain.data.fields import fields_from_json
+from quintain.envs.hosts.hosting import Hosting
 from quintain.errors import NonFiniteError, QuintainError, ResourceError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
 from quintain.placements.remote_env import describe
 from quintain.placements.remote_errors import error_to_json
-from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
+from quintain.placements.shared_blocks import PULSE, STOP, lay_out, measure
 from quintain.placements.snapshots import align
 from quintain.placements.wire import answer_to_json, contents, place_blocks, places_of, refill
 from quintain.runs.acting import ActingPlan
@@ -33,6 +35,9 @@ from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, r
 from quintain.services.reporting.redaction import redact
 from quintain.services.user_code import as_part_error
 from quintain.trainers.global_streams import GlobalStreams
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
 
 _BEAT_SECONDS = 0.25
 
@@ -62,81 +67,90 @@ class CollectorServer:
         sys.path[:] = words["sys_path"]
         os.chdir(words["cwd"])
         self.plan = ActingPlan.from_json(words)
+        self.numbers: list[int] = words["collectors"]
         torch.set_num_threads(self.plan.run_file.run.threads)
-        GlobalStreams().seed(self.plan.rng.child("global").child(f"collector_{self.plan.rank}"))
+        stream = f"collector_{self.plan.rank}" + (f"_{self.numbers[0]}" if self.numbers[0] else "")
+        GlobalStreams().seed(self.plan.rng.child("global").child(stream))
 
     def live(self) -> None:
-        env = self.plan.make_env(self.plan.hosting)
+        envs: dict[int, Any] = {}
+        # Collectors take turns here, and yet each relays the faults of its own lanes.
+        hostings = {number: self.plan.make_hosting(number) for number in self.numbers}
         try:
-            self._send(describe(env))
+            for number in self.numbers:
+                envs[number] = self.plan.make_env(hostings[number], number)
+            self._send({"envs": [describe(env) for env in envs.values()]})
             words, descriptor = self._receive()
             if words:
-                self._act(env, words, descriptor)
+                self._act(envs, hostings, words, descriptor)
         finally:
-            env.close()
+            for env in envs.values():
+                env.close()
 
-    def _act(self, env: Any, words: dict[str, Any], descriptor: int) -> None:
-        policies = {name: make_policy(self.plan.run_file, spec, name) for name, spec in self.plan.specs(env).items()}
-        for name, policy in policies.items():
+    def _act(self, envs: dict[int, Any], hostings: dict[int, Hosting], words: dict[str, Any], descriptor: int) -> None:
+        plan = self.plan
+        plan.fields = {name: fields_from_json(each) for name, each in words["fields"].items()}
+        policies = {
+            number: {name: make_policy(plan.run_file, spec, name) for name, spec in plan.specs(env).items()}
+            for number, env in envs.items()
+        }
+        for name, policy in (each for some in policies.values() for each in some.items()):
             align(policy, words["alignment"][name])
             accelerate(policy)
-        self.plan.fields = {name: fields_from_json(each) for name, each in words["fields"].items()}
-        size = measure(self.plan, env, policies)
+        first = policies[self.numbers[0]]
+        size = measure(plan, words["num_lanes"], first)
         if size != words["size"]:
             raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")
-        shared = lay_out(mmap.mmap(descriptor, 0), self.plan, env, policies)
+        shared = lay_out(mmap.mmap(descriptor, 0), plan, words["num_lanes"], first)
         os.close(descriptor)
-        collector = self.plan.make_collector(env, policies, starts_fresh=words["starts_fresh"])
-        actor = Actor(collector, shared.blocks, shared.snapshots, self.plan.hosting.faults)
+        hosted = {}
+        for number, env in envs.items():
+            collector = plan.make_collector(env, policies[number], starts_fresh=words["starts_fresh"], collector=number)
+            blocks = plan.parts_of(shared.blocks, policies[number], number)
+            actor = Actor(collector, blocks, shared.snapshots, hostings[number].faults)
+            hosted[number] = HostedActor(number, actor, shared.signals[number].numpy())
         self._send({})
-        with _beating(actor, shared.signals):
-            self._serve(actor, shared)
+        with _beating(list(hosted.values())):
+            self._serve(hosted)
 
-    def _serve(self, actor: Actor, shared: SharedBlocks) -> None:
+    def _serve(self, hosted: dict[int, HostedActor]) -> None:
         while True:
             words, descriptor = self._receive()
             if not words:
                 return
+            host = hosted[words["collector"]]
             if words["do"] == FILL and descriptor < 0:
-                self._fill(actor, shared, words)
+                self._fill(host, words)
             elif words["do"] == FILL:
-                self._fill_sent(actor, shared, descriptor)
+                self._fill_sent(host, descriptor)
             else:
-                self._obey(actor, shared, words["do"], descriptor)
+                answer = host.obey(Command(words["do"], contents(descriptor)))
+                refill(descriptor, answer.value)
+                os.close(descriptor)
+                self._send(host.to_json(answer))
 
-    def _fill(self, actor: Actor, shared: SharedBlocks, words: dict[str, Any]) -> None:
-        place_blocks(shared.blocks, words["places"])
+    def _fill(self, host: HostedActor, words: dict[str, Any]) -> None:
+        blocks = host.actor.blocks
+        place_blocks(blocks, words["places"])
         command = Command(FILL, {"lend": words["lend"]})
-        current = actor.current_with(command)
-        answer = self._answer(actor, shared, command)
-        self._send({**answer_to_json(answer), "places": places_of(shared.blocks, current)})
+        current = host.actor.current_with(command)
+        answer = host.obey(command)
+        self._send({**host.to_json(answer), "places": places_of(blocks, current)})
 
-    def _fill_sent(self, actor: Actor, shared: SharedBlocks, descriptor: int) -> None:
+    def _fill_sent(self, host: HostedActor, descriptor: int) -> None:
         """Fills blocks that came with the command, and sends them back, full or not."""
-        arguments = contents(descriptor)
+        actor, arguments = host.actor, contents(descriptor)
         command = Command(FILL, {"lend": arguments["lend"]})
         for lend, state in zip((Lend(*each) for each in arguments["lend"]), arguments["blocks"], strict=True):
             # One that was stopped is sent again, with a block that is here already.
             if lend not in actor.lent[lend.behavior]:
-                shared.blocks[lend.behavior][lend.block].load_state_dict(state)
+                actor.blocks[lend.behavior][lend.block].load_state_dict(state)
         current = actor.current_with(command)
-        answer = self._answer(actor, shared, command)
-        filled = [
-            [each.behavior, each.block, shared.blocks[each.behavior][each.block].state_dict()] for each in current
-        ]
+        answer = host.obey(command)
+        filled = [[each.behavior, each.block, actor.blocks[each.behavior][each.block].state_dict()] for each in current]
         refill(descriptor, filled)
         os.close(descriptor)
-        self._send(answer_to_json(answer))
-
-    def _obey(self, actor: Actor, shared: SharedBlocks, do: str, descriptor: int) -> None:
-        answer = self._answer(actor, shared, Command(do, contents(descriptor)))
-        refill(descriptor, answer.value)
-        os.close(descriptor)
-        self._send(answer_to_json(answer))
-
-    def _answer(self, actor: Actor, shared: SharedBlocks, command: Command) -> Answer:
-        signals = shared.signals.numpy()
-        return actor.obey(command, lambda: bool(signals[STOP]))
+        self._send(host.to_json(answer))
 
     def _receive(self) -> tuple[dict[str, Any], int]:
         message, descriptors = receive(self.channel, self.assembler)
@@ -148,14 +162,34 @@ class CollectorServer:
             send_text(self.channel, json.dumps(words).encode())
 
 
+@dataclass(frozen=True)
+class HostedActor:
+    """One of the process's actors, with its signals in shared memory."""
+
+    number: int
+    actor: Actor
+    signals: Array
+
+    def obey(self, command: Command) -> Answer:
+        return self.actor.obey(command, lambda: bool(self.signals[STOP]))
+
+    def to_json(self, answer: Answer) -> dict[str, Any]:
+        return {**answer_to_json(answer), "collector": self.number}
+
+
 @contextmanager
-def _beating(actor: Actor, signals: torch.Tensor) -> Iterator[None]:
-    """Copies the collector's pulse to shared memory while the block runs, from a thread of its own."""
+def _beating(hosted: Sequence[HostedActor]) -> Iterator[None]:
+    """Copies the pulse of the process to shared memory while the block runs, from a thread of its own.
+
+    Collectors take turns, so that the pulse of each is that of all.
+    """
     is_over = threading.Event()
 
     def beat() -> None:
         while not is_over.wait(_BEAT_SECONDS):
-            signals[PULSE] = actor.pulse
+            pulse = sum(host.actor.pulse for host in hosted)
+            for host in hosted:
+                host.signals[PULSE] = pulse
 
     thread = threading.Thread(target=beat, name="pulse", daemon=True)
     thread.start()

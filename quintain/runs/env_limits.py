@@ -17,8 +17,8 @@ from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.envs.check.play import random_actions
 from quintain.envs.settings import GymSettings
-from quintain.runs.acting import env_maker
 from quintain.runs.assemble import assemble
+from quintain.runs.env_maker import env_maker
 from quintain.runs.output import env_name
 from quintain.runs.run import Run
 from quintain.services.events import Every

@@ -80,7 +80,7 @@ def _player(run: Run, checkpoint: Path, is_deterministic: bool) -> Trainer:
     """Makes the trainer of the settings, acting in this thread, with the policies of a checkpoint."""
     if not has_agents(run.run_file.experiment):
         raise SettingsError("only an environment of agents can be acted in without learning; see quintain eval")
-    run_file = run.run_file.replace("run.placement", {"type": "local"})
+    run_file = run.run_file.replace("run.placement", {"type": "local"}).replace("experiment.env.num_collectors", 1)
     trainer = assemble(run_file, run, run.writer)
     loaded = load(checkpoint)
     trainer.require_fit(loaded.manifest.about)

@@ -19,7 +19,7 @@ from quintain.envs.settings import AgentsSettings
 from quintain.errors import CheckpointNotFound, SettingsError
 from quintain.policies.export import export_onnx
 from quintain.rollouts.evaluate import Evaluator
-from quintain.runs.acting import env_maker
+from quintain.runs.env_maker import env_maker
 from quintain.runs.infer import episode_limit, policy_for
 from quintain.runs.parts import resolve_device
 from quintain.runs.restore import (

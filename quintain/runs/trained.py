@@ -15,7 +15,7 @@ from quintain.policies.base import Policy
 from quintain.rollouts.episode_results import EpisodeResults
 from quintain.rollouts.evaluate import MAX_EPISODE_STEPS, Evaluator
 from quintain.runs import results
-from quintain.runs.acting import env_maker
+from quintain.runs.env_maker import env_maker
 from quintain.runs.env_slots import EnvSlot, env_settings, is_instance
 from quintain.runs.infer import policy_for
 from quintain.runs.parts import resolve_device

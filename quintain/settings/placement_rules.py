@@ -15,13 +15,6 @@ def processes_have_place(tree: RunTree) -> Iterator[Problem]:
     run = tree.run
     if run.placement.type != "processes":
         return
-    if run.env_workers.num_workers is not None:
-        yield Problem(
-            ("run", "env_workers", "num_workers"),
-            f"{run.env_workers.num_workers} workers cannot be had with run.placement.type processes, whose collector "
-            "steps its lanes itself; leave it out, or set run.placement to threads, which may have workers",
-            "E0253",
-        )
     if run.device != "cpu":
         yield Problem(
             ("run", "device"),
@@ -65,6 +58,55 @@ def halves_are_whole(tree: RunTree) -> Iterator[Problem]:
     if num_lanes % unit:
         text = f"experiment.env.num_lanes = {num_lanes} has no equal halves; make it a multiple of {unit}"
         yield Problem(where, text, "E0232")
+
+
+def collectors_share_lanes(tree: RunTree) -> Iterator[Problem]:
+    env, workers, placement = tree.experiment.env, tree.run.env_workers, tree.run.placement
+    num_collectors = integer(env, "num_collectors") or 1
+    num_processes = integer(placement, "num_processes") or 1
+    if num_processes > num_collectors:
+        yield Problem(
+            ("run", "placement", "num_processes"),
+            f"{num_processes} is more than experiment.env.num_collectors, {num_collectors}: a collector acts in one "
+            "process; lower num_processes or raise num_collectors",
+            "E0255",
+        )
+    if num_collectors == 1:
+        return
+    where: KeyPath = ("experiment", "env", "num_collectors")
+    unit = num_collectors * (integer(placement, "num_ranks") or 1) * (integer(env, "group_size") or 1)
+    num_lanes = integer(env, "num_lanes") or unit
+    if num_lanes % unit:
+        yield Problem(
+            where,
+            f"{num_collectors} collectors cannot share experiment.env.num_lanes = {num_lanes} equally; make num_lanes "
+            f"a multiple of {unit}",
+            "E0255",
+        )
+    num_ranks = integer(placement, "num_ranks") or 1
+    for name, behavior in tree.experiment.behaviors.items():
+        num_fragments = integer(behavior.rollout, "num_fragments")
+        fragments_unit = num_collectors * num_ranks * (integer(behavior.rollout, "max_reuse") or 1)
+        if num_fragments is not None and num_fragments % fragments_unit:
+            yield Problem(
+                ("experiment", "behaviors", name, "rollout", "num_fragments"),
+                f"{num_fragments} cannot be shared equally by {num_collectors} collectors; make it a multiple of "
+                f"{fragments_unit}",
+                "E0255",
+            )
+    if workers.num_workers is not None and workers.num_workers < num_collectors:
+        yield Problem(
+            ("run", "env_workers", "num_workers"),
+            f"{workers.num_workers} is less than experiment.env.num_collectors, {num_collectors}: a worker steps lanes "
+            "of one collector; raise num_workers, or leave it out",
+            "E0232",
+        )
+    if workers.acts_in_halves:
+        yield Problem(
+            ("run", "env_workers", "acts_in_halves"),
+            f"it splits the lanes in two, which {num_collectors} collectors have split already; leave it out",
+            "E0232",
+        )
 
 
 def ranks_share_lanes(tree: RunTree) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from quintain.settings.errors import Problem
 from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
 from quintain.settings.placement_rules import (
+    collectors_share_lanes,
     halves_are_whole,
     integer,
     mirrors_are_here,
@@ -25,7 +26,12 @@ from quintain.settings.yaml_text import KeyPath
 def broken_rules(tree: RunTree) -> list[Problem]:
     """Returns a problem for each combination that cannot work."""
     problems: list[Problem] = [*ranks_share_lanes(tree), *workers_have_lanes(tree), *processes_have_place(tree)]
-    problems += [*halves_are_whole(tree), *_env_events_can_happen(tree.experiment), *behaviors_fit_env(tree)]
+    problems += [
+        *collectors_share_lanes(tree),
+        *halves_are_whole(tree),
+        *_env_events_can_happen(tree.experiment),
+        *behaviors_fit_env(tree),
+    ]
     for name, behavior in tree.experiment.behaviors.items():
         path: KeyPath = ("experiment", "behaviors", name)
         problems += _minibatch_fits_batch(path, behavior, tree.experiment)

@@ -155,7 +155,6 @@ def test_what_goes_wrong_at_the_start_is_told_as_anywhere_else() -> None:
     [
         ({"env": Walk()}, "an environment that exists already cannot be sent"),
         ({"env": lambda: Walk()}, "another process cannot import"),
-        ({"env_workers.num_workers": 2}, "run.env_workers.num_workers.*2 workers cannot be had"),
         ({"device": "auto"}, "run.device.*auto does not go with run.placement.type processes"),
         ({"use_symmetry": True, "normalize_obs": False}, "use_symmetry.*mirror"),
     ],

@@ -97,7 +97,9 @@ def test_environments_that_break_on_the_same_steps_break_the_same_everywhere() -
 
 
 @pytest.mark.slow
-def test_a_thread_may_have_workers() -> None:
-    behind = trained("threads", 1)
-    assert trained("threads", 1, **{"env_workers.num_workers": 2}) == behind
-    assert trained("local", 1, **{"env_workers.num_workers": 2}) == behind
+@pytest.mark.parametrize("num_collectors", [1, 2])
+def test_every_placement_may_have_workers(num_collectors: int) -> None:
+    settings = {"num_collectors": num_collectors, "env_workers.num_workers": 2}
+    behind = trained("local", 1, num_collectors=num_collectors)
+    for placement in ("local", *AHEAD):
+        assert trained(placement, 1, **settings) == behind, placement

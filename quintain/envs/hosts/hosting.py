@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from quintain.envs.hosts.faults import FaultKeeper, LaneFault
 from quintain.errors import SettingsError
 from quintain.services.processes.child_environment import withheld_note
@@ -48,18 +50,14 @@ class Hosting:
         hints = () if team is None else withheld_note(settings.pass_environment)
         return cls(FaultKeeper(budget, hints), team)
 
-    def halved(self) -> tuple[Hosting, Hosting]:
-        """Returns hosting for two halves of the lanes, with half of the workers each and one fault keeper."""
+    def share(self, place: int, num_shares: int) -> Hosting:
+        """Returns hosting for one of several groups of lanes: its share of the workers, and the same fault keeper."""
         team = self.team
-        assert team is not None, "only workers step by halves"
-        num_workers = team.settings.num_workers or 0
-        most = num_workers - num_workers // 2
-
-        def with_workers(count: int, first_number: int) -> Hosting:
-            settings = team.settings.model_copy(update={"num_workers": count})
-            return replace(self, team=replace(team, settings=settings, first_number=first_number))
-
-        return with_workers(most, 0), with_workers(num_workers - most, most)
+        if team is None or num_shares == 1:
+            return self
+        share = np.array_split(np.arange(team.settings.num_workers or 0), num_shares)[place]
+        settings = team.settings.model_copy(update={"num_workers": len(share)})
+        return replace(self, team=replace(team, settings=settings, first_number=int(share[0])))
 
     def refuse_workers(self, why: str) -> None:
         """Refuses a setting that would have no effect."""
