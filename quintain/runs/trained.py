@@ -84,11 +84,12 @@ def evaluate(
             return played[_only(played, behavior, str(policy))]
         policy = load_policy(policy, behavior=behavior, runs_dir=runs_dir, allow=allow)
     if isinstance(policy, Trainer):
+        env = vars(policy).get("env_slot") if env is None else env
         policy = policy.learners[_only(policy.learners, behavior, "this trainer")].policy
     if not isinstance(policy, Policy):
         raise SettingsError(f"evaluate() got a {type(policy).__name__}; pass a policy, a trainer, or the name of a run")
     if env is None:
-        raise SettingsError("evaluate() needs an environment for a policy that is no run's: pass its id or a factory")
+        raise SettingsError("evaluate() needs an environment for a policy by itself: pass its id, a class or a factory")
     experiment = {"env": env_settings(env), "behaviors": {"default": {"algorithm": {"type": "a2c"}}}}
     slot = None if isinstance(env, str | PartSettings) else env
     make_env = env_maker(RunFile.from_mapping({"experiment": experiment}), slot)
