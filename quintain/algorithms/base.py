@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +13,7 @@ import torch
 from quintain.algorithms.auxiliary import AuxiliaryLoss
 from quintain.algorithms.losses import Loss as Loss
 from quintain.algorithms.losses import named_metrics
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, only_valid
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, join_parts, only_valid, split
 from quintain.algorithms.optimization import Optimization
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
@@ -287,6 +287,17 @@ class Algorithm(Optimization):
         """Yields all valid steps once, in a random order that depends on the counters only."""
         draw = self.sampler.lanes if self.policy.state_size else self.sampler.rows
         return draw(batch, self.minibatch_fields, batch_size, *counters)
+
+    @torch.no_grad()
+    def evaluate_batch(self, batch: Batch, names: Sequence[str], size: int) -> dict[str, torch.Tensor]:
+        """Returns the policy's current evaluation of all actions of a batch, [T * N, ...], by `size` rows at a time."""
+        are_sequences = self.policy.state_size > 0
+        everything = self.sampler.everything(batch, names, are_sequences=are_sequences)
+        parts = [self.policy.evaluate_actions(part) for part in split(everything, size)]
+        steps = batch.rollout.num_steps
+        return {
+            name: join_parts([each[name] for each in parts], steps, are_sequences=are_sequences) for name in parts[0]
+        }
 
     def evaluate_minibatch(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the valid steps, and the policy's current evaluation of their actions."""

@@ -69,6 +69,16 @@ class MinibatchSampler:
         order = lanes[self._permutation(len(lanes), counters).to(rollout.device)]
         return self._split(order, max(self.world.size, batch_size // rollout.num_steps))
 
+    def everything(self, batch: Batch, names: Sequence[str], *, are_sequences: bool) -> Minibatch:
+        """Returns all steps of a batch in their own order, valid or not, as one minibatch of views."""
+        rollout = batch.rollout
+        fields = {name: rollout.flat(name) for name in _with_leaves(batch, names)}
+        return (
+            {**fields, f.FIRST: rollout.flat(f.FIRST), f.POLICY_STATE: rollout.policy_state}
+            if are_sequences
+            else fields
+        )
+
     def counted(self, batch: Batch) -> torch.Tensor:
         """Returns which steps [T, N] of sequences count in losses: valid ones after the burn-in.
 
@@ -132,6 +142,13 @@ def split(minibatch: Minibatch, size: int) -> Iterator[Minibatch]:
         lanes = slice(start, start + num_lanes)
         part = {name: field[:, lanes].flatten(0, 1) for name, field in by_lane.items()}
         yield {**part, f.POLICY_STATE: state[lanes]}
+
+
+def join_parts(parts: Sequence[torch.Tensor], num_steps: int, *, are_sequences: bool) -> torch.Tensor:
+    """Returns results of the parts of `split` as one field [T * N, ...], in the order of the whole."""
+    if not are_sequences:
+        return torch.cat(list(parts))
+    return torch.cat([part.view(num_steps, -1, *part.shape[1:]) for part in parts], dim=1).flatten(0, 1)
 
 
 def num_valid(minibatch: Minibatch) -> torch.Tensor:

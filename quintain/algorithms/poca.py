@@ -74,7 +74,7 @@ class POCA(PPO):
         self.carry_over(self.critic.observe(obs))
 
     def declare_fields(self) -> Declared:
-        return {**f.TEAMMATE_FIELDS, f.BASELINE: like(f.VALUE)}
+        return {**super().declare_fields(), **f.TEAMMATE_FIELDS, f.BASELINE: like(f.VALUE)}
 
     def estimate(self, batch: Batch) -> None:
         for rollout in batch:

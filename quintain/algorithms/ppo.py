@@ -1,4 +1,9 @@
-"""Proximal policy optimisation (Schulman et al. 2017) with a clipped surrogate, for rollouts of any autoreset mode."""
+"""Proximal policy optimisation (Schulman et al. 2017) with a clipped surrogate, for rollouts of any autoreset mode.
+
+For stale rollouts it may be decoupled (Hilton et al. 2021, "Batch size-invariance for policy optimization"): ratios are
+clipped around the proximal policy, that of the start of the update, and the behaviour policy, which acted, is corrected
+for by importance weights.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from quintain.algorithms.settings import PPOSettings
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.fields import Declared, like
 from quintain.data.rollout import Batch
 from quintain.policies.base import Policy
 from quintain.rewards.base import RewardSignal
@@ -49,9 +55,22 @@ class PPO(Algorithm):
         self.adapted_learning_rate = settings.learning_rate.start
         if settings.clip_per_component:
             policy.keep_components()
-            self.minibatch_fields = (*type(self).minibatch_fields, f.COMPONENTS)  # type: ignore[misc]  # as settings say
+        more = (*([f.COMPONENTS] if settings.clip_per_component else []), *PPO.declare_fields(self))
+        self.minibatch_fields = (*type(self).minibatch_fields, *more)  # type: ignore[misc]  # as settings say
         self.accelerator: StepAccelerator | None = None
         """Takes the steps of updates if set; `quintain.compiled.accelerate` sets it."""
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether ratios are clipped around the policy at the start of the update, not around the one that acted."""
+        return self.settings.stale_correction == "decoupled"
+
+    def declare_fields(self) -> Declared:
+        """Declares the fields of decoupled PPO; none without it."""
+        if not self.is_decoupled:
+            return {}
+        components = {f.PROXIMAL_COMPONENTS: like(f.COMPONENTS)} if self.settings.clip_per_component else {}
+        return {f.PROXIMAL: like(f.LOG_PROB), **components, f.BEHAVIOR_WEIGHT: like(f.LOG_PROB)}
 
     def estimate(self, batch: Batch) -> None:
         self.write_advantages(batch, self.settings.gae_lambda)
@@ -63,6 +82,7 @@ class PPO(Algorithm):
         learning_rate = (
             settings.learning_rate.at(progress.fraction) if settings.adaptive_kl is None else self.adapted_learning_rate
         )
+        staleness = self.write_proximal(batch) if self.is_decoupled else {}
         take_steps = self._steps(batch, progress, learning_rate)
         sums: dict[str, Any] = {}
         num_minibatches = 0
@@ -81,9 +101,35 @@ class PPO(Algorithm):
         return {
             **metrics,
             **self.stream_metrics(batch),
+            **staleness,
             "train/explained_variance": self.explained_variance(batch),
             "train/learning_rate": learning_rate,
             "train/num_epochs": epoch + 1,
+        }
+
+    def write_proximal(self, batch: Batch) -> Metrics:
+        """Writes log-probabilities by the current policy and weights of the behaviour policy; returns how they differ.
+
+        The effective sample size is the part of the batch that as many steps of the current policy would be worth.
+        """
+        settings, rollout = self.settings, batch.rollout
+        components = [f.COMPONENTS] if settings.clip_per_component else []
+        seen = self.evaluate_batch(
+            batch, (f.OBS, f.ACTION, f.LOG_PROB, *components), settings.micro_batch_size or settings.batch_size
+        )
+        rollout.flat(f.PROXIMAL).copy_(seen[f.LOG_PROB])
+        for name in components:
+            rollout.flat(f.PROXIMAL_COMPONENTS).copy_(seen[name])
+        # Far beyond any cap, and small enough to be squared.
+        ratio = (seen[f.LOG_PROB] - rollout.flat(f.LOG_PROB)).clamp(max=80.0).exp()
+        rollout.flat(f.BEHAVIOR_WEIGHT).copy_(ratio.clamp(max=settings.max_behavior_weight))
+        valid = ratio[batch.valid_rows].double()
+        count, total, squares = self.world.sum([float(len(valid)), float(valid.sum()), float(valid.square().sum())])
+        largest = max(each for [each] in self.world.gather([float(valid.max()) if len(valid) else 0.0]))
+        return {
+            "train/behavior_ratio": total / count,
+            "train/behavior_ratio_max": largest,
+            "train/effective_sample_size": total * total / (count * squares),
         }
 
     def _steps(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
@@ -120,9 +166,13 @@ class PPO(Algorithm):
     def surrogate(self, then: Minibatch, now: Minibatch, fraction: float) -> Loss:
         """Returns the policy loss: the clipped surrogate minus the entropy bonus."""
         clip, entropy_coef = self.settings.clip_coef.at(fraction), self.settings.entropy_coef.at(fraction)
-        advantage, log_ratio = then[f.ADVANTAGE], now[f.LOG_PROB] - then[f.LOG_PROB]
+        advantage, old, old_components = then[f.ADVANTAGE], f.LOG_PROB, f.COMPONENTS
+        if self.is_decoupled:
+            # A weight w > 0 goes inside: w min(ratio A, clip(ratio) A) = min(ratio wA, clip(ratio) wA).
+            advantage, old, old_components = then[f.BEHAVIOR_WEIGHT] * advantage, f.PROXIMAL, f.PROXIMAL_COMPONENTS
+        log_ratio = now[f.LOG_PROB] - then[old]
         if self.settings.clip_per_component:
-            advantage, ratio = advantage.unsqueeze(1), (now[f.COMPONENTS] - then[f.COMPONENTS]).exp()
+            advantage, ratio = advantage.unsqueeze(1), (now[f.COMPONENTS] - then[old_components]).exp()
         else:
             ratio = log_ratio.exp()
         policy_loss = -torch.min(advantage * ratio, advantage * ratio.clamp(1.0 - clip, 1.0 + clip)).mean()

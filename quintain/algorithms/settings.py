@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
@@ -121,6 +121,13 @@ class PPOSettings(AlgorithmSettings):
     micro_batch_size: Count | None = None
     """Rows per forward pass, for minibatches that do not fit in memory; gradients are accumulated. Null means all."""
 
+    stale_correction: Literal["none", "decoupled"] = "none"
+    """Clip ratios around the policy that acted (none), or around the policy at the start of the update, with importance
+    weights for the difference (decoupled PPO)."""
+
+    max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
+    """Cap on the importance weights of decoupled PPO; only with stale_correction."""
+
     use_symmetry: bool = False
     """Also learn from mirrored steps, which the environment's `mirror(obs, action)` returns."""
 
@@ -130,6 +137,15 @@ class PPOSettings(AlgorithmSettings):
     reward_streams: Literal["summed", "averaged"] = "summed"
     """Sum all reward signals for one value head, or learn one value head per signal with its own gamma and average
     advantages."""
+
+    @model_validator(mode="after")
+    def _caps_weights_that_there_are(self) -> PPOSettings:
+        if self.stale_correction == "none" and self.max_behavior_weight != 5.0:
+            raise PydanticCustomError(
+                "stale_correction",
+                "max_behavior_weight goes with stale_correction decoupled; leave it out, or set both",
+            )
+        return self
 
 
 class POCASettings(PPOSettings):

@@ -149,12 +149,19 @@ class CompiledLearning:
         actor, critic = self.policy.trunk, self.policy.critic_trunk
         actor_features = _features(actor, flat)
         nothing = np.zeros((len(actor_features), 0), np.float32)
+        advantage, old, old_components = arrays[f.ADVANTAGE], f.LOG_PROB, f.COMPONENTS
+        if self.settings.stale_correction == "decoupled":
+            advantage = arrays[f.BEHAVIOR_WEIGHT] * advantage
+            old, old_components = f.PROXIMAL, f.PROXIMAL_COMPONENTS
         outcomes = Outcomes(
             arrays.get(f.ACTION_MASK, nothing.astype(np.bool_)),
             choices,
             numbers,
-            arrays.get(f.COMPONENTS, nothing),
-            *(arrays[name] for name in (f.LOG_PROB, f.VALUE, f.ADVANTAGE, f.RETURN)),
+            arrays.get(old_components, nothing),
+            arrays[old],
+            arrays[f.VALUE],
+            advantage,
+            arrays[f.RETURN],
         )
         return Experience(actor_features, actor_features if critic is None else _features(critic, flat), outcomes)
 

@@ -33,6 +33,14 @@ LOG_PROB: Final = "sample_log_prob"
 COMPONENTS: Final = "component_log_prob"
 """[N, T+1, K] log-probability of each discrete and continuous component; only where components are clipped
 independently. Policy."""
+PROXIMAL: Final = "proximal_log_prob"
+"""[N, T+1] log-probability of the action by the policy at the start of the update; only with decoupled PPO. Algorithm.
+"""
+PROXIMAL_COMPONENTS: Final = "proximal_component_log_prob"
+"""[N, T+1, K] the same of each component; only where components are clipped independently too. Algorithm."""
+BEHAVIOR_WEIGHT: Final = "behavior_weight"
+"""[N, T+1] probability of the action at the start of the update, relative to that when it was sampled, up to a cap;
+only with decoupled PPO. Algorithm."""
 VALUE: Final = "value"
 """[N, T+1] the critic's value of obs; [N, T+1, S] with one value head per reward signal. Policy."""
 REWARD: Final = "reward"

@@ -161,6 +161,15 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_pat
     ] == []
 
 
+@pytest.mark.slow
+def test_stale_batches_of_two_ranks_are_weighed_as_those_of_one(tmp_path: Path) -> None:
+    words = ("stale_correction=decoupled", "max_staleness=1", "learning_rate=0.01")
+    one, other = on_ranks(2, tmp_path, learn, "ppo", 3, *words)
+    assert differing(one, other) == []
+    assert one["train/effective_sample_size"] < 1.0 - 1e-5 < one["train/behavior_ratio_max"] - 1e-3
+    assert differing(one, learn(SingleProcess(), "ppo", 3, *words), 1e-5) == []
+
+
 def move(world: ProcessGroup) -> Arrays:
     """Lets ranks see rows of their own, of which only rank 1 has any that are clipped, and returns what they hold."""
     draw = np.random.default_rng(0)
