@@ -41,7 +41,7 @@ class StepAccelerator(Protocol):
 class PPO(Algorithm):
     """Clipped surrogate objective with a value loss and an entropy bonus."""
 
-    not_state = Algorithm.not_state | {"accelerator"}
+    not_state = Algorithm.not_state | {"accelerator", "is_decoupled"}
 
     def __init__(
         self,
@@ -53,17 +53,14 @@ class PPO(Algorithm):
         super().__init__(settings, policy, signals, rng)
         self.settings: PPOSettings = settings
         self.adapted_learning_rate = settings.learning_rate.start
+        self.is_decoupled = settings.stale_correction == "decoupled"
+        """Whether ratios are clipped around the policy at the start of the update, not around the one that acted."""
         if settings.clip_per_component:
             policy.keep_components()
         more = (*([f.COMPONENTS] if settings.clip_per_component else []), *PPO.declare_fields(self))
         self.minibatch_fields = (*type(self).minibatch_fields, *more)  # type: ignore[misc]  # as settings say
         self.accelerator: StepAccelerator | None = None
         """Takes the steps of updates if set; `quintain.compiled.accelerate` sets it."""
-
-    @property
-    def is_decoupled(self) -> bool:
-        """Whether ratios are clipped around the policy at the start of the update, not around the one that acted."""
-        return self.settings.stale_correction == "decoupled"
 
     def declare_fields(self) -> Declared:
         """Declares the fields of decoupled PPO; none without it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
@@ -137,15 +137,6 @@ class PPOSettings(AlgorithmSettings):
     reward_streams: Literal["summed", "averaged"] = "summed"
     """Sum all reward signals for one value head, or learn one value head per signal with its own gamma and average
     advantages."""
-
-    @model_validator(mode="after")
-    def _caps_weights_that_there_are(self) -> PPOSettings:
-        if self.stale_correction == "none" and self.max_behavior_weight != 5.0:
-            raise PydanticCustomError(
-                "stale_correction",
-                "max_behavior_weight goes with stale_correction decoupled; leave it out, or set both",
-            )
-        return self
 
 
 class POCASettings(PPOSettings):

@@ -19,8 +19,7 @@ from quintain.data.spec import BehaviorSpec, LeafSpec, build, flatten
 from quintain.policies.base import Policy
 from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.joint_head import JointHead
-from quintain.policies.memory import Memory
-from quintain.policies.memory_cells import make_memory
+from quintain.policies.memory import Memory, make_memory
 from quintain.policies.networks import Mlp, first_layers, mlp
 from quintain.policies.normalizer import Fold
 from quintain.policies.settings import ActorCriticSettings
@@ -42,7 +41,8 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = make_encoder(specs, settings, generator, encoder_class)
-        self.memory = make_memory(settings.memory, self.encoder.output_size, generator)
+        memory = settings.memory
+        self.memory = None if memory is None else make_memory(memory, self.encoder.output_size, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
         self.output_size = self.encoder.output_size if self.memory is None else self.memory.size
 

@@ -20,8 +20,7 @@ from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.exploring import ExploringPolicy
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
-from quintain.policies.memory import Memory
-from quintain.policies.memory_cells import make_memory
+from quintain.policies.memory import Memory, make_memory
 from quintain.policies.networks import first_layers, mlp
 from quintain.policies.normalizer import FirstLayer, Fold
 from quintain.policies.settings import SoftActorSettings
@@ -63,7 +62,8 @@ class SoftActor(ExploringPolicy):
         generator = rng.torch_generator("init")
         self.encoder = make_encoder(observed(spec, "actor", settings.actor_obs), settings, generator)
         seen = self.encoder.output_size
-        self.memory = make_memory(settings.memory, seen, generator)
+        memory = settings.memory
+        self.memory = None if memory is None else make_memory(memory, seen, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
         self.actor = mlp(
             seen if self.memory is None else self.memory.size,

@@ -40,10 +40,9 @@ def broken_rules(tree: RunTree) -> list[Problem]:
         problems += _stopping_has_evaluation(path, behavior)
         problems += _events_can_happen(path, behavior, tree.experiment)
         problems += _groups_fit_lanes(path, behavior, tree.experiment)
-        problems += _memory_has_whole_lanes(path, behavior)
-        problems += _burn_in_leaves_steps(path, behavior)
+        problems += _memory_fits_sequences(path, behavior)
         problems += _micro_batch_fits_minibatch(path, behavior)
-        problems += _one_hand_on_the_learning_rate(path, behavior)
+        problems += _settings_have_effect(path, behavior)
         problems += _replay_has_its_algorithm(path, behavior)
         problems += _replay_can_fill(path, behavior, tree.experiment)
         problems += agents_have_trajectories(path, behavior, tree.experiment)
@@ -153,40 +152,35 @@ def _groups_fit_lanes(path: KeyPath, behavior: Behavior, experiment: Experiment)
         )
 
 
-def _memory_has_whole_lanes(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    num_steps = integer(behavior.rollout, "num_steps")
-    if num_steps is None or keeps_replay(behavior) or getattr(behavior.policy, "memory", None) is None:
+def _memory_fits_sequences(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+    memory = getattr(behavior.policy, "memory", None)
+    if memory is None:
         return
+    is_replayed, where = keeps_replay(behavior), (*path, "policy", "memory")
+    num_steps, horizon = (integer(behavior.rollout, name) for name in ("num_steps", "time_horizon"))
     for name in ("batch_size", "micro_batch_size"):
         size = integer(behavior.algorithm, name)
-        if size is not None and size % num_steps:
+        if not is_replayed and size is not None and num_steps is not None and size % num_steps:
             yield Problem(
                 (*path, "algorithm", name),
                 f"{size} is {size / num_steps:.3g} lanes of {dotted((*path, 'rollout', 'num_steps'))} {num_steps}; "
-                f"with {dotted((*path, 'policy', 'memory'))} a minibatch is whole lanes: set {name} to "
+                f"with {dotted(where)} a minibatch is whole lanes: set {name} to "
                 f"{max(1, round(size / num_steps)) * num_steps}, or to another multiple of num_steps",
                 "E0221",
             )
-
-
-def _burn_in_leaves_steps(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
-    memory = getattr(behavior.policy, "memory", None)
-    burn_in = 0 if memory is None else memory.burn_in
-    name = "num_steps" if integer(behavior.rollout, "time_horizon") is None else "time_horizon"
-    length = integer(behavior.rollout, name)
-    where = (*path, "policy", "memory", "burn_in")
-    if burn_in and keeps_replay(behavior):
+    length, burn_in = horizon or num_steps, getattr(memory, "burn_in", 0)
+    if burn_in and is_replayed:
         yield Problem(
-            where,
+            (*where, "burn_in"),
             f"{burn_in} would leave the starts of replayed sequences out of losses, and with them most of short "
             f"episodes; {behavior.algorithm.type} learns from whole sequences: leave it out",
             "E0224",
         )
     elif length is not None and burn_in >= length:
         yield Problem(
-            where,
-            f"{burn_in} leaves nothing to learn from in sequences of {dotted((*path, 'rollout', name))} {length}; "
-            f"lower it",
+            (*where, "burn_in"),
+            f"{burn_in} leaves nothing to learn from in sequences of "
+            f"{dotted((*path, 'rollout', 'time_horizon' if horizon else 'num_steps'))} {length}; lower it",
             "E0221",
         )
 
@@ -202,7 +196,7 @@ def _micro_batch_fits_minibatch(path: KeyPath, behavior: Behavior) -> Iterator[P
         )
 
 
-def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
+def _settings_have_effect(path: KeyPath, behavior: Behavior) -> Iterator[Problem]:
     schedule = getattr(behavior.algorithm, "learning_rate", None)
     moves = isinstance(schedule, Schedule) and not schedule.is_constant
     if getattr(behavior.algorithm, "adaptive_kl", None) is not None and moves:
@@ -210,6 +204,15 @@ def _one_hand_on_the_learning_rate(path: KeyPath, behavior: Behavior) -> Iterato
             (*path, "algorithm", "learning_rate"),
             f"a schedule has no effect with {dotted((*path, 'algorithm', 'adaptive_kl'))}, which moves the learning "
             f"rate by itself; give one number",
+            "E0222",
+        )
+    cap = type(behavior.algorithm).model_fields.get("max_behavior_weight")
+    found = getattr(behavior.algorithm, "max_behavior_weight", None)
+    if getattr(behavior.algorithm, "stale_correction", None) == "none" and cap is not None and found != cap.default:
+        yield Problem(
+            (*path, "algorithm", "max_behavior_weight"),
+            f"{found} has no effect without {dotted((*path, 'algorithm', 'stale_correction'))} decoupled; leave it "
+            f"out, or set both",
             "E0222",
         )
 

@@ -205,5 +205,5 @@ def test_stale_data_is_weighed_and_runs_resume_exactly(world: Any, memory: dict[
 
 
 def test_a_cap_without_weights_is_refused() -> None:
-    with pytest.raises(SettingsError, match="max_behavior_weight goes with stale_correction decoupled"):
+    with pytest.raises(SettingsError, match=r"max_behavior_weight: 2\.0 has no effect without"):
         RunFile.from_names("ppo", "CartPole-v1", "max_behavior_weight=2")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from quintain.policies.attention_memory import AttentionMemory
+from quintain.policies.memory import AttentionMemory
 from quintain.policies.settings import MemorySettings
 
 F, D, N, T = 5, 8, 3, 11
