@@ -61,6 +61,14 @@ bench-quoted: install    ## only the rows that the README quotes, for half an ho
 bench-learning: install    ## learning beside Stable-Baselines3, the runs that are missing, for hours; writes docs/results/
 	@$(BIN)/python bench/learning.py --jobs 2
 
+.PHONY: bench-defaults
+bench-defaults: install    ## PPO by its defaults beside Stable-Baselines3 by its own, the runs that are missing, for hours; writes docs/results/
+	@$(BIN)/python bench/learning.py --defaults --jobs 2
+
+.PHONY: bench-tuned
+bench-tuned: install    ## the tuned settings that ship, the runs that are missing; writes docs/results/ and scores
+	@$(BIN)/python bench/tuned.py
+
 .PHONY: bench-agents
 bench-agents: install    ## agents that come and go beside ML-Agents, for minutes; writes docs/results/
 	@$(BIN)/python bench/agents.py

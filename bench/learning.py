@@ -48,6 +48,8 @@ class Comparison:
     about: str
     """Says what is compared, in the first sentences of the page."""
     tasks: dict[str, LearningTask]
+    target: str
+    """The Makefile's word for it."""
 
     @property
     def record(self) -> Path:
@@ -65,6 +67,7 @@ SAME_SETTINGS = Comparison(
     "seeds. Their number, in `bench/learning_tasks.py`, was chosen when the first seeds of some tasks had been run "
     "already; runs with the current numbers count.",
     TASKS,
+    "bench-learning",
 )
 OWN_DEFAULTS = Comparison(
     "defaults",
@@ -73,6 +76,7 @@ OWN_DEFAULTS = Comparison(
     "steps, seeds and episodes stand in `bench/learning_tasks.py`, committed before the first run. The defaults "
     "of quintain were chosen on other seeds.",
     DEFAULTS,
+    "bench-defaults",
 )
 
 
@@ -181,8 +185,8 @@ def markdown(rows: list[Row], comparison: Comparison = SAME_SETTINGS) -> str:
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
         "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
         f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. No correction is "
-        f"made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. `make "
-        "bench-learning` runs what is missing and writes this page."
+        f"made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. "
+        f"`make {comparison.target}` runs what is missing and writes this page."
         + commits.note_on_lost(row["commit"] for row in rows if row["peer"] == OURS),
         "",
         "| task | steps | seeds | quintain | sb3 | p | | CPU s, quintain | sb3 |",

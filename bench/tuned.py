@@ -98,6 +98,11 @@ def run(tuned: Tuned, seed: int) -> None:
     print(f"{time.strftime('%H:%M')} {tuned.name} seed {seed}: {fmean(row['returns']):.1f}", flush=True)
 
 
+def rounded(score: float) -> float:
+    """Rounds a score to four digits."""
+    return float(f"{score:.4g}")
+
+
 def write_scores(tuned: Tuned) -> None:
     """Writes the block of scores at the end of a file, or removes it where runs are missing."""
     found = [rows_of(tuned, seed) for seed in seeds_of(tuned)]
@@ -110,7 +115,7 @@ def write_scores(tuned: Tuned) -> None:
     lines = [
         MARK,
         f"  seeds: {[row['seed'] for row in rows]}",
-        f"  scores: {[round(fmean(row['returns']), 1) for row in rows]}",
+        f"  scores: {[rounded(fmean(row['returns'])) for row in rows]}",
         f"  num_episodes: {NUM_EPISODES}",
         f"  cpu_minutes: {max(0.1, round(fmean(row['cpu_seconds'] for row in rows) / 60, 1))}",
         f"  commit: '{', '.join(dict.fromkeys(row['commit'] for row in rows))}'",
@@ -139,9 +144,9 @@ def markdown() -> str:
             continue
         settings = {key: value for key, value in file.settings.items() if key != "env_steps"}
         told = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in settings.items()) or "the defaults"
-        scores = ", ".join(f"{score:,.1f}" for score in seen.scores)
+        scores = ", ".join(f"{score:,}" for score in seen.scores)
         note = f" ({seen.note})" if seen.note else ""
-        cells = [file.algorithm, file.env, str(file.settings["env_steps"]), f"{fmean(seen.scores):,.1f}"]
+        cells = [file.algorithm, file.env, str(file.settings["env_steps"]), f"{rounded(fmean(seen.scores)):,}"]
         lines.append(f"| {' | '.join([*cells, scores + note, str(seen.cpu_minutes), told])} |")
     return "\n".join([*lines, ""])
 

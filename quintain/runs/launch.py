@@ -27,7 +27,7 @@ from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.tree import RunFile
-from quintain.settings.tuned import find_tuned
+from quintain.settings.tuned import tuned_path
 
 if TYPE_CHECKING:
     from quintain.runs.assemble import Slots
@@ -238,11 +238,11 @@ def _show_notes(run: Run, run_file: RunFile) -> None:
 
 def tuned_advice(run_file: RunFile) -> str:
     """Says that there are tuned settings for a run that does not have them; empty where there are none."""
-    found = None if run_file.experiment.loop is not None else find_tuned(run_file.trained, env_name(run_file))
-    if found is None or found.name in run_file.origins.values():
+    pair = run_file.trained, env_name(run_file)
+    path = None if run_file.experiment.loop is not None else tuned_path(*pair)
+    if path is None or any(origin.endswith(path.name) for origin in run_file.origins.values()):
         return ""
-    pair = f"{found.file.algorithm} on {found.file.env}"
-    return f"note: there are tuned settings for {pair}, with {found.file.measured}: --tuned"
+    return f"note: there are tuned settings for {' on '.join(pair)}, with scores: --tuned"
 
 
 def _report_other_software(run: Run, checkpoint: Path) -> None:

@@ -180,10 +180,7 @@ def parts_from_slots(
     elif isinstance(made_from := getattr(ready, "settings", None), PartSettings):
         behavior["policy"] = made_from
     if is_instance(env) and not _needs_replay(_settings_class(behavior["algorithm"])):
-        # A ready environment has as many lanes as it has; more steps make up for it, so that batches are not tiny.
-        chosen = _settings_class(behavior["algorithm"])
-        wanted = chosen.steps_per_update if issubclass(chosen, PPOSettings) else _STEPS_PER_BATCH
-        behavior["rollout"] = {"num_steps": max(128, wanted // lanes_of(env))}
+        behavior["rollout"] = {"num_steps": _steps_of_lanes(_settings_class(behavior["algorithm"]), lanes_of(env))}
     world = _join_torchrun()
     experiment = {"env": env_settings(env, world.size), "behaviors": {"default": behavior}}
     changes = _without_idle(behavior["algorithm"], translation)
@@ -274,6 +271,12 @@ def _settings_class(algorithm: Any) -> type[PartSettings]:
     """Returns the class of an algorithm's settings, given as an object or as a mapping with a type."""
     name = algorithm["type"] if isinstance(algorithm, dict) else algorithm.type
     return registry.get("algorithm", name).settings_class if name else type(algorithm)
+
+
+def _steps_of_lanes(algorithm: type[PartSettings], num_lanes: int) -> int:
+    """Returns the steps of each lane: a ready environment may have few, and more steps make up for it."""
+    wanted = algorithm.steps_per_update if issubclass(algorithm, PPOSettings) else _STEPS_PER_BATCH
+    return max(128, wanted // num_lanes)
 
 
 def _needs_replay(chosen: type[PartSettings]) -> bool:

@@ -122,6 +122,7 @@ class RunFile:
         trusted: bool,
         allow: Collection[str],
         changes: Mapping[str, object] | None = None,
+        *,
         doubt: str = "",
         tuned: Tuned | None = None,
         adds_defaults: bool = False,

@@ -51,7 +51,7 @@ class Measured(Settings):
 
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))
-        return f"mean return {fmean(self.scores):,.1f} over seed{'s' if len(self.seeds) > 1 else ''} {seeds}"
+        return f"mean return {fmean(self.scores):.4g} over seed{'s' if len(self.seeds) > 1 else ''} {seeds}"
 
 
 class TunedFile(Settings):
@@ -81,24 +81,19 @@ class Tuned:
 
 def tuned_settings(algorithm: str, env: str) -> Tuned:
     """Returns the tuned settings of a pair; where there are none, says for which there are."""
-    if (found := find_tuned(algorithm, env)) is not None:
-        return found
+    if (path := tuned_path(algorithm, env)) is not None:
+        return _read(path)
     pairs = ", ".join(f"{each.file.algorithm} {each.file.env}" for each in all_tuned())
     raise SettingsError(
         f"there are no tuned settings for {algorithm} on {env}; there are for: {pairs}. Leave --tuned out", code="E0204"
     )
 
 
-def find_tuned(algorithm: str, env: str) -> Tuned | None:
-    """Returns the tuned settings of a pair, if there are any."""
-    wanted = f"{algorithm.lower()}-{env_id(env).replace('/', '_')}.yaml"
+def tuned_path(algorithm: str, env: str) -> Path | None:
+    """Returns the file of a pair, if there is one; an id may name the package that Gymnasium is told to import."""
+    wanted = f"{algorithm.lower()}-{env.rpartition(':')[2].replace('/', '_')}.yaml"
     # Not by the path itself: a name may be longer than a file's can be.
-    return next((_read(path) for path in FOLDER.glob("*.yaml") if path.name == wanted), None)
-
-
-def env_id(env: str) -> str:
-    """Returns the id of an environment without the package that Gymnasium is told to import."""
-    return env.rpartition(":")[2]
+    return next((path for path in FOLDER.glob("*.yaml") if path.name == wanted), None)
 
 
 def all_tuned() -> list[Tuned]:

@@ -400,7 +400,7 @@ def test_another_trainer_than_the_one_that_was_saved_is_refused(tmp_path: Path) 
     saved = trained(tmp_path, 64).save_checkpoint()
     policy, env, algorithm = parts(gae_lambda=0.5)
     other = Trainer(policy, env, algorithm, 16, 32, writers=[])
-    with pytest.raises(SettingsError, match=r"gae_lambda was 0\.95 in this run and is 0\.5 in this trainer") as refused:
+    with pytest.raises(SettingsError, match=r"gae_lambda was 0\.98 in this run and is 0\.5 in this trainer") as refused:
         other.load_checkpoint(saved)
     assert refused.value.code == "E0207"
     elsewhere = quiet_trainer(16, 32, checkpoint_dir=tmp_path / "elsewhere", exp_name="other")

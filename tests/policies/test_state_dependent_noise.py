@@ -11,7 +11,7 @@ from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete
+from quintain.data.spec import BehaviorSpec, DictSpec, Spec, box, discrete
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import draw_noise, fill_noise
@@ -115,6 +115,25 @@ def test_a_replay_of_the_rollout_has_its_log_probabilities(name: str, settings: 
     now = policy.evaluate_actions({key: rollout.flat(key) for key in names})
     torch.testing.assert_close(now[f.LOG_PROB], rollout.flat(f.LOG_PROB), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(now[f.COMPONENTS], rollout.flat(f.COMPONENTS), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("action", "settings", "hold"),
+    [
+        (box(1), {}, 16),
+        (box(low=-1.0, high=1.0), {}, 16),
+        (box(2), {}, 1),
+        (box(2), {"use_sde": True}, 16),
+        (discrete(3), {}, 1),
+        (DictSpec((("a", box(1)), ("b", discrete(2)))), {}, 1),
+        (box(1), {"noise_hold": 5}, 5),
+    ],
+)
+def test_noise_on_one_continuous_action_is_held_if_it_is_left_to_the_spaces(
+    action: Spec, settings: dict[str, object], hold: int
+) -> None:
+    made = ActorCriticSettings(**{"noise_hold": "auto", **settings})
+    assert ActorCritic(made, BehaviorSpec(box(4), action), Rng(0)).noise.hold == hold
 
 
 def test_kernels_leave_it_to_torch_and_say_so() -> None:

@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"obs": "dict", "action": "hybrid tuple"},
         {"use_sde": True, "noise_hold": 5, "normalize_obs": True},
     ),
+    "ppo, held noise": ("ppo", {"obs": "box", "action": "numbers"}, {"noise_hold": 5}),
     "a2c, lstm, choices": ("a2c", {"obs": "choices", "action": "bits", "masks": "info"}, MEMORY),
     "grpo, lstm, reference, masks": (
         "grpo",

@@ -287,6 +287,14 @@ def test_the_batch_of_ppo_follows_from_the_lanes(words, num_steps, batch_size):
     assert (behavior.rollout.num_steps, behavior.algorithm.batch_size) == (num_steps, batch_size)
 
 
+def test_only_ppo_leaves_the_noise_of_its_own_policy_to_the_spaces():
+    holds = [
+        RunFile.from_names(algorithm, "A-v1", *words).experiment.behaviors["default"].policy.noise_hold
+        for algorithm, words in (("ppo", ()), ("ppo", ("policy=actor_only",)), ("a2c", ()), ("reinforce", ()))
+    ]
+    assert holds == ["auto", 1, 1, 1]
+
+
 def test_only_ppo_and_lanes_have_such_batches():
     for algorithm, num_steps in (("a2c", 16), ("grpo", 128), ("sac", 1)):
         words = ("group_size=2",) if algorithm == "grpo" else ()
