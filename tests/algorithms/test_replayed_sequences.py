@@ -90,6 +90,26 @@ def test_a_policy_that_ignores_resets_is_found_out(kind: str, monkeypatch: pytes
     trainer.close()
 
 
+@pytest.mark.parametrize("kind", ["none", "lstm", "gru", "transformer"])
+def test_a_replay_repeats_fragments_of_lanes_that_do_not_wait(kind: str) -> None:
+    """Fragments begin inside episodes, with the hidden state that the lane had."""
+    memory = MEMORIES[kind]
+    trainer = Trainer(
+        "ppo", "CartPole-v1", num_lanes=4, rollout={"type": "fragments", "num_steps": 10, "num_fragments": 12}, seed=3,
+        batch_size=40, num_epochs=1, hidden_sizes=[16], memory=memory and {**memory, "context_length": 4},
+        # A fragment may hold steps of two versions, so that both act alike.
+        learning_rate=1e-12, compiled=False, writers=[], events=[],
+    )  # fmt: skip
+    trainer.advance()
+    assert trainer._stage_collect()
+    first = trainer.batch.rollout[f.FIRST][:, :-1]
+    assert first[:, 1:].any()
+    assert not first[:, 0].all()
+    for num_fragments in (1, 4):
+        assert_replay_repeats_rollout(trainer, num_fragments * 10)
+    trainer.close()
+
+
 def recall(memory: dict[str, Any]) -> RunFile:
     """Agents whose trajectories are cut inside episodes."""
     learner = {
