@@ -130,25 +130,25 @@ SPACES = [
     one
     for one in (
         Combination(algorithm, obs, action, masks)
-        for algorithm in ("ppo", "sac", "td3", "dqn")
+        for algorithm in ("ppo", "td3", "dqn")
         for obs in OBSERVATIONS
         for action in ACTIONS
         for masks in ("", "info")
     )
     if exists(one)
 ]
-"""Every observation with every action, masked and not, for both kinds of policy."""
+"""Every observation with every action, masked and not."""
 
 EACH_SPACE = [
     Combination(algorithm, obs, one.action, one.masks)
-    for algorithm in ("a2c", "grpo")
+    for algorithm in ("a2c", "grpo", "sac")
     for obs, one in zip(
         itertools.cycle(OBSERVATIONS),
         [one for one in SPACES if (one.algorithm, one.obs) == ("ppo", "box")],
         strict=False,
     )
 ]
-"""Every observation and every action, masked and not, for the algorithms that learn by the policies of PPO."""
+"""Every observation and every action, masked and not, for the algorithms with encoders and heads of PPO's."""
 
 
 def covering(combinations: Sequence[Combination]) -> list[Combination]:

@@ -35,7 +35,7 @@ TASKS: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
     ),
     "two behaviours": ("tasks:ball_and_gates", "num_agents", ("Ball", "Gate"), {}),
 }
-LAST_HOLD = 12
+LAST_HOLD = 8
 EVALUATION = [{"type": "evaluate", "every_updates": 2, "num_episodes": 2}]
 
 
@@ -147,7 +147,7 @@ def test_a_stop_anywhere_changes_nothing(task: str, placement: str) -> None:
 )
 def test_kills_change_no_number(tmp_path: Path, task: str, placement: str, max_staleness: int) -> None:
     checkpoint = {"every_updates": 1, "every_seconds": None, "keep": 2}
-    chosen = settings(task, placement, max_staleness, 4000, checkpoint=checkpoint, events=EVALUATION)
+    chosen = settings(task, placement, max_staleness, 2000, checkpoint=checkpoint, events=EVALUATION)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(chosen))
     status, printed = run(tmp_path, "train", "run.yaml", "--run-id", "whole")
     assert status == 0, printed
@@ -198,7 +198,7 @@ def test_without_the_all_reduce_ranks_of_agents_drift_apart(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_run_of_agents_over_ranks_that_is_stopped_resumes_exactly(tmp_path: Path) -> None:
     checkpoint = {"every_updates": 2, "every_seconds": None}
-    chosen = settings("two behaviours", "threads", 1, 4000, num_ranks=2, checkpoint=checkpoint)
+    chosen = settings("two behaviours", "threads", 1, 2000, num_ranks=2, checkpoint=checkpoint)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(chosen))
     status, printed = run(tmp_path, "train", "run.yaml", "--run-id", "whole")
     assert status == 0, printed

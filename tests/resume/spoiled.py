@@ -20,7 +20,6 @@ from quintain.services.checkpoints import state_files
 from quintain.trainers.base import Trainer
 
 SECONDS = 60
-MOST_EDITS = 200
 RUNS_ON = 0
 Path = tuple[str | int, ...]
 
@@ -45,13 +44,10 @@ def spoiled(state: Any, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def chosen(state: Any) -> list[tuple[Path, object]]:
-    """Returns some of these edits, the same each time: one for every place, and others as long as there is time."""
+    """Returns one of these edits for every place, the same each time; what it is differs from state to state."""
     edits = list(spoiled(state))
-    random.Random(0).shuffle(edits)
-    places = {path: number for number, (path, _) in enumerate(edits)}
-    needed = set(places.values())
-    others = [number for number in range(len(edits)) if number not in needed]
-    return [edits[number] for number in [*needed, *others[: max(0, MOST_EDITS - len(needed))]]]
+    random.Random(len(edits)).shuffle(edits)
+    return [*dict(edits).items()]
 
 
 def _spoiled_scalars(value: object) -> list[object]:
