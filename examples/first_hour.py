@@ -1,4 +1,4 @@
-"""The first hour: train, load, evaluate, wrap, fork, resume, stop, a network of one's own, and an id of a package.
+"""The first hour: train, load, evaluate, wrap, tuned settings, fork, resume, stop, an own network, an id of a package.
 
 Run it in a folder of your own; it writes to `runs/`.
 """
@@ -33,6 +33,9 @@ def short():
 assert evaluate(policy, short, episodes=10).lengths.max() <= 50  # wrap
 Trainer("ppo", short, **SMALL).train(256)
 Trainer("ppo", gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"), num_steps=64).train(256)
+
+Trainer("ppo", "CartPole-v1", tuned=True, total_timesteps=2048).train()  # tuned settings that ship
+assert quintain(["train", "ppo", "CartPole-v1", "--tuned", "total_timesteps=2048", "-q"]) == 0
 
 assert quintain(["train", "--initialize-from", "first@best", "seed=1", "total_timesteps=256", "--run-id", "fork"]) == 0
 assert quintain(["resume", "first", "total_timesteps=1280", "-q"]) == 0  # resume, on the command line or in Python
