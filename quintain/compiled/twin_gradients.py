@@ -52,34 +52,46 @@ class TwinGradients:
             torch.mm, self.judge.by_first_sums, self.judge.first_weight[num_features:].T, out=self.by_actions
         )
         self.report = np.zeros(2)
+        # Bound once: laying out a kernel's arguments costs more than its rows.
+        self.noise, self.worth = torch.zeros(num_rows, num_continuous), torch.zeros(num_rows, 2)
+        settings, proposed = algorithm.settings, self.proposed.numpy()
+        self.smooth_actions = q_learning.smooth_actions.bind(
+            self.target_actor.outputs.numpy(),
+            self.noise.numpy(),
+            settings.target_noise,
+            settings.target_noise_clip,
+            self.next_proposed.numpy(),
+        )
+        self.fit_twins = q_learning.fit_twins.bind(
+            _pair(each.outputs for each in self.values),
+            _pair(each.outputs for each in self.foreseen),
+            (self.worth[:, 0].numpy(), self.worth[:, 1].numpy()),
+            _pair(each.by_output for each in self.values),
+            self.report,
+        )
+        self.squash = q_learning.squash.bind(self.actor.outputs.numpy(), proposed)
+        self.pull_actions = q_learning.pull_actions.bind(
+            proposed, self.by_actions.numpy(), self.actor.by_output.numpy()
+        )
 
     @torch.no_grad()
     def write(self, minibatch: Minibatch) -> dict[str, float]:
         """Writes the critics' gradients, and returns metrics."""
         algorithm, first = self.algorithm, self.first
-        settings, encode, see = algorithm.settings, algorithm.critics.encode, algorithm.policy.network.encoder
+        encode, see = algorithm.critics.encode, algorithm.policy.network.encoder
         after = {name.removeprefix(f.NEXT): field for name, field in minibatch.items() if name.startswith(f.NEXT)}
         self.seen_next.copy_(see(after))
         self.taken[:, :first].copy_(encode(minibatch))
         self.taken[:, first:].copy_(algorithm.policy.continuous_of(minibatch))
         self.next_proposed[:, :first].copy_(encode(after))
+        self.noise.copy_(minibatch[NEXT_NOISE])
+        self.worth[:, 0].copy_(minibatch[f.REWARD])
+        self.worth[:, 1].copy_(minibatch[f.DISCOUNT])
         self.target_actor.evaluate()
-        q_learning.smooth_actions(
-            self.target_actor.outputs.numpy(),
-            minibatch[NEXT_NOISE].numpy(),
-            settings.target_noise,
-            settings.target_noise_clip,
-            self.next_proposed.numpy(),
-        )
+        self.smooth_actions()
         for critic in (*self.foreseen, *self.values):
             critic.evaluate()
-        q_learning.fit_twins(
-            _pair(each.outputs for each in self.values),
-            _pair(each.outputs for each in self.foreseen),
-            (minibatch[f.REWARD].numpy(), minibatch[f.DISCOUNT].numpy()),
-            _pair(each.by_output for each in self.values),
-            self.report,
-        )
+        self.fit_twins()
         for critic in self.values:
             critic.differentiate()
         return {
@@ -93,11 +105,11 @@ class TwinGradients:
         self.seen.copy_(self.algorithm.policy.network.encoder(minibatch))
         self.proposed[:, : self.first].copy_(self.taken[:, : self.first])
         self.actor.evaluate()
-        q_learning.squash(self.actor.outputs.numpy(), self.proposed.numpy())
+        self.squash()
         self.judge.evaluate()
         self.judge.differentiate()
         self.pull()
-        q_learning.pull_actions(self.proposed.numpy(), self.by_actions.numpy(), self.actor.by_output.numpy())
+        self.pull_actions()
         self.actor.differentiate()
         return {"train/policy_loss": -float(self.judge.outputs.mean())}
 
