@@ -48,6 +48,12 @@ class Task:
 
 
 _ZOO_DQN = {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "learning_starts": 1000}
+_ANNEALED_DQN = {
+    "learning_rate": {"start": 2e-3, "end": 0.0},
+    "batch_size": 128,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+}
 _ZOO_TD3 = {"learning_rate": 1e-3, "batch_size": 256, "buffer_size": 200_000, "learning_starts": 10_000}
 _FAST_DQN = {"learning_rate": 1e-4, "batch_size": 32, "buffer_size": 50_000, "learning_starts": 1000}
 _FAST_TD3 = {"learning_rate": 1e-3, "batch_size": 256, "buffer_size": 50_000, "learning_starts": 500}
@@ -77,6 +83,35 @@ TASKS = {
             "exploration_fraction": 0.16,
             "exploration_final_eps": 0.04,
             "policy_kwargs": {"net_arch": [256, 256]},
+        },
+        least_return=475.0,
+    ),
+    # Chosen on other seeds: rl-zoo's settings often lose a policy that was good by the end of 100,000 steps. Here the
+    # learning rate decays to 0, and returns over three steps carry values back in fewer target updates.
+    "dqn-cartpole-annealed": Task(
+        "dqn",
+        "CartPole-v1",
+        100_000,
+        {
+            **_ANNEALED_DQN,
+            "gamma": 0.99,
+            "num_steps": 16,
+            "updates_per_step": 0.25,
+            "target_update_every": 50,
+            "num_return_steps": 3,
+            "epsilon": {"start": 1.0, "end": 0.05, "until": 0.15},
+            "hidden_sizes": [64, 64],
+        },
+        {
+            **_ANNEALED_DQN,
+            "gamma": 0.99,
+            "train_freq": 16,
+            "gradient_steps": 4,
+            "target_update_interval": 200,
+            "n_steps": 3,
+            "exploration_fraction": 0.15,
+            "exploration_final_eps": 0.05,
+            "policy_kwargs": {"net_arch": [64, 64]},
         },
         least_return=475.0,
     ),
