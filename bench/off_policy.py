@@ -296,7 +296,11 @@ def markdown(rows: list[Row]) -> str:
             continue
         cells = [", ".join(f"{row['mean_return']:.1f}" for row in own[peer]) for peer in PEERS]
         num_met = sum(row["mean_return"] >= task.least_return for row in own[OURS])
-        cells += [f"{num_met} of {NUM_SEEDS}", ", ".join(dict.fromkeys(row["commit"] for row in own[OURS]))]
+        is_short = " so far" if len(own[OURS]) < NUM_SEEDS else ""
+        cells += [
+            f"{num_met} of {len(own[OURS])}{is_short}",
+            ", ".join(dict.fromkeys(row["commit"] for row in own[OURS])),
+        ]
         lines.append(f"| {name} | {task.total_steps} | {task.least_return} | {' | '.join(cells)} |")
     lines += [
         "",
