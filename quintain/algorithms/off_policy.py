@@ -80,6 +80,14 @@ class OffPolicy(Algorithm):
                 code="E0224",
             )
         super().__init__(settings, policy, signals, rng)
+        for name, signal in self.signals.items():
+            signal.is_replayed = True
+            if len(self.signals) > 1 and type(signal).rescale is not RewardSignal.rescale:
+                raise SettingsError(
+                    f"reward_signals.{name}.normalize_reward scales replayed rewards when they are drawn, and those of "
+                    f"several signals are stored as one sum. Leave it out, or the other signals",
+                    code="E0216",
+                )
         self.accelerator: GradientAccelerator | None = None
         """Writes gradients in place of autograd if set; `quintain.compiled.accelerate` sets it."""
         self.draws: ReplayDraws | None = None
@@ -183,9 +191,14 @@ class OffPolicy(Algorithm):
         update, step = counters
         places, noise = self._draws_of(batch_size // self.world.size).draw(update, step, len(batch.memory))
         now, following = map(torch.from_numpy, noise)
-        named = {**batch.memory.draw(places), f.NOISE: now, NEXT_NOISE: following}
+        named = {**self.rescaled(batch.memory.draw(places)), f.NOISE: now, NEXT_NOISE: following}
         device = self.policy.device
         yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
+
+    def rescaled(self, fields: Minibatch) -> Minibatch:
+        """Returns drawn transitions with the rewards that their signal makes of the stored ones now."""
+        signal = next(iter(self.signals.values()))
+        return fields if len(self.signals) > 1 else {**fields, f.REWARD: signal.rescale(fields[f.REWARD])}
 
     def _draws_of(self, size: int) -> ReplayDraws:
         """Returns the draws of minibatches of this rank's size."""

@@ -96,7 +96,7 @@ class SequenceSAC(SAC):
         places, drawn = self._draws_of(size).draw(update, step, len(memory))
         num_steps = layout.lengths(memory.rows, places[:batch_size]).cumsum()
         # By steps that are there and not by room for them: episodes may be much shorter than the horizon.
-        fields = memory.draw(places[: 1 + int(num_steps.searchsorted(batch_size))])
+        fields = self.rescaled(memory.draw(places[: 1 + int(num_steps.searchsorted(batch_size))]))
         there = fields[f.VALID]
         noise = torch.zeros(2, *there.shape, self.num_continuous)
         for place, numbers in zip(noise, drawn, strict=True):

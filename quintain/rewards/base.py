@@ -15,6 +15,8 @@ from quintain.data.spec import BehaviorSpec
 from quintain.rewards.settings import RewardSignalSettings
 
 if TYPE_CHECKING:
+    import torch
+
     from quintain.typing import Array, Metrics
 
 
@@ -25,13 +27,16 @@ class RewardSignal(KeepsState, ABC):
     Modules, optimizers and running statistics that a signal keeps in attributes are saved and restored with the run.
     """
 
-    not_state: ClassVar[frozenset[str]] = frozenset({"world"})
+    not_state: ClassVar[frozenset[str]] = frozenset({"world", "is_replayed"})
 
     ignores_ends: bool = False
     """Whether it goes on after the end of an episode, as novelty does: the value of the next state always counts."""
 
     sees_next_obs: ClassVar[bool] = True
     """Whether it reads next observations; agents' blocks then keep those of every trajectory's end."""
+
+    is_replayed: bool = False
+    """Whether its rewards are stored in a replay buffer, and passed through `rescale` when they are drawn."""
 
     spec: BehaviorSpec
     """Shapes of observations and actions; known from `build` on."""
@@ -72,6 +77,10 @@ class RewardSignal(KeepsState, ABC):
     @abstractmethod
     def evaluate(self, rollout: Rollout) -> Array:
         """Returns rewards [T, N], before strength."""
+
+    def rescale(self, reward: torch.Tensor) -> torch.Tensor:
+        """Scales replayed rewards, strength included, when they are drawn; called for the only signal of a run."""
+        return reward
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         """Learns from a batch and returns metrics by bare names; called once per cycle, after the algorithm's update.

@@ -23,5 +23,14 @@ class RewardSignalSettings(PartSettings):
 class ExtrinsicSettings(RewardSignalSettings):
     """The environment's reward."""
 
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, as VecNormalize does. Reported returns
+    and evaluations stay those of the environment."""
 
-REGISTERED = (Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:Extrinsic"),)
+    clip_reward: Annotated[float, Field(gt=0)] = 10.0
+    """Largest absolute value of a normalized reward."""
+
+
+REGISTERED = (
+    Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:extrinsic_for"),
+)

@@ -45,7 +45,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "train_freq": "num_steps",
             "n_step": "num_return_steps",
         },
-        "reward_signal": {"discount": "gamma"},
+        "reward_signal": {"discount": "gamma", "norm_reward": "normalize_reward"},
     }
 )
 """Spellings of other frameworks, by the block of the canonical name; a dot leads into a schedule."""

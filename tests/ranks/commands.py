@@ -12,6 +12,7 @@ from tests import warm
 ENVIRONMENT = {**warm.ENVIRONMENT, "NO_COLOR": "1"}
 SETTINGS = (
     "num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "adaptive_kl=0.01",
+    "normalize_reward=true",
     "checkpoint.every_updates=2", "checkpoint.every_seconds=null", "num_ranks=2",
 )  # fmt: skip
 EVALUATION = 'experiment.behaviors.default.events=[{"type": "evaluate", "num_episodes": 2, "every_env_steps": 600}]'

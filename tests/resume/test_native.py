@@ -11,6 +11,7 @@ from tests.resume.nursery import Nursery
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
 
 SETTINGS = ("num_lanes=4", "num_steps=32", "batch_size=64", "num_epochs=2", "normalize_obs=true", "budget.env_steps=2k",
+            "normalize_reward=true",
             "checkpoint.every_updates=2", "checkpoint.every_seconds=null")  # fmt: skip
 
 

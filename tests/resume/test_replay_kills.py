@@ -18,7 +18,8 @@ from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, ro
 NUM_KILLS = 20
 SETTINGS = (
     "num_lanes=2", "rollout.num_steps=2", "batch_size=16", "hidden_sizes=[8]", "buffer_size=300", "learning_starts=40",
-    "updates_per_step=0.5", "num_return_steps=3", "normalize_obs=true", "budget.env_steps=1200",
+    "updates_per_step=0.5", "num_return_steps=3", "normalize_obs=true", "normalize_reward=true",
+    "budget.env_steps=1200",
     "report.every_updates=25", "checkpoint.every_seconds=null", "checkpoint.keep=2", "--quiet",
 )  # fmt: skip
 EVALUATION = 'experiment.behaviors.default.events=[{"type": "evaluate", "num_episodes": 2, "every_env_steps": 500}]'
