@@ -27,7 +27,7 @@ _NAMES_CODE = re.compile(r"[^\s:/\\]+:[^\s:/\\\d][^\s:\\]*")
 # Environments that only simulate, and classes of parts. Not all of quintain: what starts processes would, called with
 # arguments of a stranger's choice, run any code.
 _SHIPPED = re.compile(
-    r"quintain\.envs\.(?:shipped_events|agents\.(?:spread|(?:\w+_)?tasks)):[A-Za-z]\w*"
+    r"quintain\.envs\.(?:shipped_events|gym\.atari|agents\.(?:spread|(?:\w+_)?tasks)):[A-Za-z]\w*"
     r"|quintain\.(?:algorithms|policies|rewards|rollouts|testing|trainers)(?:\.\w+)+:[A-Z]\w*"
 )
 # As services/files/run_directory.py calls them.

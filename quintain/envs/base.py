@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from quintain.typing import Action, Array, Info, LaneIds, LaneMask, Mirror, Observation, State, Values
 
 
+EPISODE = "ended_episodes"
+"""Entry of a step's info with what is reported of ended episodes: arrays [N], NaN where there is nothing."""
+
+
+SUCCESS = "is_success"
+"""Entry of info at an episode's end that says whether the goal was reached; some environments call it `success`."""
+
+
 class StepResult(NamedTuple):
     """Result of one step of all lanes; the environment may reuse the arrays at its next step."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
@@ -68,6 +69,46 @@ class NoEnvSettings(PartSettings):
     num_lanes: ClassVar[int] = 0
 
 
+class WrapperSettings(Settings):
+    """A wrapper around each environment of a lane."""
+
+    type: str = Field(min_length=1)
+    """Name of one of Gymnasium's wrappers, such as RescaleAction, or module:Name of yours."""
+
+    kwargs: Keywords = Field(default_factory=dict)
+    """Keyword arguments of the wrapper, after the environment."""
+
+    in_evaluation: bool = True
+    """Whether environments of evaluations are wrapped too."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A set of wrappers by one name."""
+
+    kwargs: JsonObject
+    """Keyword arguments that the environment needs for these wrappers."""
+    wrappers: tuple[WrapperSettings, ...]
+    frame_stack: int
+    info_metrics: tuple[str, ...]
+
+
+_ATARI = "quintain.envs.gym.atari"
+PRESETS = {
+    "atari": Preset(
+        {"frameskip": 1, "obs_type": "ram"},
+        (
+            WrapperSettings(type=f"{_ATARI}:AtariFrames"),
+            WrapperSettings(type=f"{_ATARI}:EpisodicLife", in_evaluation=False),
+            WrapperSettings(type=f"{_ATARI}:SignReward", in_evaluation=False),
+        ),
+        4,
+        ("game_return",),
+    )
+}
+"""Presets by name."""
+
+
 class GymSettings(EnvSettings):
     """A Gymnasium environment by its id, or one of yours by module:Name."""
 
@@ -85,6 +126,79 @@ class GymSettings(EnvSettings):
 
     text_observations: Literal["leave_out", "encode"] = "leave_out"
     """Text entries of a Dict observation: leave them out, or encode each character as a discrete value."""
+
+    wrappers: tuple[WrapperSettings, ...] = ()
+    """Wrappers around each environment, from the inside out: names of Gymnasium's, or module:Name of yours."""
+
+    frame_stack: Count | None = None
+    """Number of recent observations that are stacked to one, outside of all wrappers; null is the preset's, or none."""
+
+    preset: Literal["atari"] | None = None
+    """A set of wrappers by one name. atari: no-ops, frame skip with maximum, 84x84 grey, 4 frames; in training also an
+    end at each lost life, and signs of rewards."""
+
+    use_action_masks: bool = True
+    """Use the environment's action masks, if it has some; else they are ignored, and all actions allowed."""
+
+    info_metrics: tuple[str, ...] = ()
+    """Entries of info at the end of an episode whose means over the last 100 episodes are reported as info/<name>."""
+
+    @field_validator("wrappers", "info_metrics", mode="before")
+    @classmethod
+    def _read_lists(cls, given: object, field: ValidationInfo) -> object:
+        # Strict validation wants tuples, YAML and JSON only know lists; one entry may stand alone.
+        entries = [given] if isinstance(given, str | Mapping) else given
+        if not isinstance(entries, list | tuple):
+            return given
+        return tuple(map(_written_out, entries) if field.field_name == "wrappers" else entries)
+
+    @model_validator(mode="after")
+    def _wraps_lanes(self) -> GymSettings:
+        if self.vectorization == "native" and self.layers:
+            raise PydanticCustomError(
+                "wrappers",
+                "wrappers are around the environment of each lane, and vectorization native has one for all; leave one "
+                "of them out",
+            )
+        return self
+
+    @property
+    def layers(self) -> tuple[WrapperSettings, ...]:
+        """All wrappers from the inside out: those of the preset, those of the settings, and the stack of frames."""
+        preset = PRESETS.get(self.preset or "")
+        num_frames = self.frame_stack or (preset.frame_stack if preset else 1)
+        stack = WrapperSettings(type="FrameStackObservation", kwargs={"stack_size": num_frames})
+        return (*(preset.wrappers if preset else ()), *self.wrappers, *((stack,) if num_frames > 1 else ()))
+
+    @property
+    def env_kwargs(self) -> Keywords:
+        """The keyword arguments of the environment, with those that the preset needs."""
+        preset = PRESETS.get(self.preset or "")
+        return {**(preset.kwargs if preset else {}), **self.kwargs}
+
+    @property
+    def episode_metrics(self) -> tuple[str, ...]:
+        """The entries of info that are reported, with those of the preset."""
+        preset = PRESETS.get(self.preset or "")
+        return tuple(dict.fromkeys((*self.info_metrics, *(preset.info_metrics if preset else ()))))
+
+    def for_evaluation(self) -> GymSettings:
+        """Returns the settings of environments of evaluations: without wrappers that only training has."""
+        if all(each.in_evaluation for each in self.layers):
+            return self
+        kept = tuple(each for each in self.layers if each.in_evaluation)
+        written_out = {"kwargs": self.env_kwargs, "info_metrics": self.episode_metrics}
+        return self.model_copy(update={"wrappers": kept, "frame_stack": None, "preset": None, **written_out})
+
+
+def _written_out(wrapper: object) -> object:
+    """Returns a wrapper that is given by its name, or by its name with keyword arguments as in rl-zoo's files."""
+    if isinstance(wrapper, str):
+        return {"type": wrapper}
+    if isinstance(wrapper, Mapping) and "type" not in wrapper and len(wrapper) == 1:
+        [(name, kwargs)] = wrapper.items()
+        return {"type": name, "kwargs": kwargs or {}}
+    return wrapper
 
 
 class NativeSettings(EnvSettings):

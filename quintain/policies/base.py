@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -64,6 +65,8 @@ class Policy(nn.Module, ABC):
     """Default random streams of `predict` and `get_action`."""
     num_predictions: int = 0
     """Number of draws from those streams so far. Not saved: training does not depend on it."""
+    has_missed_mask: bool = False
+    """Whether `predict` has warned that it got no action mask."""
     accelerator: ActingAccelerator | None = None
     """Replaces the modules for acting if set; `quintain.compiled.accelerate` sets it. Not copied."""
 
@@ -172,7 +175,7 @@ class Policy(nn.Module, ABC):
 
         A recurrent policy takes the state of the last call, or None at the start of an episode; without memory the
         state stays None. The action mask is taken from the observation if it is there; without one all discrete actions
-        are allowed.
+        are allowed, which is warned of once if the policy was trained with masks.
 
         With `deterministic=False` the action is sampled, from a stream of the policy's own that advances with every
         call. For reproducible actions pass a numpy generator as `rng`, which advances by itself, or a `seed`, which
@@ -187,6 +190,14 @@ class Policy(nn.Module, ABC):
             action_mask = obs.get(f.ACTION_MASK)
         if action_mask is not None:
             self._write_mask(slot, action_mask)
+        elif self.spec.mask_size and not self.has_missed_mask:
+            self.has_missed_mask = True
+            warnings.warn(
+                "predict() got no action mask, and this policy was trained with masks: it may choose actions that are "
+                "not allowed. Pass action_mask=info['action_mask'], or the result of the environment's action_masks()",
+                UserWarning,
+                stacklevel=2,
+            )
         self.act(slot, memory, deterministic=deterministic)
         named = flatten(self.spec.action, self.env_action(slot), f.ACTION)
         for name, leaf in leaves(self.spec.action, f.ACTION).items():

@@ -118,12 +118,15 @@ class HalvesCollector:
         return {name: sum(seconds[name] for seconds in drained) for name in drained[0]}
 
     def drain_metrics(self) -> Metrics:
-        """Returns the counts of values that were not finite, clamped or dropped."""
+        """Returns the counts of values that were not finite, and the means of what ended episodes said."""
         counts: Metrics = {}
+        windows: dict[str, list[float]] = {}
         for half in self.halves:
-            for name, count in half.drain_metrics().items():
+            for name, count in half.gate.metrics().items():
                 counts[name] = counts.get(name, 0.0) + count
-        return counts
+            for name, window in half.step_metrics.windows.items():
+                windows.setdefault(name, []).extend(window)
+        return counts | {name: sum(window) / len(window) for name, window in windows.items() if window}
 
     def state_dict(self) -> State:
         return {"halves": {str(place): half.state_dict() for place, half in enumerate(self.halves)}}

@@ -11,7 +11,7 @@ import torch
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.envs.base import Env, StepResult
+from quintain.envs.base import EPISODE, SUCCESS, Env, StepResult
 from quintain.errors import NonFiniteError
 from quintain.policies.base import Policy, draw_noise
 from quintain.rollouts.episode_results import EpisodeResults
@@ -197,10 +197,12 @@ def _results(lanes: list[_LaneEpisodes], limit: int | None) -> EpisodeResults:
 
 
 def _said_of(info: dict[str, Any], lane: int) -> dict[str, float]:
-    """Returns the metrics of an info dict for one lane: `success` and the entries of `metrics`."""
+    """Returns the metrics of an info dict for one lane: `success`, the entries of `metrics`, and those of ends."""
     named = {"success": info["success"]} if "success" in info else {}
     named |= {f"metrics/{name}": values for name, values in (info.get("metrics") or {}).items()}
-    return {name: float(values[lane]) for name, values in named.items() if _is_one_per_lane(values)}
+    ended = {"success" if k == SUCCESS else f"info/{k}": v for k, v in (info.get(EPISODE) or {}).items()}
+    found = {name: float(values[lane]) for name, values in (named | ended).items() if _is_one_per_lane(values)}
+    return {name: value for name, value in found.items() if not (name in ended and value != value)}
 
 
 def _is_one_per_lane(values: Any) -> bool:

@@ -145,7 +145,7 @@ class ActingPlan:
             if events:
                 raise _cannot_halve("environment events see all lanes at once")
             return self._make_halves(hosting, num_lanes)
-        make = env_maker(self.run_file, self.slot, hosting, is_grouped=True)
+        make = env_maker(self.run_file, self.slot, hosting, is_training=True)
         lanes = make(num_lanes, self.rng.child("env"), first_lane=first_lane)
         if self.fragments is not None:
             if events:
@@ -160,7 +160,7 @@ class ActingPlan:
     def _make_halves(self, hosting: Hosting, num_lanes: int) -> Env:
         first_lane, middle = num_lanes * self.rank, num_lanes // 2
         halves = [
-            env_maker(self.run_file, self.slot, hosting.share(place, 2), is_grouped=True)(
+            env_maker(self.run_file, self.slot, hosting.share(place, 2), is_training=True)(
                 middle, self.rng.child("env"), first_lane=first_lane + place * middle
             )
             for place in range(2)

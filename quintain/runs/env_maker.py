@@ -25,11 +25,12 @@ class EnvMaker(Protocol):
 
 
 def env_maker(
-    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_grouped: bool = False
+    run_file: RunFile, slot: Any = None, hosting: Hosting | None = None, *, is_training: bool = False
 ) -> EnvMaker:
     """Returns a factory of the run's environment with any number of lanes, for training and for evaluation.
 
-    Only training groups lanes with equal initial states: equal episodes in an evaluation would be redundant.
+    Only training groups lanes with equal initial states: equal episodes in an evaluation would be redundant. Some
+    wrappers are of training only, too.
     """
     settings = run_file.experiment.env
     if has_agents(run_file.experiment):
@@ -37,8 +38,10 @@ def env_maker(
             "an environment of agents has no lanes that could be measured or filmed yet",
             code="E0226",
         )
-    if not is_grouped and "group_size" in type(settings).model_fields:
+    if not is_training and "group_size" in type(settings).model_fields:
         settings = settings.model_copy(update={"group_size": 1})
+    if not is_training and isinstance(settings, GymSettings):
+        settings = settings.for_evaluation()
     make = _maker(settings, slot, hosting or Hosting.from_settings(run_file.run.env_workers))
     knows_lanes = "first_lane" in inspect.signature(make).parameters
 
@@ -71,8 +74,7 @@ def _env_from_slot(settings: Any, slot: Any, hosting: Hosting, num_lanes: int, r
         slot,
         num_lanes,
         rng,
-        group_size=settings.group_size,
-        encode_text=settings.text_observations == "encode",
+        settings=settings,
         first_lane=first_lane,
         hosting=hosting,
     )

@@ -7,7 +7,13 @@ from types import MappingProxyType
 
 ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "env": {"num_envs": "num_lanes", "n_envs": "num_lanes"},
+        "env": {
+            "num_envs": "num_lanes",
+            "n_envs": "num_lanes",
+            "env_wrapper": "wrappers",
+            "env_kwargs": "kwargs",
+            "time_limit": "max_episode_steps",
+        },
         "budget": {"total_timesteps": "env_steps", "n_timesteps": "env_steps"},
         "algorithm": {
             "clip_range": "clip_coef",

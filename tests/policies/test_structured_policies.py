@@ -87,6 +87,7 @@ def test_judging_again_gives_what_acting_gave(obs: str, action: str) -> None:
 def test_predictions_are_in_the_space_of_the_environment(action: str, is_masked: bool) -> None:
     space = ACTIONS[action]
     policy = make(spec_of("nested", action, masked=is_masked))
+    policy.has_missed_mask = True  # that none is passed here is warned of elsewhere
     seen = [observe(OBSERVATIONS["nested"], age, seed=3) for age in range(4)]
     batch = stacked(seen)
     for deterministic in (True, False):

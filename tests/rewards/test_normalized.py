@@ -187,7 +187,7 @@ def test_a_replay_keeps_the_environments_rewards(algorithm: str) -> None:
 
 
 def test_several_signals_in_one_replay_are_refused() -> None:
-    signals = {"extrinsic": {"normalize_reward": True}, "calm": {"type": "tests.contracts.user_parts:Stillness"}}
+    signals = {"extrinsic": {"normalize_reward": True}, "calm": {"type": "tests.rewards.signals:Calm"}}
     with pytest.raises(SettingsError, match="stored as one sum") as refused:
         Trainer("sac", "Pendulum-v1", reward_signals=signals, **SMALL)
     assert refused.value.code == "E0216"

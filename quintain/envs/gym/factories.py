@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import gymnasium
 
 from quintain.core.registry import import_part
-from quintain.envs.gym.packages import missing_package, names_registered_id, registered_id, silence_banner
+from quintain.envs.gym.packages import is_atari, missing_package, names_registered_id, registered_id, silence_banner
+from quintain.envs.gym.wrapping import wrapped
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
@@ -32,10 +33,28 @@ def made_alone(name: str, factory: EnvFactory) -> GymEnv:
 
 def factory_of(settings: GymSettings) -> EnvFactory:
     """Returns the factory of the environments in the settings."""
-    if not names_registered_id(settings.id):
-        return partial(_checked_instance, settings)
-    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
-    return partial(make_registered, registered_id(settings.id), **limit, **settings.kwargs)
+    make: EnvFactory
+    if names_registered_id(settings.id):
+        limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+        env_id = registered_id(settings.id)
+        # Only where the preset is for it: the wrappers say what is wrong better than an unknown keyword.
+        kwargs = settings.env_kwargs if is_atari(env_id) else settings.kwargs
+        make = partial(make_registered, env_id, **limit, **kwargs)
+    else:
+        make = partial(_checked_instance, settings)
+    return partial(_made_and_wrapped, settings, make) if settings.layers else make
+
+
+def dressed(settings: GymSettings, name: str, factory: EnvFactory) -> EnvFactory:
+    """Returns a user's factory of environments with the time limit and the wrappers of the settings."""
+    make = partial(made_alone, name, factory)
+    if settings.max_episode_steps is None and not settings.layers:
+        return make
+    return partial(_made_and_wrapped, settings, lambda: _limited(settings, make()))
+
+
+def _made_and_wrapped(settings: GymSettings, make: EnvFactory) -> GymEnv:
+    return wrapped(settings, make())
 
 
 def make_registered(env_id: str, /, **kwargs: Keyword) -> GymEnv:
@@ -53,7 +72,10 @@ def make_registered(env_id: str, /, **kwargs: Keyword) -> GymEnv:
 
 def _checked_instance(settings: GymSettings) -> GymEnv:
     """Makes one environment from user code, with a time limit as for registered ones."""
-    env: GymEnv = import_part("env", settings.id)(**settings.kwargs)
+    return _limited(settings, import_part("env", settings.id)(**settings.kwargs))
+
+
+def _limited(settings: GymSettings, env: GymEnv) -> GymEnv:
     if isinstance(env, gymnasium.Env) and settings.max_episode_steps is not None:
         return gymnasium.wrappers.TimeLimit(env, settings.max_episode_steps)
     return env

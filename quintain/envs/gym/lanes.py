@@ -16,7 +16,7 @@ from quintain.core.state import MOST_COUNTED, require_shapes, require_within
 from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, flatten
 from quintain.envs.action_checks import ActionChecks
-from quintain.envs.base import Env, StepResult
+from quintain.envs.base import EPISODE, Env, StepResult
 from quintain.envs.gym.masks import MaskSource, offered
 from quintain.envs.hosts.action_log import ActionLog
 from quintain.envs.hosts.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
@@ -28,7 +28,7 @@ from quintain.errors import EnvError
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
     from quintain.envs.gym.protocols import GymEnv
-    from quintain.typing import Action, Array, LaneIds, LaneMask, Mirror, Observation, State
+    from quintain.typing import Action, Array, Info, LaneIds, LaneMask, Mirror, Observation, State
 
 
 class Crew(Protocol):
@@ -61,14 +61,17 @@ class LaneEnv(Env):
         group_size: int = 1,
         encode_text: bool = False,
         first_lane: int = 0,
+        use_masks: bool = True,
+        info_metrics: Sequence[str] = (),
         faults: FaultKeeper | None = None,
     ) -> None:
         numbered = dict(enumerate(factories))
-        options = HostOptions(group_size, encode_text, first_lane)
+        options = HostOptions(group_size, encode_text, first_lane, use_masks, info_metrics)
         host = LaneHost(name, numbered, rng, options)
         host.create()
         spec = host.describe()
-        host.attach(spec, LaneRows(spec, len(factories)), host.mask_source)
+        rows = LaneRows(spec, len(factories), num_metrics=len(options.metric_names))
+        host.attach(spec, rows, host.mask_source)
         self.host = host
         self._install(name, host, rng, options, faults)
 
@@ -77,6 +80,7 @@ class LaneEnv(Env):
         self.crew = crew
         self.num_lanes = num_lanes = len(crew.rows.episode)
         self.group_size = options.group_size
+        self.metric_names = options.metric_names
         self.first_lane = options.first_lane
         self.faults = faults or FaultKeeper()
         # Training and evaluation share one budget keeper, and each has a lane 0.
@@ -88,6 +92,10 @@ class LaneEnv(Env):
         rows.episode.fill(-1)
         self.obs, self.final_obs, self.mask = rows.obs, rows.final_obs, rows.mask
         self.episode, self.attempt = rows.episode, rows.attempt
+        self.begun: Array = np.full(num_lanes, -1, np.int64)
+        """The episode in which the game of each lane began; an earlier one where games go on after an episode's end."""
+        self.begun_attempt: Array = np.zeros(num_lanes, np.int64)
+        """The attempt in which it began, where it was an earlier episode."""
         self.action_checks = ActionChecks(self.spec, num_lanes, options.first_lane)
         self.action_log = ActionLog(num_lanes, self.action_checks.leaves)
         self.parameter_log = ParameterLog(num_lanes)
@@ -150,11 +158,16 @@ class LaneEnv(Env):
         rows, was_down = self.rows, _has_any(self.down)
         if was_down or faults:
             self._abort(faults)
+        info: Info | None = None
         if _has_any(rows.terminated) or _has_any(rows.truncated):
             ended = np.flatnonzero(rows.terminated | rows.truncated)
+            going_on = ended[rows.continues[ended]]
+            first = going_on[self.begun[going_on] == self.episode[going_on]]
+            self.begun_attempt[first] = self.attempt[first]
             self.episode[ended] += 1
             self.attempt[ended] = 0
-            self.start_episodes(ended)
+            self.start_episodes(ended[~rows.continues[ended]])
+            info = self._metrics_of(ended)
         if was_down or faults:
             self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
             self._take_down(faults, num_aborted=None)
@@ -169,9 +182,18 @@ class LaneEnv(Env):
             rows.terminated,
             rows.truncated,
             rows.final_view,
+            info=info,
             action_mask=self.mask,
             aborted=aborted,
         )
+
+    def _metrics_of(self, ended: Array) -> Info | None:
+        """Returns the values of info at the end of these lanes' episodes, one per lane or NaN."""
+        if np.isnan(self.rows.metrics[ended]).all():
+            return None
+        found = np.full(self.rows.metrics.shape, np.nan)
+        found[ended] = self.rows.metrics[ended]
+        return {EPISODE: dict(zip(self.metric_names, found.T, strict=True))}
 
     @property
     def mirror(self) -> Mirror | None:
@@ -225,6 +247,9 @@ class LaneEnv(Env):
             "down": self.down.copy(),
             "action_log": self.action_log.state_dict(),
             "parameter_log": self.parameter_log.state_dict(),
+            # Only where a game went on after an episode's end.
+            **({} if (self.begun == self.episode).all() else {"begun": self.begun.copy()}),
+            **({"begun_attempt": self.begun_attempt.copy()} if self.begun_attempt.any() else {}),
             # Only where there are any, because most runs have none.
             **({"faults": counted} if (counted := self.faults.counted(*self._members)) else {}),
         }
@@ -252,6 +277,10 @@ class LaneEnv(Env):
         self.parameter_log.load_state_dict(state["parameter_log"])
         np.copyto(self.episode, state["episode"])
         np.copyto(self.attempt, state["incarnation"])
+        for own, name, usual in ((self.begun, "begun", self.episode), (self.begun_attempt, "begun_attempt", None)):
+            require_shapes(name, saved := state.get(name, np.zeros_like(own) if usual is None else usual), own)
+            require_within(name, saved, -1, MOST_COUNTED)
+            np.copyto(own, saved)
         # What is down here stays down until it is made anew, whatever it was when the state was saved.
         self.down |= np.asarray(state["down"])
         up = np.flatnonzero(~self.down).tolist()
@@ -286,7 +315,7 @@ class LaneEnv(Env):
 
     def _replay(self, lanes: Sequence[int]) -> dict[int, LaneFault]:
         """Replays the actions since the last reset; returns the lanes that broke, which are down now, and how."""
-        faults = self.crew.reset(lanes) if lanes else []
+        faults = self._reset_begun(lanes) if lanes else []
         actions = {lane: self.action_log.since_reset(lane) for lane in lanes}
         broken = {lane: fault for fault in faults for lane in fault.lanes}
         for i in range(max(map(len, actions.values()), default=0)):
@@ -303,8 +332,20 @@ class LaneEnv(Env):
         self._take_down(faults, num_aborted=None)
         return broken
 
+    def _reset_begun(self, lanes: Sequence[int]) -> list[LaneFault]:
+        """Resets lanes to where their games began, with the seeds of then."""
+        episode, attempt = self.episode.copy(), self.attempt.copy()
+        is_earlier = self.begun != self.episode
+        self.episode[is_earlier], self.attempt[is_earlier] = self.begun[is_earlier], self.begun_attempt[is_earlier]
+        faults = self.crew.reset(lanes)
+        np.copyto(self.episode, episode)
+        np.copyto(self.attempt, attempt)
+        return faults
+
     def start_episodes(self, lanes: Sequence[int] | Array) -> None:
         """Notes that the episodes of these lanes begin here."""
+        self.begun[lanes] = self.episode[lanes]
+        self.begun_attempt[lanes] = 0
         for lane in lanes:
             self.action_log.start_episode(int(lane))
             self.parameter_log.start_episode(int(lane))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import gymnasium
 
 from quintain.envs.base import Env
-from quintain.envs.gym.factories import factory_of, made_alone
+from quintain.envs.gym.factories import dressed, factory_of
 from quintain.envs.gym.lanes import LaneEnv
 from quintain.envs.gym.packages import missing_package, names_registered_id, registered_id, silence_banner
 from quintain.envs.gym.vector import VectorEnv
+from quintain.envs.gym.wrapping import wrapped
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.workers import WorkerEnv
@@ -34,10 +34,16 @@ def gym_env(
     if settings.vectorization == "native":
         hosting.refuse_workers(f"vectorization: native of {settings.id} steps all its lanes itself")
         vector = _make_vector(settings, num_lanes)
-        return VectorEnv(settings.id, vector, rng, encode_text=encode_text, first_lane=first_lane)
-    factory = factory_of(settings)
-    options: Keywords = {"group_size": settings.group_size, "encode_text": encode_text, "first_lane": first_lane}
-    options["faults"] = hosting.faults
+        return VectorEnv(
+            settings.id,
+            vector,
+            rng,
+            encode_text=encode_text,
+            first_lane=first_lane,
+            use_masks=settings.use_action_masks,
+            metric_names=settings.episode_metrics,
+        )
+    factory, options = factory_of(settings), lane_options(settings, first_lane, hosting)
     if hosting.team is not None:
         recipe = Recipe.from_settings(settings)
         return WorkerEnv(settings.id, recipe, num_lanes, rng, hosting.team, **options)
@@ -49,29 +55,48 @@ def env_from_object(
     num_lanes: int,
     rng: Rng,
     *,
-    group_size: int = 1,
-    encode_text: bool = False,
+    settings: GymSettings | None = None,
     first_lane: int = 0,
     hosting: Hosting | None = None,
 ) -> Env:
     """Makes an environment from a Python object: a class, a factory, or an instance."""
     hosting = hosting or Hosting()
     name = getattr(slot, "__name__", type(slot).__name__)
+    settings = settings or GymSettings(id=name)
+    encode_text, options = settings.text_observations == "encode", lane_options(settings, first_lane, hosting)
     if isinstance(slot, gymnasium.vector.VectorEnv):
         hosting.refuse_workers("a vector environment steps all its lanes itself")
-        return VectorEnv(name, slot, rng, encode_text=encode_text, first_lane=first_lane)
+        if settings.layers:
+            raise SettingsError(
+                "experiment.env.wrappers are around the environment of each lane, and this is a vector environment. "
+                "Wrap it before you pass it, or pass its id, class or factory",
+                code="E0232",
+            )
+        return VectorEnv(
+            name, slot, rng, encode_text=encode_text, first_lane=first_lane, metric_names=settings.episode_metrics
+        )
     if isinstance(slot, gymnasium.Env):
         hosting.refuse_workers("an environment that exists already lives in this process; pass its class")
-        return LaneEnv(name, [lambda: slot], rng, encode_text=encode_text, first_lane=first_lane)
+        return LaneEnv(name, [lambda: wrapped(settings, slot)], rng, **{**options, "group_size": 1, "faults": None})
     if callable(slot):
-        options: Keywords = {"group_size": group_size, "encode_text": encode_text, "first_lane": first_lane}
-        options["faults"] = hosting.faults
         if hosting.team is not None:
-            return WorkerEnv(name, Recipe.from_object(slot), num_lanes, rng, hosting.team, **options)
-        return LaneEnv(name, [partial(made_alone, name, slot)] * num_lanes, rng, **options)
+            return WorkerEnv(name, Recipe.from_object(slot, settings), num_lanes, rng, hosting.team, **options)
+        return LaneEnv(name, [dressed(settings, name, slot)] * num_lanes, rng, **options)
     raise SettingsError(
         f"env slot got a {type(slot).__name__}; pass a Gymnasium id, environment, vector environment, class or factory"
     )
+
+
+def lane_options(settings: GymSettings, first_lane: int = 0, hosting: Hosting | None = None) -> Keywords:
+    """Returns the keyword arguments of lanes, here or in workers."""
+    return {
+        "group_size": settings.group_size,
+        "encode_text": settings.text_observations == "encode",
+        "first_lane": first_lane,
+        "use_masks": settings.use_action_masks,
+        "info_metrics": settings.episode_metrics,
+        "faults": None if hosting is None else hosting.faults,
+    }
 
 
 def _make_vector(settings: GymSettings, num_lanes: int) -> GymVectorEnv:

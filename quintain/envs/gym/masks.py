@@ -41,6 +41,14 @@ def masked(spec: BehaviorSpec, source: MaskSource) -> BehaviorSpec:
     return BehaviorSpec(spec.obs, spec.action, mask_size=sum(discrete_sizes(spec.action)) if source else 0)
 
 
+def mask_notes(name: str, source: MaskSource) -> tuple[str, ...]:
+    """Says that masks were found where they are not declared; those of an observation are seen in its space."""
+    places = {"info": f'info["{MASK}"]', "method": "action_masks()"}
+    if source not in places:
+        return ()
+    return (f"note: env {name!r}: action masks from {places[source]} are used; use_action_masks=false ignores them",)
+
+
 def read_mask(
     name: str, source: MaskSource, env: GymEnv | GymVectorEnv, obs: Observation, info: Info | None
 ) -> Returned:

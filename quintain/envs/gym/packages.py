@@ -91,9 +91,13 @@ def registered_id(env_id: str) -> str:
     return env_id
 
 
+def is_atari(env_id: str) -> bool:
+    return str(gymnasium.spec(env_id).entry_point).startswith("ale_py")
+
+
 def silence_banner(env_id: str) -> None:
     """Turns off the lines that the Atari emulator prints for every environment, into the middle of other output."""
-    if str(gymnasium.spec(env_id).entry_point).startswith("ale_py"):
+    if is_atari(env_id):
         ale_py = importlib.import_module("ale_py")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 

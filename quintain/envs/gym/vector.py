@@ -20,8 +20,8 @@ from quintain.core.state import restore_generator, save_generator
 from quintain.data import fields as f
 from quintain.data.env_values import from_env, is_in_range, to_env
 from quintain.data.spec import build, discrete_sizes, flatten, leaves
-from quintain.envs.base import Env, StepResult
-from quintain.envs.gym.masks import MASK, MaskSource, checked_rows, declared_mask, masked, read_mask
+from quintain.envs.base import EPISODE, SUCCESS, Env, StepResult
+from quintain.envs.gym.masks import MASK, MaskSource, checked_rows, declared_mask, mask_notes, masked, read_mask
 from quintain.envs.gym.spaces import behavior_spec, text_notes
 from quintain.envs.parameters import Parameters, require_attributes, set_lane_values
 from quintain.envs.truths import NO_NUMBERS, truths
@@ -37,10 +37,19 @@ class VectorEnv(Env):
     """Steps one Gymnasium vector environment."""
 
     def __init__(
-        self, name: str, env: GymVectorEnv, rng: Rng, *, encode_text: bool = False, first_lane: int = 0
+        self,
+        name: str,
+        env: GymVectorEnv,
+        rng: Rng,
+        *,
+        encode_text: bool = False,
+        first_lane: int = 0,
+        use_masks: bool = True,
+        metric_names: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.env = env
+        self.metric_names = (SUCCESS, *metric_names)
         # Such an environment seeds all its lanes from one number, so ranks must not give it the same one.
         self.rng = rng.child(f"lanes_from_{first_lane}") if first_lane else rng
         self.first_lane = first_lane
@@ -49,7 +58,7 @@ class VectorEnv(Env):
         self.why_statistical = _first_unsaved(env)
         self.has_started = False
         self.first_reset: tuple[Observation, Info] | None = None
-        self._describe(encode_text)
+        self._describe(encode_text, use_masks)
         self.obs_leaves = leaves(self.spec.obs, f.OBS)
         self.obs = {n: np.zeros((self.num_lanes, *s.shape), dtype=s.dtype) for n, s in self.obs_leaves.items()}
         self.final_obs = {name: np.zeros_like(rows) for name, rows in self.obs.items()}
@@ -59,20 +68,23 @@ class VectorEnv(Env):
         self.mask: Array | None = np.ones((self.num_lanes, size), np.bool_) if size else None
         self.ended: Array = np.zeros(self.num_lanes, dtype=np.bool_)
 
-    def _describe(self, encode_text: bool) -> None:
+    def _describe(self, encode_text: bool, use_masks: bool) -> None:
         """Determines the spec, and whether there are masks."""
         env = self.env
         spaces = (self.name, env.single_observation_space, env.single_action_space)
         spec = behavior_spec(*spaces, encode_text=encode_text)
-        self.mask_source: MaskSource = declared_mask(env, env.single_observation_space, spec.action)
+        self.mask_source: MaskSource = (
+            declared_mask(env, env.single_observation_space, spec.action) if use_masks else ""
+        )
         if self.mask_source == "obs":
             spec = behavior_spec(*spaces, encode_text=encode_text, leave_out=MASK)
-        elif not self.mask_source and discrete_sizes(spec.action):
+        elif use_masks and not self.mask_source and discrete_sizes(spec.action):
             # Only a reset shows what is in info; it is not repeated when the first one is asked for.
             self.first_reset = env.reset(seed=self.rng.seed_for("reset"))
             self.mask_source = "info" if MASK in (self.first_reset[1] or {}) else ""
         self.spec = masked(spec, self.mask_source)
-        self.notes = text_notes(self.name, env.single_observation_space, encode_text=encode_text)
+        notes = text_notes(self.name, env.single_observation_space, encode_text=encode_text)
+        self.notes = (*notes, *mask_notes(self.name, self.mask_source))
 
     def reset(self, lanes: LaneMask | None = None) -> Observation:
         started = np.ones(self.num_lanes, np.bool_) if lanes is None else np.asarray(lanes, dtype=np.bool_)
@@ -119,7 +131,22 @@ class VectorEnv(Env):
                 obs, reset_info = self.env.reset(options={"reset_mask": done})
                 self._store_masks(obs, reset_info, done)
         self._store(self.obs, obs)
+        if done.any() and (said := self._metrics_of(info, done)):
+            info = {**info, EPISODE: said}
         return StepResult(self.obs_view, reward, terminated, truncated, self.final_view, valid, info, self.mask)
+
+    def _metrics_of(self, info: Info | None, done: Array) -> Info:
+        """Returns the values of info at the end of episodes, one per lane or NaN."""
+        # Where lanes are reset in the same step, what was said at the end is kept apart.
+        last = (info or {}).get("final_info", info or {})
+        found: Info = {}
+        for name in self.metric_names if isinstance(last, Mapping) else ():
+            key = "success" if name == SUCCESS and name not in last else name
+            values = np.asarray(last.get(key, ()))
+            if values.shape == (self.num_lanes,) and values.dtype.kind in "biuf":
+                given = np.asarray(last.get(f"_{key}", done), dtype=np.bool_)
+                found[name] = np.where(done & given, values, np.nan)
+        return found
 
     def _env_action(self, action: Action) -> Action:
         chosen = flatten(self.spec.action, action, f.ACTION)

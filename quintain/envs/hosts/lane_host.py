@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from quintain.data.spec import BehaviorSpec, discrete_sizes
-from quintain.envs.gym.masks import MASK, MaskSource, declared_mask, masked
+from quintain.envs.base import SUCCESS
+from quintain.envs.gym.masks import MASK, MaskSource, declared_mask, mask_notes, masked
 from quintain.envs.gym.protocols import GymEnv
 from quintain.envs.gym.spaces import behavior_spec, text_notes
 from quintain.envs.hosts.faults import LaneFault, last_frames, own_frames
@@ -42,6 +43,14 @@ class HostOptions:
     encode_text: bool = False
     first_lane: int = 0
     """Index of the environment's first lane among the lanes of all ranks."""
+    use_masks: bool = True
+    """Whether action masks are looked for."""
+    info_metrics: Sequence[str] = ()
+    """Entries of info at the ends of episodes that are reported, in addition to whether the goal was reached."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (SUCCESS, *self.info_metrics)
 
 
 class LaneHost:
@@ -76,6 +85,8 @@ class LaneHost:
         first = next(iter(self.envs.values()))
         spaces = (self.name, first.observation_space, first.action_space)
         spec = behavior_spec(*spaces, encode_text=self.options.encode_text)
+        if not self.options.use_masks:
+            mask_source = ""
         found = declared_mask(first, first.observation_space, spec.action) if mask_source is None else mask_source
         if found == "obs":
             spec = behavior_spec(*spaces, encode_text=self.options.encode_text, leave_out=MASK)
@@ -83,7 +94,10 @@ class LaneHost:
             # Only a reset shows what is in info. It is the lane's first one, and is not repeated when it is asked for.
             found = "info" if MASK in (self._first_info() or {}) else ""
         self.mask_source = found
-        self.notes = text_notes(self.name, first.observation_space, encode_text=self.options.encode_text)
+        self.notes = (
+            *text_notes(self.name, first.observation_space, encode_text=self.options.encode_text),
+            *mask_notes(self.name, found),
+        )
         return masked(spec, found)
 
     def attach(self, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
@@ -91,7 +105,7 @@ class LaneHost:
         self.spec, self.rows, self.mask_source = spec, rows, mask_source
         # Single numbers are read and written five times as fast without numpy.
         self.marks: memoryview = rows.marks.data
-        self.values = LaneValues(self.name, spec, rows, mask_source)
+        self.values = LaneValues(self.name, spec, rows, mask_source, self.options.metric_names)
 
     def set_parameters(self, values: LaneParameters) -> list[LaneFault]:
         """Sets parameters of environments; drops lane 0's first reset, which had other values."""

@@ -27,11 +27,11 @@ IDLE, STEPPING, RESETTING, CREATING = range(4)
 class LaneRows:
     """One row per lane of all inputs and results of a step."""
 
-    def __init__(self, spec: BehaviorSpec, num_lanes: int, memory: mmap | None = None) -> None:
-        buffer = np.zeros(num_bytes(spec, num_lanes), np.uint8) if memory is None else memory
+    def __init__(self, spec: BehaviorSpec, num_lanes: int, memory: mmap | None = None, *, num_metrics: int = 0) -> None:
+        buffer = np.zeros(num_bytes(spec, num_lanes, num_metrics), np.uint8) if memory is None else memory
         arrays: dict[str, Array] = {}
         offset = 0
-        for name, shape, dtype in _layout(spec, num_lanes):
+        for name, shape, dtype in _layout(spec, num_lanes, num_metrics):
             count = int(np.prod(shape, dtype=np.int64))
             arrays[name] = np.frombuffer(buffer, dtype, count, offset).reshape(shape)
             offset += _padded(arrays[name].nbytes)
@@ -42,6 +42,10 @@ class LaneRows:
         self.reward = arrays[f.REWARD]
         self.terminated = arrays[f.TERMINATED]
         self.truncated = arrays[f.TRUNCATED]
+        self.continues = arrays["continues"]
+        """Whether the next episode is the same game, which went on, at the end of one."""
+        self.metrics = arrays["metrics"]
+        """Numbers from info at the end of an episode, [N, metrics]; NaN where there is none."""
         self.episode = arrays["episode"]
         self.attempt = arrays["attempt"]
         self.marks = arrays["marks"]
@@ -50,15 +54,15 @@ class LaneRows:
         self.final_view = build(spec.obs, self.final_obs, f.OBS)
 
 
-def num_bytes(spec: BehaviorSpec, num_lanes: int) -> int:
+def num_bytes(spec: BehaviorSpec, num_lanes: int, num_metrics: int = 0) -> int:
     """Returns the size of the rows."""
     return sum(
         _padded(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
-        for _, shape, dtype in _layout(spec, num_lanes)
+        for _, shape, dtype in _layout(spec, num_lanes, num_metrics)
     )
 
 
-def _layout(spec: BehaviorSpec, num_lanes: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def _layout(spec: BehaviorSpec, num_lanes: int, num_metrics: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
     for name, leaf in leaves(spec.obs, f.OBS).items():
         yield name, (num_lanes, *leaf.shape), leaf.dtype
         yield f"final {name}", (num_lanes, *leaf.shape), leaf.dtype
@@ -67,10 +71,11 @@ def _layout(spec: BehaviorSpec, num_lanes: int) -> Iterator[tuple[str, tuple[int
     if spec.mask_size:
         yield f.ACTION_MASK, (num_lanes, spec.mask_size), "bool"
     yield f.REWARD, (num_lanes,), "float32"
-    for name in (f.TERMINATED, f.TRUNCATED):
+    for name in (f.TERMINATED, f.TRUNCATED, "continues"):
         yield name, (num_lanes,), "bool"
     for name in ("episode", "attempt", "marks"):
         yield name, (num_lanes,), "int64"
+    yield "metrics", (num_lanes, num_metrics), "float64"
 
 
 def _padded(size: int) -> int:

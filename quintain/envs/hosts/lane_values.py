@@ -13,6 +13,7 @@ import numpy as np
 from quintain.data import fields as f
 from quintain.data.env_values import from_env, is_in_range, to_env
 from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, build, flatten, leaves
+from quintain.envs.base import SUCCESS
 from quintain.envs.gym.masks import MaskSource, checked_rows, read_mask
 from quintain.envs.hosts.lane_rows import LaneRows
 from quintain.envs.truths import NO_NUMBERS, truth
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv, Returned
     from quintain.typing import Action, Array, Info, Observation
 
+CONTINUES = "episode_continues"
+"""Entry of info at the end of an episode after which the same game goes on, as Atari's after a lost life."""
 _ONE = np.ones(1, np.bool_)
 _TRUTHS = frozenset({bool, np.bool_})
 _RETURNS = {"reset": "(obs, info)", "step": "(obs, reward, terminated, truncated, info)"}
@@ -34,11 +37,19 @@ _AGREE = "Make the observation and observation_space agree"
 class LaneValues:
     """Writes into and reads from the rows of an environment's lanes."""
 
-    def __init__(self, name: str, spec: BehaviorSpec, rows: LaneRows, mask_source: MaskSource) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: BehaviorSpec,
+        rows: LaneRows,
+        mask_source: MaskSource,
+        metric_names: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.spec = spec
         self.rows = rows
         self.mask_source = mask_source
+        self.metric_names = metric_names
         self.obs_leaves = leaves(spec.obs, f.OBS)
         self.action_leaves = leaves(spec.action, f.ACTION)
         self.has_plain_obs = isinstance(spec.obs, BoxSpec)
@@ -74,7 +85,12 @@ class LaneValues:
             truncated = truth(truncated, f"env {self.name!r} step() returned truncated")
         rows.terminated[lane] = terminated
         rows.truncated[lane] = truncated
-        is_over = bool(autoreset and (terminated or truncated))
+        is_over = bool(terminated or truncated)
+        if is_over:
+            rows.continues[lane] = continues = info.get(CONTINUES) is True if isinstance(info, dict) else False
+            store_metrics(rows.metrics[lane], self.metric_names, info)
+            # A game that goes on is not reset, so that its next episode is reached by playing this one.
+            is_over = autoreset or continues
         places = rows.final_obs if is_over else rows.obs
         # One array of floats is what most environments return, at every step of every lane.
         if type(obs) is np.ndarray and obs.shape == self.float_shape and obs.dtype.kind == "f":
@@ -137,6 +153,18 @@ class LaneValues:
 
     def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
         raise EnvError(f"env {self.name!r} {what}", code="E0511") from cause
+
+
+def store_metrics(row: Array, names: Sequence[str], info: Returned) -> None:
+    """Writes values of info at an episode's end; NaN where it has none."""
+    for place, name in enumerate(names):
+        found = info.get(name) if isinstance(info, Mapping) else None
+        if found is None and name == SUCCESS and isinstance(info, Mapping):
+            found = info.get("success")
+        try:
+            row[place] = np.nan if found is None else float(found)
+        except (TypeError, ValueError):
+            row[place] = np.nan
 
 
 def refuse_odd_result(name: str, call: str, result: Returned) -> None:

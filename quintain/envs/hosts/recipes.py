@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from quintain.core.registry import import_part
-from quintain.envs.gym.factories import factory_of, made_alone
+from quintain.envs.gym.factories import dressed, factory_of
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
@@ -37,6 +37,8 @@ class Recipe:
     path: str = ""
     arguments: tuple[Json, ...] = ()
     keywords: Keywords = field(default_factory=dict)
+    around: JsonObject | None = None
+    """Settings of the time limit and wrappers around the environments of a path."""
 
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
@@ -45,21 +47,23 @@ class Recipe:
         return cls(settings=settings.model_dump(mode="json"), registered=registered)
 
     @classmethod
-    def from_object(cls, made_by: Callable[..., GymEnv]) -> Recipe:
+    def from_object(cls, made_by: Callable[..., GymEnv], around: GymSettings | None = None) -> Recipe:
         """Describes a class, a function or a partial of one; refuses objects that another process could not import."""
         if isinstance(made_by, partial):
-            inner = cls.from_object(made_by.func)
-            recipe = cls(path=inner.path, arguments=made_by.args, keywords=made_by.keywords)
+            inner = cls.from_object(made_by.func, around)
+            recipe = replace(inner, arguments=made_by.args, keywords=made_by.keywords)
             recipe.to_json()
             return recipe
-        return cls(path=_path_of(made_by))
+        is_bare = around is None or (around.max_episode_steps is None and not around.layers)
+        return cls(path=_path_of(made_by), around=None if is_bare or around is None else around.model_dump(mode="json"))
 
     def factory(self) -> EnvFactory:
         """Returns the factory of one environment, in any process."""
         if self.settings is not None:
             self.register()
             return factory_of(GymSettings.model_validate(self.settings))
-        return partial(made_alone, self.path, self.made_by())
+        around = GymSettings(id=self.path) if self.around is None else GymSettings.model_validate(self.around)
+        return dressed(around, self.path, self.made_by())
 
     def register(self) -> None:
         """Registers an id with Gymnasium that only the original process knew."""

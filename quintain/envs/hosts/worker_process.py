@@ -139,7 +139,11 @@ class Worker:
         spec = spec_from_dict(command["spec"])
         memory = mmap.mmap(descriptor, 0)
         os.close(descriptor)
-        self.host.attach(spec, LaneRows(spec, command["num_lanes"], memory), command["mask_source"])
+        self.host.attach(
+            spec,
+            LaneRows(spec, command["num_lanes"], memory, num_metrics=len(self.host.options.metric_names)),
+            command["mask_source"],
+        )
         self.host.is_watched = self.is_attached = True
         found = self.host.describe(self.host.mask_source) if self.host.envs else spec
         if found != spec:

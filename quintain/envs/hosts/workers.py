@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,18 +56,21 @@ class WorkerEnv(LaneEnv):
         group_size: int = 1,
         encode_text: bool = False,
         first_lane: int = 0,
+        use_masks: bool = True,
+        info_metrics: Sequence[str] = (),
         faults: FaultKeeper | None = None,
     ) -> None:
+        options = HostOptions(group_size, encode_text, first_lane, use_masks, tuple(info_metrics))
         order = {
             "name": name,
             "recipe": recipe.to_json(),
             "rng": [rng.seed, rng.path],
-            "options": [group_size, encode_text, first_lane],
+            "options": list(astuple(options)),
         }
         self.recipe = recipe
         label = rng.path.strip("/").replace("/", "-") or "env"
-        crew = WorkerCrew(name, order, num_lanes, team, label=label, first_lane=first_lane)
-        self._install(name, crew, rng, HostOptions(group_size, encode_text, first_lane), faults)
+        crew = WorkerCrew(name, order, num_lanes, team, label=label, options=options)
+        self._install(name, crew, rng, options, faults)
 
     def begin_step(self, action: Action) -> None:
         """Starts a step of all lanes in the workers; `finish_step` must be called next and returns the result."""
@@ -95,7 +99,7 @@ class WorkerCrew:
     """Hosts lanes in processes; implements `Crew`."""
 
     def __init__(
-        self, name: str, order: JsonObject, num_lanes: int, team: WorkerTeam, *, label: str, first_lane: int
+        self, name: str, order: JsonObject, num_lanes: int, team: WorkerTeam, *, label: str, options: HostOptions
     ) -> None:
         assert team.settings.num_workers is not None
         num_workers = min(team.settings.num_workers, num_lanes)
@@ -105,7 +109,7 @@ class WorkerCrew:
         self.supervisor = team.supervisor
         shares = np.array_split(np.arange(num_lanes), num_workers)
         self.workers = [
-            WorkerHandle(f"{label}-{i}", share.tolist(), first_lane)
+            WorkerHandle(f"{label}-{i}", share.tolist(), options.first_lane)
             for i, share in enumerate(shares, team.first_number)
         ]
         self.home = {lane: worker for worker in self.workers for lane in worker.lanes}
@@ -116,9 +120,10 @@ class WorkerCrew:
         self.watch = WorkerWatch(name, team, np.zeros(num_lanes, np.int64))
         try:
             self.spec, self.mask_source, self.notes = self._open()
-            self.memory = unnamed_memory.allocate(num_bytes(self.spec, num_lanes))
+            num_metrics = len(options.metric_names)
+            self.memory = unnamed_memory.allocate(num_bytes(self.spec, num_lanes, num_metrics))
             self.resources.callback(os.close, self.memory)
-            self.rows = LaneRows(self.spec, num_lanes, mmap.mmap(self.memory, 0))
+            self.rows = LaneRows(self.spec, num_lanes, mmap.mmap(self.memory, 0), num_metrics=num_metrics)
             self.watch.marks = self.rows.marks
             for worker in self.workers:
                 self._attach(worker)
