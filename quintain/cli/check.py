@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quintain.cli.words import split_words
-from quintain.envs.settings import GymSettings
+from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import EnvError
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.tree import RunFile
@@ -43,7 +43,7 @@ def check(
     """
     _, overrides = split_words(words or [])
     run_file = RunFile.from_names(_ANY_ALGORITHM, env, *overrides)
-    findings = _findings(run_file, steps, seed)
+    findings, way = _findings(run_file, steps, seed)
     problems = [finding for finding in findings if finding.level == "problem"]
     if json:
         about = {"env": env, "ok": not problems, "findings": [asdict(finding) for finding in findings]}
@@ -59,17 +59,24 @@ def check(
     if problems:
         count = _counted(len(problems), "problem")
         raise EnvError(f"env {env!r} has {count}; the first: {problems[0].what}", code="E0516")
-    typer.echo(_summary(findings, " ".join([env, *(words or [])])))
+    typer.echo(_summary(findings, " ".join([way or env, *([] if way else words or [])])))
 
 
-def _findings(run_file: RunFile, num_steps: int, seed: int) -> list[Finding]:
-    from quintain.envs.check.checks import check_env, check_lanes
+def _findings(run_file: RunFile, num_steps: int, seed: int) -> tuple[list[Finding], str]:
+    """Returns what was found, and the environment's name for training where it is another than the one given."""
+    from quintain.envs.check.agents import has_agents
+    from quintain.envs.check.checks import check_agents, check_env, check_lanes
     from quintain.runs.env_maker import env_maker
 
     settings = run_file.experiment.env
-    if isinstance(settings, GymSettings) and settings.vectorization == "lanes":
-        return check_env(settings, num_steps=num_steps, seed=seed)
-    return check_lanes(env_maker(run_file), num_steps=num_steps, seed=seed)
+    if isinstance(settings, AgentsSettings):
+        return check_agents(settings, num_steps=num_steps, seed=seed), ""
+    if not isinstance(settings, GymSettings) or settings.vectorization != "lanes":
+        return check_lanes(env_maker(run_file), num_steps=num_steps, seed=seed), ""
+    if has_agents(settings):
+        named = AgentsSettings(id=settings.id, kwargs=settings.kwargs)
+        return check_agents(named, num_steps=num_steps, seed=seed), f"agents/{settings.id}"
+    return check_env(settings, num_steps=num_steps, seed=seed), ""
 
 
 def _lines(finding: Finding, width: int | None) -> Iterator[str]:

@@ -106,3 +106,33 @@ def test_settings_of_the_environment_are_taken(capsys: pytest.CaptureFixture[str
 def test_an_unknown_environment_is_a_mistake_in_the_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "CartPoel-v1"]) == 2
     assert 'did you mean "CartPole-v1"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["quintain.envs.agents.tasks:gates", "agents/quintain.envs.agents.tasks:gates"])
+def test_agents_are_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", name, *FEW]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=2) == ["ok", "creation", "an environment of agents: Gate"]
+    assert [line.split()[1] for line in lines[1:-1]] == ["spaces", "step", "ends", "seeds", "exactness", "speed"]
+    assert lines[-1].endswith("Train in it with: quintain train ppo agents/quintain.envs.agents.tasks:gates")
+
+
+def test_faults_of_agents_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "tests.cli.silent_agents:Silent", *FEW]) == 5
+    assert "problem  step           no agent wanted a decision in 60 steps" in capsys.readouterr().out
+    assert main(["check", "tests.cli.silent_agents:Drifting", *FEW]) == 0
+    printed = capsys.readouterr().out
+    assert "warning  seeds          two environments with the same seed and actions differ" in printed
+    assert "warning  scale          rewards reach 500" in printed
+
+
+def test_discrete_observations_are_not_to_be_normalized(capsys: pytest.CaptureFixture[str]) -> None:
+    """Taxi's observation is one of 500, which has no scale: normalize_obs would be refused."""
+    assert main(["check", "Taxi-v4", *FEW]) == 0
+    assert "normalize_obs" not in capsys.readouterr().out
+
+
+def test_there_are_no_more_workers_to_advise_than_lanes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["num_lanes=1", "num_steps=256", "kwargs={step_seconds: 0.002}"]
+    assert main(["check", "tests.envs.fragile:Walk", *words, *FEW]) == 0
+    assert "num_workers" not in capsys.readouterr().out

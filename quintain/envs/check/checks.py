@@ -16,14 +16,15 @@ import gymnasium
 
 from quintain.core.rng import Rng
 from quintain.envs.base import Env
-from quintain.envs.check import interface, play, side_effects, statistics
+from quintain.envs.check import agents, interface, play, side_effects, statistics
 from quintain.envs.gym.factories import factory_of
 from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.make import lane_options
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.workers import WorkerEnv
-from quintain.envs.settings import GymSettings
+from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import QuintainError
 from quintain.services.user_code import ANYTHING
 from quintain.settings.run import EnvWorkerSettings
@@ -87,12 +88,17 @@ def _look(settings: GymSettings, findings: list[Finding], request: _Request) -> 
             passes(interface.masks(settings, factory, seed))
             passes(statistics.ends(played))
             passes(statistics.seeds(factory, seed))
-            passes(statistics.scales(played))
+            passes(statistics.scales(settings, env, played))
             passes(side_effects.find_side_effects(request.before, request.printed))
             if request.in_worker:
                 passes(_worker(settings, factory, seed))
-            passes(statistics.speed(played, num_cores=os.cpu_count() or 1))
+            passes(statistics.speed(played, num_workers=min(os.cpu_count() or 1, settings.num_lanes)))
     passes(statistics.closing(env))
+
+
+def check_agents(settings: AgentsSettings, *, num_steps: int = 1000, seed: int = 0) -> list[Finding]:
+    """Checks an environment of agents."""
+    return [Finding(*each) for each in agents.agents(settings, num_steps, seed)]
 
 
 def check_lanes(make: Callable[[int, Rng], Env], *, num_steps: int = 200, seed: int = 0) -> list[Finding]:
@@ -121,7 +127,7 @@ def _made(factory: EnvFactory, findings: list[Finding]) -> GymEnv | None:
 
 def _worker(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[interface.Said]:
     """Compares the same steps in this process and in a worker."""
-    rng, encode_text = Rng(seed), settings.text_observations == "encode"
+    rng, options = Rng(seed), {**lane_options(settings), "group_size": 1}
     hosting = Hosting.from_settings(EnvWorkerSettings(num_workers=1))
     assert hosting.team is not None
     fix = (
@@ -130,12 +136,12 @@ def _worker(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[i
     )
     try:
         recipe = Recipe.from_settings(settings)
-        there = WorkerEnv(settings.id, recipe, 1, rng, hosting.team, encode_text=encode_text)
+        there = WorkerEnv(settings.id, recipe, 1, rng, hosting.team, **options)
     except QuintainError as error:
         yield "problem", "worker", f"it cannot be made in a worker: {error.message}", fix
         return
     try:
-        here = LaneEnv(settings.id, [factory], rng, encode_text=encode_text)
+        here = LaneEnv(settings.id, [factory], rng, **options)
         difference = play.first_difference(here, there, rng, _WORKER_STEPS)
         here.close()
     except QuintainError as error:

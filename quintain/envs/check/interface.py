@@ -11,6 +11,7 @@ import numpy as np
 from quintain.core.rng import Rng
 from quintain.envs.check.play import Played
 from quintain.envs.gym.lanes import LaneEnv
+from quintain.envs.gym.make import lane_options
 from quintain.envs.gym.masks import MASK, declared_mask
 from quintain.envs.gym.spaces import behavior_spec
 from quintain.envs.hosts.lane_host import EnvFactory
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Level: TypeAlias = Literal["ok", "note", "warning", "problem"]
 Said: TypeAlias = tuple[Level, str, str, str]
 """Level, name of the check, finding, and fix."""
+LARGE = 100.0
+"""Absolute value of a reward or an observation from which a network learns badly."""
 _RESET = "def reset(self, *, seed=None, options=None) that calls super().reset(seed=seed) and returns (obs, info)"
 _STEP = "return (obs, reward, terminated, truncated, info) from step()"
 
@@ -198,9 +201,8 @@ def misfit(space: Space, value: Returned, what: str) -> str:
 
 def masks(settings: GymSettings, factory: EnvFactory, seed: int) -> Iterator[Said]:
     """Checks that action masks, if any, can be read."""
-    encode_text = settings.text_observations == "encode"
     try:
-        lane = LaneEnv(settings.id, [factory], Rng(seed), encode_text=encode_text)
+        lane = LaneEnv(settings.id, [factory], Rng(seed), **lane_options(settings))
         lane.reset()
         if lane.mask_source:
             yield "ok", "masks", f"action masks of {lane.spec.mask_size} options, in {lane.mask_source}", ""

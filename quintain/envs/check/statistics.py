@@ -9,11 +9,13 @@ import numpy as np
 
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.data.spec import flatten, leaves
+from quintain.data.spec import BoxSpec, flatten, leaves
 from quintain.envs.base import Env
-from quintain.envs.check.interface import Said, raises
+from quintain.envs.check.interface import LARGE, Said, raises
 from quintain.envs.check.play import Played, legal_action, random_actions
+from quintain.envs.gym.spaces import behavior_spec
 from quintain.envs.hosts.lane_host import EnvFactory
+from quintain.envs.settings import GymSettings
 from quintain.services.user_code import ANYTHING
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from quintain.typing import Array, Observation
 
 _MIN_EPISODES = 3
-_LARGE = 100.0
 _SLOW_STEPS_PER_SECOND = 2_000
 
 
@@ -88,24 +89,34 @@ def _bytes(obs: Observation) -> bytes:
     return str(obs).encode() if isinstance(obs, str) else np.asarray(obs).tobytes()
 
 
-def scales(played: Played) -> Iterator[Said]:
+def scales(settings: GymSettings, env: GymEnv, played: Played) -> Iterator[Said]:
     """Checks that observations and rewards have a scale that a network can learn from."""
     numbers = np.array([float(reward) for reward in played.rewards])
     size = float(np.abs(numbers).max()) if len(numbers) else 0.0
-    if size > _LARGE:
-        what = f"rewards reach {size:g}"
-        yield "warning", "scale", what, "scale rewards so that a step is worth about 1"
+    if size > LARGE:
+        fix = "set normalize_reward=true, or scale rewards so that a step is worth about 1"
+        yield "warning", "scale", f"rewards reach {size:g}", fix
     elif size == 0.0:
         fix = "see whether random actions can ever earn one"
         yield "warning", "scale", f"every one of {len(numbers)} rewards was 0", fix
     else:
         yield "ok", "scale", f"rewards from {numbers.min():g} to {numbers.max():g}, mean {numbers.mean():.3g}", ""
+    encode_text = settings.text_observations == "encode"
+    spec = behavior_spec(settings.id, env.observation_space, env.action_space, encode_text=encode_text)
+    known = leaves(spec.obs, f.OBS)
     for name, rows in _columns(played.observations).items():
-        if rows.dtype == np.uint8:
+        # Discrete values are encoded one by one and have no scale; what the policy does not see needs none.
+        leaf = known.get(name)
+        if not isinstance(leaf, BoxSpec) or rows.dtype == np.uint8:
             continue
         largest = float(np.abs(rows).max())
-        if largest > _LARGE:
-            yield "warning", "scale", f"{name} reaches {largest:g}", "set normalize_obs=true, or scale it"
+        if largest > LARGE:
+            fix = (
+                "scale it to about 1: images are not normalized"
+                if leaf.is_image
+                else "set normalize_obs=true, or scale it"
+            )
+            yield "warning", "scale", f"{name} reaches {largest:g}", fix
         elif len(rows) > 1 and (rows == rows[0]).all():
             yield "note", "scale", f"{name} never changed", ""
 
@@ -119,12 +130,12 @@ def _columns(observations: list[Observation], name: str = "obs") -> dict[str, Ar
     return {} if isinstance(first, str) else {name: np.stack([np.asarray(obs) for obs in observations])}
 
 
-def speed(played: Played, num_cores: int) -> Iterator[Said]:
+def speed(played: Played, num_workers: int) -> Iterator[Said]:
     """Reports the steps per second, and whether workers would help."""
     rate = len(played.rewards) / max(played.seconds, 1e-9)
     fix = ""
-    if rate < _SLOW_STEPS_PER_SECOND and num_cores > 1:
-        fix = f"let processes share the work: env_workers.num_workers={num_cores}"
+    if rate < _SLOW_STEPS_PER_SECOND and num_workers > 1:
+        fix = f"let processes share the work: env_workers.num_workers={num_workers}"
     yield ("note" if fix else "ok"), "speed", f"{rate:,.0f} steps/s in one process", fix
 
 
