@@ -131,7 +131,7 @@ class GymSettings(EnvSettings):
     """Wrappers around each environment, from the inside out: names of Gymnasium's, or module:Name of yours."""
 
     frame_stack: Count | None = None
-    """Number of recent observations that are stacked to one, outside of all wrappers; null is the preset's, or none."""
+    """Number of recent observations that are stacked to one, outside of all wrappers; null is the preset's, or 1."""
 
     preset: Literal["atari"] | None = None
     """A set of wrappers by one name. atari: no-ops, frame skip with maximum, 84x84 grey, 4 frames; in training also an

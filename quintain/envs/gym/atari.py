@@ -10,17 +10,16 @@ import numpy as np
 from quintain.envs.gym.protocols import Returned
 from quintain.envs.hosts.lane_values import CONTINUES
 from quintain.errors import SettingsError
-from quintain.typing import Action, Array
 
 if TYPE_CHECKING:
-    from quintain.typing import Info, Keywords
+    from quintain.typing import Action, Array, Info, Keywords
 
 NOOP, FIRE = "NOOP", "FIRE"
 GAME_RETURN = "game_return"
 """Entry of info at the end of a game: the sum of its rewards, before their signs are taken."""
 
 
-class AtariFrames(gymnasium.Wrapper[Array, Action, Array, Action]):
+class AtariFrames(gymnasium.Wrapper[Returned, Returned, Returned, Returned]):
     """Begins with no-ops, repeats each action for some frames, and shows the maximum of the last two, grey and small.
 
     A game that waits for FIRE, at its begin or after a lost life, is started: a policy that was trained on lives which
@@ -93,7 +92,7 @@ class AtariFrames(gymnasium.Wrapper[Array, Action, Array, Action]):
         return frame.astype(np.uint8)
 
 
-class EpisodicLife(gymnasium.Wrapper[Array, Action, Array, Action]):
+class EpisodicLife(gymnasium.Wrapper[Returned, Returned, Returned, Returned]):
     """Ends an episode at every lost life; the game goes on in the next episode, from the same screen."""
 
     def __init__(self, env: gymnasium.Env[Array, Action]) -> None:
@@ -118,7 +117,7 @@ class EpisodicLife(gymnasium.Wrapper[Array, Action, Array, Action]):
         return obs, float(reward), bool(terminated), bool(truncated), info
 
 
-class SignReward(gymnasium.RewardWrapper[Array, Action]):
+class SignReward(gymnasium.RewardWrapper[Returned, Returned]):
     """Replaces each reward by its sign, so that games of all scales are learned with the same settings."""
 
     def reward(self, reward: Returned) -> float:
