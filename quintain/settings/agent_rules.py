@@ -59,12 +59,14 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
-    for name, signal in behavior.reward_signals.items() if keeps else ():
+    is_in_pieces = keeps or integer(behavior.rollout, "num_fragments") is not None
+    for name, signal in behavior.reward_signals.items() if is_in_pieces else ():
         if getattr(signal, "normalize_reward", False):
             yield Problem(
                 (*path, "reward_signals", name, "normalize_reward"),
-                "the discounted return is followed in lanes, and trajectories of agents come in pieces; leave it out",
-                "E0226",
+                "the discounted return is followed in whole lanes, and trajectories and fragments come in pieces; leave "
+                "it out",
+                "E0226" if keeps else "E0224",
             )
     yield from _can_be_mirrored(path, behavior)
     yield from _agents_can_learn(path, behavior) if keeps else _lanes_can_learn(path, behavior)
