@@ -64,8 +64,8 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
         if getattr(signal, "normalize_reward", False):
             yield Problem(
                 (*path, "reward_signals", name, "normalize_reward"),
-                "the discounted return is followed in whole lanes, and trajectories and fragments come in pieces; leave "
-                "it out",
+                "the discounted return is followed in whole lanes, and trajectories and fragments come in pieces; "
+                "leave it out",
                 "E0226" if keeps else "E0224",
             )
     yield from _can_be_mirrored(path, behavior)
