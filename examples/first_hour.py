@@ -32,6 +32,8 @@ def short():
 
 assert evaluate(policy, short, episodes=10).lengths.max() <= 50  # wrap
 Trainer("ppo", short, **SMALL).train(256)
+limit = {"type": "TimeLimit", "kwargs": {"max_episode_steps": 50}}
+Trainer("ppo", "CartPole-v1", wrappers=[limit], frame_stack=2, **SMALL).train(256)  # the same by settings
 Trainer("ppo", gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"), num_steps=64).train(256)
 
 Trainer("ppo", "CartPole-v1", tuned=True, total_timesteps=2048).train()  # tuned settings that ship
