@@ -151,6 +151,7 @@ def test_kills_change_no_number(tmp_path: Path, task: str, placement: str, max_s
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(chosen))
     status, printed = run(tmp_path, "train", "run.yaml", "--run-id", "whole")
     assert status == 0, printed
+    assert len(rows_of(tmp_path / "runs" / "whole")) > LAST_HOLD, "or it would not be held"
     directory, chance = tmp_path / "runs" / "killed", random.Random(task)
     words = ("train", "run.yaml", "--run-id", "killed")
     for _ in range(3):
