@@ -1,4 +1,4 @@
-"""Draws docs/pictures/terminal.svg from the rows of a real run: `python docs/pictures/make_terminal.py runs/RUN`."""
+"""Draws the terminal at two widths from the rows of a real run: `python docs/pictures/make_terminal.py runs/RUN`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from quintain.services.reporting.metrics_file import read_rows
 from quintain.services.reporting.writers import RunHeader, RunSummary
 from quintain.settings.tree import RunFile
 
-PICTURE = Path(__file__).with_name("terminal.svg")
-COLUMNS = 100
+PICTURES = {"terminal.svg": 80, "terminal-wide.svg": 140}
+"""Columns by file."""
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -28,17 +28,22 @@ def main(run_path: str) -> None:
     directory = RunDirectory.open_existing(Path(run_path))
     run_file = RunFile.load(directory.config)
     rows = list(read_rows(directory.metrics))
-    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     algorithm = run_file.experiment.behaviors["default"].algorithm.type
-    console.print(Text.assemble(("$ ", "dim"), f"quintain train {algorithm} {env_name(run_file)}"))
-    console.print(
-        render_snapshot(
-            [(int(row["step"]), row) for row in rows],
-            header(run_file, directory, algorithm),
-            summary(rows, directory, run_file),
+    for name, columns in PICTURES.items():
+        console = Console(
+            record=True, width=columns, height=30, file=StringIO(), force_terminal=True, color_system="truecolor"
         )
-    )
-    PICTURE.write_text(own_fonts(console.export_svg(title="quintain")), encoding="utf-8")
+        console.print(Text.assemble(("$ ", "dim"), f"quintain train {algorithm} {env_name(run_file)}"))
+        console.print(
+            render_snapshot(
+                [(int(row["step"]), row) for row in rows],
+                header(run_file, directory, algorithm),
+                summary(rows, directory, run_file),
+            ),
+            soft_wrap=True,
+        )
+        svg = own_fonts(console.export_svg(title="quintain"))
+        Path(__file__).with_name(name).write_text(svg, encoding="utf-8")
 
 
 def header(run_file: RunFile, directory: RunDirectory, algorithm: str) -> RunHeader:
@@ -57,11 +62,11 @@ def header(run_file: RunFile, directory: RunDirectory, algorithm: str) -> RunHea
 
 def summary(rows: list[dict[str, float]], directory: RunDirectory, run_file: RunFile) -> RunSummary:
     evaluations = [(row["eval/mean_reward"], int(row["step"])) for row in rows if "eval/mean_reward" in row]
-    best, best_step = max(evaluations, key=lambda found: found[0])
+    best, best_step = max(evaluations)
     evaluation = next(e for e in run_file.experiment.behaviors["default"].events if e.type == "evaluate")
     status = json.loads((directory.path / "status.json").read_text())
     # The hints name the run as a user in its folder would.
-    hints = CommandHints(RunDirectory(Path("runs") / directory.run_id))
+    hints = CommandHints(RunDirectory(directory.path, Path("runs") / directory.run_id), run_file)
     return RunSummary(
         state=status["state"],
         seconds=rows[-1]["time/total_seconds"],
@@ -70,7 +75,7 @@ def summary(rows: list[dict[str, float]], directory: RunDirectory, run_file: Run
         best_step=best_step,
         num_eval_episodes=evaluation.num_episodes,
         last_checkpoint=status["checkpoint"],
-        next_commands=hints.after(status["state"], run_file.experiment.budget.env_steps),
+        next_commands=hints.after(status["state"], run_file.budget),
     )
 
 

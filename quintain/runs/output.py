@@ -10,6 +10,7 @@ from quintain.core.budget import Budget
 from quintain.core.trust import code_names
 from quintain.core.versions import facts, quintain_version
 from quintain.services.files.run_directory import RunDirectory
+from quintain.services.reporting.metrics_file import some_rows
 from quintain.services.reporting.queued_writer import QueuedWriter
 from quintain.services.reporting.settings import WriterSettings
 from quintain.services.reporting.writers import RunHeader, Writer
@@ -107,6 +108,16 @@ def hyper_parameters(run_file: RunFile) -> dict[str, bool | int | float | str]:
     }
 
 
+def whole_budget(run_file: RunFile) -> Budget:
+    """Returns the budget of the run: the sum of those of its behaviours."""
+    budget, behaviors = run_file.budget, run_file.experiment.behaviors.values()
+    if not behaviors:
+        return budget
+    own = [getattr(behavior.rollout, "budget_env_steps", None) or budget.env_steps for behavior in behaviors]
+    env_steps = sum(each for each in own if each is not None)
+    return Budget(env_steps or None, None if budget.updates is None else budget.updates * len(own))
+
+
 def header_of(run_file: RunFile, directory: RunDirectory | None, done: tuple[int, int], budget: Budget) -> RunHeader:
     """Describes a run that has done so many environment steps and updates."""
     experiment = run_file.experiment
@@ -126,6 +137,8 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, done: tuple[int
         start_updates=done[1],
         num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
         hyper_parameters=hyper_parameters(run_file),
+        behaviors=tuple(experiment.behaviors) if len(experiment.behaviors) > 1 else (),
+        history=some_rows(directory.metrics, done[0]) if directory is not None and done[0] else (),
     )
 
 

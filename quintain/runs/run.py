@@ -15,7 +15,7 @@ from quintain.core.versions import facts
 from quintain.errors import NonFiniteError, QuintainError, ResourceError, RunDirectoryError
 from quintain.runs.artifacts import Artifacts, artifacts_of
 from quintain.runs.faults import watching_environments
-from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of
+from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of, whole_budget
 from quintain.runs.ranks.decisions import decide, is_commit_due, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
@@ -96,7 +96,7 @@ class Run:
         """Prints the header, once; needs no torch, so it can come before slow imports."""
         if not self.is_header_shown:
             self.is_header_shown = True
-            budget = budget or self.run_file.budget
+            budget = budget or whole_budget(self.run_file)
             self.writer.open(header_of(self.run_file, self.directory, (start_step, start_updates), budget))
 
     def open_directory(self, directory: RunDirectory) -> None:
@@ -301,7 +301,7 @@ class Run:
 
     def summary(self, loop: Loop) -> RunSummary:
         records = loop.records
-        budget = None if records.goal_reached else loop.progress.budget
+        budget = None if records.goal_reached else loop.budget
         return RunSummary(
             state=self.state,  # type: ignore[arg-type]  # one of the three once training ended
             seconds=loop.stats.total_seconds,
@@ -366,6 +366,7 @@ class Run:
         stats.set_all(reported := loop.report())
         self.num_faults = int(reported.get("env/restarts", 0))
         stats.set_stat("time/iterations", progress.updates)
+        stats.set_stat("time/episodes", progress.episodes)
         row = stats.write_stats(progress.env_steps, progress.updates)
         if self.metrics is not None:
             self.metrics.append(progress.env_steps, row)

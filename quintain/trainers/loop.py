@@ -184,6 +184,11 @@ class Loop:
         self.progress.budget = budget
 
     @property
+    def budget(self) -> Budget:
+        """The budget in the settings; of several behaviours that of each."""
+        return self.progress.budget
+
+    @property
     def exactness(self) -> str:
         """ "exact", or "statistical: <why>": how a resumed run continues."""
         return "exact"

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from quintain.services.reporting.console import ConsoleWriter
-from quintain.services.reporting.console_layout import render_snapshot
-from quintain.services.reporting.console_view import RunView
+from quintain.services.reporting.console_layout import LiveBlock, render_snapshot
+from quintain.services.reporting.console_text import UNICODE, sparkline
+from quintain.services.reporting.console_view import Curve, RunView
 from quintain.services.reporting.digits import duration, grouped, measured, short_count
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.services.reporting.settings import ConsoleSettings
@@ -33,6 +34,11 @@ ROW = {
     "train/clip_fraction": 0.14,
     "train/entropy": 0.55,
     "train/explained_variance": 0.81,
+    "train/learning_rate": 3e-4,
+    "train/policy_loss": -0.00123,
+    "train/value_loss": 14.66,
+    "time/episodes": 187.0,
+    "time/total_seconds": 6.0,
 }
 SUMMARY = RunSummary(
     "finished",
@@ -84,7 +90,8 @@ def log_of(feed: Callable[[ConsoleWriter, FakeClock], None], every_seconds: floa
 
 def drawn(width: int, *, encoding: str = "utf-8", header: RunHeader = HEADER) -> list[str]:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    rows = [(30_720, ROW | {"time/total_seconds": 3.0}), (61_440, ROW | {"time/total_seconds": 6.0})]
+    earlier = ROW | {"time/total_seconds": 3.0, "rollout/ep_rew_mean": 300.0}
+    rows = [(30_720, earlier), (61_440, ROW)]
     Console(file=stream, width=width).print(render_snapshot(rows, header, SUMMARY))
     stream.flush()
     return stream.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]  # a BytesIO
@@ -94,17 +101,71 @@ def test_the_picture_at_80_columns() -> None:
     lines = drawn(80)
     assert lines[0] == "quintain 0.1.0 · ppo · CartPole-v1 · 8 lanes · cpu (2 cores) · seed 0"
     assert lines[1] == "run runs/cartpole-ppo-1115-otter · Ctrl-C once saves and stops"
-    assert lines[2] == lines[7] == "─" * 80
+    assert lines[2] == lines[8] == "─" * 80
     assert lines[3].startswith(" steps   61 440 / 100 000  ━━━")
     # 30 720 steps in 3 s leave 38 560 / 10 240 = 3.8 s.
     assert lines[3].endswith("──   61%   4 s left")
-    assert lines[4] == " return  412.6 ± 31   best 412.6 @ 31k   length 412.6   9 800 steps/s"
-    assert lines[5] == " health  kl 0.011 ✓   clip 0.14 ✓   entropy 0.55 ✓   expl.var 0.81 ✓"
-    assert lines[6] == " time    env 44%   act 21%   learn 33%   other 2%"
-    assert lines[8] == "done in 31 s · best eval 500.0 @ 98k, judged on the 10 episodes that chose it"
-    assert lines[9] == "checkpoint 000012-step-98304"
-    assert lines[10] == "next:  quintain resume otter               train on"
-    assert lines[11] == "       quintain eval otter --episodes 50   look"
+    assert lines[4] == " return  412.6 ± 31   best 412.6 @ 61k   length 412.6   187 episodes   ▁█"
+    assert lines[5] == " health  kl 0.011   clip 0.14   entropy 0.55   expl.var 0.81   ✓ in range"
+    assert lines[6] == " loss    lr 0.0003   policy -0.00123   value 14.7"
+    assert lines[7] == " time    elapsed 6 s   9 800 steps/s   env 44%   act 21%   learn 33%   other 2%"
+    assert lines[9] == "done in 31 s · best eval 500.0 @ 98k, judged on the 10 episodes that chose it"
+    assert lines[10] == "checkpoint 000012-step-98304"
+    assert lines[11] == "next:  quintain resume otter               train on"
+    assert lines[12] == "       quintain eval otter --episodes 50   look"
+
+
+def test_every_behaviour_has_its_returns_and_health() -> None:
+    header = replace(HEADER, behaviors=("Goalie", "Striker"), budget_env_steps=200_000)
+    view = RunView(header)
+    for step, mean in ((1000, 1.0), (2000, 3.0)):
+        row = {"rollout/ep_rew_mean": mean, "rollout/ep_rew_std": 0.5, "train/approx_kl": 0.2}
+        view.add(step, {f"Goalie/{name}": value for name, value in row.items()}, step / 1000)
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(LiveBlock(view))
+    assert [line.rstrip() for line in stream.getvalue().splitlines()[2:5]] == [
+        " return  Goalie 3.0 ± 0.5   best 3.0 @ 2.0k   ▁█".rstrip(),
+        "         Striker no episode has ended yet",
+        " health  Goalie kl 0.200 ▲ above 0.03",
+    ]
+
+
+def test_a_curve_remembers_the_whole_run_in_bounded_memory() -> None:
+    curve = Curve()
+    for step in range(100_001):
+        curve.add(step, float(step))
+    assert curve.best == (100_000.0, 100_000)
+    points = curve.points(10)
+    # Tenths of a line from 0 to 100,000: their means are 5,000, 15,000, ...
+    assert points == pytest.approx([5000 + 10_000 * tenth for tenth in range(10)], abs=200)
+    assert len(curve.points(10**6)) < 2048
+    assert sparkline(points, UNICODE) == "▁▂▃▃▄▅▆▆▇█"
+
+
+def test_a_resumed_run_shows_what_was_before_it() -> None:
+    history = [{"step": 1000, "rollout/ep_rew_mean": 500.0}, {"step": 2000, "eval/mean_reward": 7.0}]
+    view = RunView(replace(HEADER, start_step=2000, history=history))
+    view.add(3000, {"rollout/ep_rew_mean": 4.0}, 0.0)
+    assert view.behaviors[0].returns.best == (500.0, 1000)
+    assert view.behaviors[0].returns.points(9) == [500.0, 4.0]
+    assert view.behaviors[0].evals.best == (7.0, 2000)
+
+
+def test_a_narrower_terminal_gets_no_torn_frame() -> None:
+    stream, clock = FakeTerminal(), FakeClock()
+    console = ConsoleWriter(ConsoleSettings(), stream, clock=clock)
+    console.open(HEADER)
+    console.write(100, ROW)
+    drawn_rows = stream.getvalue().count("\n") - 2  # without the header's; the last line has no newline
+    console._console.width = 40
+    clock.seconds = 1.0
+    before = len(stream.getvalue())
+    console.write(200, ROW)
+    # Of the block's lines at 80 columns, the two rules, the bar and all others longer than 40 take two rows now.
+    lengths = [80, 80, 67, 75, 49, 79, 80]
+    assert len(lengths) == drawn_rows + 1
+    ups = stream.getvalue()[before:].count("\x1b[1A")
+    assert ups == drawn_rows + sum(length > 40 for length in lengths)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -119,28 +180,31 @@ def test_every_line_fits_every_terminal(width: int, encoding: str) -> None:
 
 def test_ascii_terminals_get_ascii() -> None:
     lines = drawn(80, encoding="ascii")
-    assert lines[4] == " return  412.6 +/- 31   best 412.6 @ 31k   length 412.6   9 800 steps/s"
-    assert "kl 0.011 ok" in lines[5]
+    assert lines[4] == " return  412.6 +/- 31   best 412.6 @ 61k   length 412.6   187 episodes   _@"
+    assert lines[5].endswith("ok in range")
 
 
-def test_a_value_outside_its_range_is_marked() -> None:
+def test_a_value_outside_its_range_is_marked_with_its_bound() -> None:
     view = RunView(HEADER)
     view.add(1, ROW, 0.0)
     assert [(health.label, health.is_normal) for health in view.health()] == [
         ("kl", True),
         ("clip", True),
-        ("entropy", True),
+        ("entropy", None),
         ("expl.var", True),
     ]
     bad = {"train/approx_kl": 0.2, "train/clip_fraction": 0.6, "train/explained_variance": -0.5}
-    view.add(2, bad | {"train/entropy": 0.01}, 1.0)  # 0.01 < 2 % of 0.55
-    assert [health.is_normal for health in view.health()] == [False] * 4
-
-
-def test_a_negative_entropy_is_not_judged() -> None:
-    view = RunView(HEADER)
-    view.add(1, {"train/entropy": -1.0}, 0.0)
-    assert [health.is_normal for health in view.health()] == [None]
+    # The entropy of a density may have any sign: no alarm, whatever it is.
+    view.add(2, bad | {"train/entropy": -3.0}, 1.0)
+    constant = RunView(HEADER)
+    constant.add(2, bad | {"rollout/ep_rew_std": 0.0}, 1.0)
+    assert [health.is_normal for health in constant.health()] == [False, False, None]
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(LiveBlock(view))
+    assert (
+        " health  kl 0.200 ▲ above 0.03   clip 0.60 ▲ above 0.3   entropy -3.00   expl.var -0.50 ▲ below 0\n"
+        in stream.getvalue()
+    )
 
 
 def test_time_left_follows_the_recent_rate() -> None:
@@ -160,8 +224,8 @@ def test_best_is_the_highest_mean_and_where_it_was() -> None:
     view = RunView(HEADER)
     for step, mean in ((10, 1.0), (20, 5.0), (30, 5.0), (40, 2.0)):
         view.add(step, {"rollout/ep_rew_mean": mean}, step)
-    assert view.best_return == (5.0, 20)
-    assert view.best_eval is None
+    assert view.behaviors[0].returns.best == (5.0, 20)
+    assert view.behaviors[0].evals.best is None
 
 
 def test_a_log_has_the_first_and_last_row_and_one_per_interval() -> None:
@@ -191,8 +255,8 @@ def test_a_log_line_is_never_broken() -> None:
     lines = log_of(feed)
     assert len(lines) == 4
     assert lines[2] == (
-        "step 61440/100000 61%  return 412.6 ± 31  best 412.6 @ 61k  length 412.6  9 800 steps/s  "
-        "eval 500.0 ± 0  kl 0.011  clip 0.14  entropy 0.55  expl.var 0.81"
+        "step 61440/100000 61%  return 412.6 ± 31  best 412.6 @ 61k  length 412.6  187 episodes  eval 500.0 ± 0  "
+        "kl 0.011  clip 0.14  entropy 0.55  expl.var 0.81  elapsed 6 s  9 800 steps/s"
     )
 
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
+from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 from quintain.services.reporting.console_layout import ClosingLines, HeaderLines, LiveBlock, PlainLine, outside_text
@@ -155,7 +157,7 @@ class _LiveDisplay(_Display):
 
     def __init__(self, console: Console, view: RunView, clock: Callable[[], float]) -> None:
         super().__init__(console, view, clock, MIN_REFRESH_SECONDS)
-        self._live = Live(LiveBlock(view), console=console, auto_refresh=False)
+        self._live = _ResizableLive(LiveBlock(view), console)
 
     def draw(self) -> None:
         # From the first row on: a run that cannot begin leaves no half-drawn block and no hidden cursor.
@@ -166,3 +168,21 @@ class _LiveDisplay(_Display):
     def finish(self) -> None:
         super().finish()
         self._live.stop()
+
+
+class _ResizableLive(Live):
+    """A live display that finds the begin of its last drawing after the terminal was made narrower.
+
+    Terminals wrap lines that have become too long, so that the drawing takes more rows than when it was made.
+    """
+
+    def __init__(self, block: LiveBlock, console: Console) -> None:
+        super().__init__(block, console=console, auto_refresh=False)
+        self._block = block
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        width = max(1, self.console.width)
+        num_wrapped = sum(max(0, length - 1) // width for length in self._block.line_lengths)
+        erase, up = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+        wrapped = [Control(ControlType.CARRIAGE_RETURN, *[erase, up] * num_wrapped)] if num_wrapped else []
+        return [*wrapped, *super().process_renderables(renderables)]

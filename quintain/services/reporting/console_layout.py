@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group
 from rich.text import Text
 
-from quintain.services.reporting.console_text import ASCII, UNICODE, Glyphs, flow, progress_bar
-from quintain.services.reporting.console_view import Health, RunView
+from quintain.services.reporting.console_text import ASCII, UNICODE, Glyphs, flow, progress_bar, sparkline
+from quintain.services.reporting.console_view import BehaviorView, Curve, Health, RunView
 from quintain.services.reporting.digits import duration, grouped, measured, plural, short_count, spread
 from quintain.services.reporting.printable import escape_control_characters, fit_encoding
 from quintain.services.reporting.writers import RunHeader, RunSummary
 
-MAX_WIDTH = 100
-"""Lines longer than this are harder to read than a second line."""
 LABEL_WIDTH = 9
+GAP = "   "
 MIN_BAR_WIDTH = 8
+MIN_CURVE_WIDTH = 6
+MIN_HEIGHT_FOR_LOSSES = 14
+EPISODES = "time/episodes"
+"""The metric that counts episodes."""
 TIME_SHARES = ("env", "act", "learn", "other")
 ENDINGS = {"finished": "done in", "stopped": "stopped after", "failed": "failed after"}
 ENDING_STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
@@ -65,39 +68,51 @@ class HeaderLines:
             yield from flow(parts, gap=f" {glyphs.dot} ", width=options.max_width)
 
 
-@dataclass(frozen=True)
 class LiveBlock:
     """Renders the current state of a run; drawn again whenever the view has changed."""
 
-    view: RunView
+    def __init__(self, view: RunView) -> None:
+        self.view = view
+        self.line_lengths: list[int] = []
+        """Those of the last drawing; in a terminal that has become narrower, such a line takes several rows."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        glyphs = glyphs_for(options)
-        width = min(options.max_width, MAX_WIDTH)
-        yield Text(glyphs.rule * width, "dim")
-        yield self._progress(width, glyphs)
-        rows = {
-            "return": _return_parts(self.view, glyphs),
-            "eval": _eval_parts(self.view, glyphs),
-            "health": [_health_part(health, glyphs) for health in self.view.health()],
-            "time": _time_parts(self.view),
-        }
-        for label, parts in rows.items():
-            if parts:
-                labelled = [Text.assemble(_label(label), parts[0]), *parts[1:]]
-                yield from flow(labelled, gap="   ", width=width, indent=" " * LABEL_WIDTH)
-        yield Text(glyphs.rule * width, "dim")
+        glyphs, width, view = glyphs_for(options), options.max_width, self.view
+        rule = Text(glyphs.rule * width, "dim")
+        lines = [rule, *self._progress(width, glyphs)]
+        rows = [
+            *(("return", _return_parts(view, each, glyphs), each.returns) for each in view.behaviors),
+            *(("eval", _eval_parts(view, each, glyphs), each.evals) for each in view.behaviors),
+            *(("health", _health_parts(view, each, glyphs), None) for each in view.behaviors),
+            *(("loss", _loss_parts(view, each, width), None) for each in view.behaviors),
+            ("time", _time_parts(view), None),
+        ]
+        before = ""
+        for label, parts, curve in rows:
+            # Losses are the first to give way where the terminal is low.
+            if parts and (label != "loss" or console.size.height > MIN_HEIGHT_FOR_LOSSES):
+                labelled = [Text.assemble(_label(label if label != before else ""), parts[0]), *parts[1:]]
+                flowing = flow(labelled, gap=GAP, width=width, indent=" " * LABEL_WIDTH)
+                room = width - flowing[-1].cell_len - len(GAP)
+                if curve is not None and room >= MIN_CURVE_WIDTH and len(points := curve.points(room)) > 1:
+                    flowing[-1] = Text.assemble(flowing[-1], GAP, (sparkline(points, glyphs), "cyan"))
+                lines += flowing
+                before = label
+        lines.append(rule)
+        self.line_lengths = [line.cell_len for line in lines]
+        yield from lines
 
-    def _progress(self, width: int, glyphs: Glyphs) -> Text:
+    def _progress(self, width: int, glyphs: Glyphs) -> list[Text]:
         view = self.view
-        left = "" if view.seconds_left is None else f"   {duration(view.seconds_left)} left"
+        left = "" if view.seconds_left is None else f"{duration(view.seconds_left)} left"
         unit, done, budget = view.position
         steps = f"{grouped(done)} / {grouped(budget or 0)}"
-        bar_width = width - LABEL_WIDTH - len(steps) - len("  ") - len("  100%") - len(left)
+        bar_width = width - LABEL_WIDTH - len(steps) - len("  ") - len("  100%") - len(GAP) - len(left)
         if bar_width < MIN_BAR_WIDTH:
-            return Text.assemble(_label(unit), f"{steps}  {view.fraction:.0%}{left}")
+            parts = [Text.assemble(_label(unit), f"{steps}  {view.fraction:.0%}"), Text(left)]
+            return flow(parts, gap=GAP, width=width, indent=" " * LABEL_WIDTH)
         bar = progress_bar(view.fraction, bar_width, glyphs)
-        return Text.assemble(_label(unit), steps, "  ", bar, (f"  {view.fraction:4.0%}", "bold"), left)
+        return [Text.assemble(_label(unit), steps, "  ", bar, (f"  {view.fraction:4.0%}", "bold"), GAP, left)]
 
 
 @dataclass(frozen=True)
@@ -110,12 +125,14 @@ class PlainLine:
         view, glyphs = self.view, glyphs_for(options)
         unit, done, budget = view.position
         parts = [Text(f"{unit.removesuffix('s')} {done}/{budget} {view.fraction:.0%}")]
-        if returns := _return_parts(view, glyphs):
-            parts.append(Text.assemble("return ", returns[0]))
-            parts.extend(returns[1:])
-        if evals := _eval_parts(view, glyphs):
-            parts.append(Text.assemble("eval ", evals[0]))
-        parts.extend(_health_part(health, glyphs, marks_normal=False) for health in view.health())
+        for label, parts_of in (("return", _return_parts), ("eval", _eval_parts)):
+            for behavior in view.behaviors:
+                if found := parts_of(view, behavior, glyphs):
+                    parts.append(Text.assemble(f"{label} ", found[0]))
+                    parts.extend(found[1:] if label == "return" else found[1:1])
+        for behavior in view.behaviors:
+            parts.extend(_health_parts(view, behavior, glyphs, marks_normal=False))
+        parts.extend(_time_parts(view)[:2])
         if view.seconds_left is not None:
             parts.append(Text(f"{duration(view.seconds_left)} left"))
         yield Text("  ").join(parts)
@@ -174,53 +191,86 @@ def _label(text: str) -> tuple[str, str]:
     return f" {text:<{LABEL_WIDTH - 1}}", "dim"
 
 
-def _mean_and_spread(mean: float, std: float | None, glyphs: Glyphs) -> Text:
+def _curve_parts(behavior: BehaviorView, mean: float, std: float | None, curve: Curve, glyphs: Glyphs) -> list[Text]:
+    """Returns the mean, beside the name if there are several behaviours, and the best so far."""
     tail = "" if std is None else f" {glyphs.plus_minus} {spread(std)}"
-    return Text.assemble((measured(mean), "bold"), tail)
+    name = f"{behavior.name} " if behavior.name else ""
+    parts = [Text.assemble(name, (measured(mean), "bold"), tail)]
+    return (
+        parts
+        if curve.best is None
+        else [*parts, Text(f"best {measured(curve.best[0])} @ {short_count(curve.best[1])}")]
+    )
 
 
-def _best(best: tuple[float, int] | None) -> list[Text]:
-    return [] if best is None else [Text(f"best {measured(best[0])} @ {short_count(best[1])}")]
-
-
-def _return_parts(view: RunView, glyphs: Glyphs) -> list[Text]:
-    values = view.values
+def _return_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs) -> list[Text]:
+    values, prefix = view.values, behavior.prefix
     if not view.header.num_lanes:
         return []
-    if (mean := values.get("rollout/ep_rew_mean")) is not None:
-        parts = [_mean_and_spread(mean, values.get("rollout/ep_rew_std"), glyphs), *_best(view.best_return)]
+    if (mean := values.get(f"{prefix}rollout/ep_rew_mean")) is not None:
+        parts = _curve_parts(behavior, mean, values.get(f"{prefix}rollout/ep_rew_std"), behavior.returns, glyphs)
     else:
-        parts = [Text("no episode has ended yet", "dim")] if values else [Text("starting", "dim")]
-    if (length := values.get("rollout/ep_len_mean")) is not None:
+        name = f"{behavior.name} " if behavior.name else ""
+        parts = [Text(f"{name}no episode has ended yet", "dim")]
+    if (length := values.get(f"{prefix}rollout/ep_len_mean")) is not None:
         parts.append(Text(f"length {measured(length)}"))
-    if (fps := values.get("time/fps")) is not None:
-        parts.append(Text(f"{grouped(round(fps))} steps/s"))
+    if not behavior.name and (episodes := values.get(EPISODES)):
+        parts.append(Text(f"{grouped(int(episodes))} episodes"))
     return parts
 
 
-def _eval_parts(view: RunView, glyphs: Glyphs) -> list[Text]:
-    values = view.values
-    if (mean := values.get("eval/mean_reward")) is None:
+def _eval_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs) -> list[Text]:
+    values, prefix = view.values, behavior.prefix
+    if (mean := values.get(f"{prefix}eval/mean_reward")) is None:
         return []
-    parts = [_mean_and_spread(mean, values.get("eval/std_reward"), glyphs), *_best(view.best_eval)]
-    if (length := values.get("eval/mean_ep_length")) is not None:
+    parts = _curve_parts(behavior, mean, values.get(f"{prefix}eval/std_reward"), behavior.evals, glyphs)
+    if (length := values.get(f"{prefix}eval/mean_ep_length")) is not None:
         parts.append(Text(f"length {measured(length)}"))
     return parts
 
 
-def _health_part(health: Health, glyphs: Glyphs, *, marks_normal: bool = True) -> Text:
+def _health_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs, *, marks_normal: bool = True) -> list[Text]:
+    found = view.health(behavior)
+    parts = [_health_part(health, glyphs) for health in found]
+    if parts and behavior.name:
+        parts[0] = Text.assemble(f"{behavior.name} ", parts[0])
+    judged = [health.is_normal for health in found if health.is_normal is not None]
+    if marks_normal and judged and all(judged):
+        parts.append(Text(f"{glyphs.normal} in range", "green"))
+    return parts
+
+
+def _health_part(health: Health, glyphs: Glyphs) -> Text:
     digits = 3 if health.label == "kl" else 2
     part = Text(f"{health.label} {health.value:.{digits}f}")
-    if health.is_normal is False:
-        part.append(f" {glyphs.warning}", "bold yellow")
-    elif health.is_normal and marks_normal:
-        part.append(f" {glyphs.normal}", "green")
+    if health.usual is not None and not health.is_normal:
+        low, high = health.usual
+        bound = f"above {high:g}" if health.value > high else f"below {low:g}"
+        part.append(f" {glyphs.warning} {bound}", "bold yellow")
     return part
 
 
-def _time_parts(view: RunView) -> list[Text]:
-    return [
-        Text(f"{name} {share:.0%}")
-        for name in TIME_SHARES
-        if (share := view.values.get(f"time/{name}_fraction")) is not None
+def _loss_parts(view: RunView, behavior: BehaviorView, width: int) -> list[Text]:
+    """Returns losses and the learning rate, as many as fit on one line."""
+    values, prefix = view.values, f"{behavior.prefix}train/"
+    names = [name for name in values if name.startswith(prefix) and name.endswith("loss")]
+    parts = [
+        Text(f"{name.removeprefix(prefix).removesuffix('_loss').replace('loss', 'total')} {values[name]:.3g}")
+        for name in names
     ]
+    if (rate := values.get(f"{prefix}learning_rate")) is not None:
+        parts.insert(0, Text(f"lr {rate:.2g}"))
+    if parts and behavior.name:
+        parts[0] = Text.assemble(f"{behavior.name} ", parts[0])
+    room = width - LABEL_WIDTH + len(GAP)
+    return [part for part in parts if (room := room - part.cell_len - len(GAP)) >= 0]
+
+
+def _time_parts(view: RunView) -> list[Text]:
+    values, parts = view.values, []
+    if (seconds := values.get("time/total_seconds")) is not None:
+        parts.append(Text(f"elapsed {duration(seconds)}"))
+    if (fps := values.get("time/fps")) is not None:
+        parts.append(Text(f"{grouped(round(fps))} steps/s"))
+    shares = {name: values.get(f"time/{name}_fraction") for name in TIME_SHARES}
+    return [*parts, *(Text(f"{name} {share:.0%}") for name, share in shares.items() if share is not None)]

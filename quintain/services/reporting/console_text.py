@@ -20,10 +20,12 @@ class Glyphs:
     bar_done: str
     bar_head: str
     bar_rest: str
+    levels: str
+    """Characters of a sparkline, from low to high."""
 
 
-UNICODE = Glyphs("·", "±", "✓", "▲", "─", "━", "╸", "─")
-ASCII = Glyphs("|", "+/-", "ok", "!", "-", "=", ">", ".")
+UNICODE = Glyphs("·", "±", "✓", "▲", "─", "━", "╸", "─", "▁▂▃▄▅▆▇█")
+ASCII = Glyphs("|", "+/-", "ok", "!", "-", "=", ">", ".", "_.-=+*#@")
 
 
 def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> Text:
@@ -33,6 +35,19 @@ def progress_bar(fraction: float, width: int, glyphs: Glyphs) -> Text:
     return Text.assemble(
         (glyphs.bar_done * (done - len(head)) + head, "cyan"), (glyphs.bar_rest * (width - done), "dim")
     )
+
+
+def sparkline(values: Sequence[float], glyphs: Glyphs) -> str:
+    """Draws values as one character each, from the lowest to the highest of them.
+
+    Example:
+        >>> sparkline([1.0, 2.0, 4.0, 8.0], UNICODE)
+        '▁▂▄█'
+    """
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    top = len(glyphs.levels) - 1
+    scale = top / (high - low) if high > low else 0.0
+    return "".join(glyphs.levels[round((value - low) * scale)] for value in values)
 
 
 def flow(parts: Sequence[Text], *, gap: str, width: int, indent: str = "") -> list[Text]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from quintain.services.reporting.writers import RunHeader
 
@@ -30,17 +32,82 @@ NORMAL_RANGES = {
     # Below zero the value estimate is worse than a constant.
     "expl.var": (0.0, 1.0),
 }
-ENTROPY_LEFT = 0.02
-"""Entropy has no range of its own; below this fraction of its first value a policy no longer explores."""
+"""Entropy has no range: that of a density has any sign, and a discrete policy that has learned is sure of itself."""
+
+MAX_POINTS = 2048
+"""Number of values that a curve remembers; then each two become their mean."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """A training metric and whether it is in its normal range; None if unknown."""
+    """A training metric and its usual range, if it has one."""
 
     label: str
     value: float
-    is_normal: bool | None
+    usual: tuple[float, float] | None = None
+
+    @property
+    def is_normal(self) -> bool | None:
+        """Whether the value is in its usual range; None without a range."""
+        return None if self.usual is None else self.usual[0] <= self.value <= self.usual[1]
+
+
+class Curve:
+    """The course of a metric from the start of the run, in bounded memory, and its best value."""
+
+    def __init__(self, *, prefers_later: bool = False) -> None:
+        """Makes one; of equal best values it takes the first, or the later one as checkpoints do."""
+        self.best: tuple[float, int] | None = None
+        """The highest value, and its step."""
+        self._prefers_later = prefers_later
+        self._means: list[float] = []
+        self._waiting: list[float] = []
+        self._per_point = 1
+
+    def add(self, step: int, value: float) -> None:
+        if self.best is None or value > self.best[0] or (self._prefers_later and value == self.best[0]):
+            self.best = (value, step)
+        self._waiting.append(value)
+        if len(self._waiting) < self._per_point:
+            return
+        self._means.append(sum(self._waiting) / self._per_point)
+        self._waiting = []
+        if len(self._means) == MAX_POINTS:
+            self._means = resampled(self._means, MAX_POINTS // 2)
+            self._per_point *= 2
+
+    def points(self, most: int) -> list[float]:
+        """Returns the values, oldest first; means of neighbours if there are more than `most`."""
+        newest = [sum(self._waiting) / len(self._waiting)] if self._waiting else []
+        points = self._means + newest
+        return points if len(points) <= most else resampled(points, most)
+
+
+def resampled(values: Sequence[float], number: int) -> list[float]:
+    """Returns the means of so many neighbouring stretches of equal length.
+
+    >>> resampled([1.0, 3.0, 5.0, 7.0, 9.0], 2)
+    [2.0, 7.0]
+    """
+    ends = [place * len(values) // number for place in range(number + 1)]
+    return [sum(values[low:high]) / (high - low) for low, high in pairwise(ends)]
+
+
+class BehaviorView:
+    """The returns of one behaviour, in training and in evaluations."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Empty for the only one."""
+        self.prefix = f"{name}/" if name else ""
+        self.returns = Curve()
+        self.evals = Curve(prefers_later=True)
+
+    def add(self, step: int, row: Mapping[str, float]) -> None:
+        for metric, curve in (("rollout/ep_rew_mean", self.returns), ("eval/mean_reward", self.evals)):
+            value = row.get(f"{self.prefix}{metric}")
+            if value is not None and math.isfinite(value):
+                curve.add(step, value)
 
 
 class RunView:
@@ -51,24 +118,25 @@ class RunView:
         self.step = header.start_step
         self.updates = header.start_updates
         self.values: dict[str, float] = {}
-        self.best_return: tuple[float, int] | None = None
-        self.best_eval: tuple[float, int] | None = None
-        self._first_entropy: float | None = None
+        self.behaviors = [BehaviorView(name) for name in header.behaviors or ("",)]
         self._recent: deque[tuple[float, float]] = deque()
         """Seconds, and the completed fraction of the budget at that time."""
+        for row in header.history:
+            self._remember(int(row["step"]), row)
 
     def add(self, step: int, row: Mapping[str, float], seconds: float) -> None:
         """Adds a row that arrived at the given second of any monotonic clock."""
         self.step = step
         self.updates = int(row.get(UPDATES, self.updates))
         self.values.update(row)
-        self.best_return = _better(self.best_return, row.get("rollout/ep_rew_mean"), step)
-        self.best_eval = _better(self.best_eval, row.get("eval/mean_reward"), step)
-        if self._first_entropy is None:
-            self._first_entropy = row.get("train/entropy")
+        self._remember(step, row)
         self._recent.append((seconds, self._spent))
         while len(self._recent) > MIN_RATE_ROWS and seconds - self._recent[0][0] > RATE_SECONDS:
             self._recent.popleft()
+
+    def _remember(self, step: int, row: Mapping[str, float]) -> None:
+        for behavior in self.behaviors:
+            behavior.add(step, row)
 
     @property
     def fraction(self) -> float:
@@ -98,25 +166,13 @@ class RunView:
             return None
         return max(0.0, 1.0 - last) * (end - start) / (last - first)
 
-    def health(self) -> list[Health]:
-        """Returns the known training metrics of the rows, with their ranges."""
+    def health(self, behavior: BehaviorView | None = None) -> list[Health]:
+        """Returns the known training metrics of a behaviour, or of the first, with their ranges."""
+        prefix = (behavior or self.behaviors[0]).prefix
+        # Where all episodes return the same, there is no variance that could be explained.
+        is_constant = self.values.get(f"{prefix}rollout/ep_rew_std") == 0.0
         return [
-            Health(label, value, self._is_normal(label, value))
+            Health(label, value, None if label == "expl.var" and is_constant else NORMAL_RANGES.get(label))
             for label, metric in HEALTH_METRICS.items()
-            if (value := self.values.get(metric)) is not None
+            if (value := self.values.get(f"{prefix}{metric}")) is not None
         ]
-
-    def _is_normal(self, label: str, value: float) -> bool | None:
-        if label != "entropy":
-            low, high = NORMAL_RANGES[label]
-            return low <= value <= high
-        # The entropy of a density may be negative, and then a part of it means nothing.
-        if self._first_entropy is None or self._first_entropy <= 0:
-            return None
-        return value >= ENTROPY_LEFT * self._first_entropy
-
-
-def _better(best: tuple[float, int] | None, value: float | None, step: int) -> tuple[float, int] | None:
-    if value is None or (best is not None and value <= best[0]):
-        return best
-    return value, step

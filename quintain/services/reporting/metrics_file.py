@@ -15,6 +15,8 @@ from quintain.services.files.line_file import LineFile, read_lines
 
 MAX_BUFFERED_ROWS = 1000
 
+Row = dict[str, float]
+
 
 class MetricsFile:
     """Appends rows to metrics.jsonl; `warn` is called once for each period in which the disk refuses them."""
@@ -96,6 +98,15 @@ def read_rows(path: Path) -> Iterator[dict[str, float]]:
             found = f"{path}:{number}: found {line[:40]!r}, expected a JSON object with a step"
             raise RunDirectoryError(f"{found}. Remove that line", code="E0307")
         yield row
+
+
+def some_rows(path: Path, last_step: int, *, most: int = 2000, always: bytes = b'"eval/mean_reward"') -> list[Row]:
+    """Returns rows up to a step, oldest first: those with a metric, and about `most` of the others, evenly chosen."""
+    lines = [line for _, line in read_lines(path)] if path.is_file() else []
+    stride = -(-len(lines) // most) if lines else 1
+    chosen = (line for number, line in enumerate(lines) if number % stride == 0 or always in line)
+    rows = filter(None, map(_decode, chosen))
+    return [row for row in rows if row["step"] <= last_step]
 
 
 def _encode(step: int, row: Mapping[str, float]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -35,6 +35,10 @@ class RunHeader:
     """The run's directory as the user wrote it."""
     hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Settings that describe the training and can be published."""
+    behaviors: tuple[str, ...] = ()
+    """Names of the behaviours, if there are several; their metrics begin with them."""
+    history: Sequence[Mapping[str, float]] = ()
+    """Rows of the run before this process, or some of them, each with its `step`."""
 
 
 @dataclass(frozen=True)
