@@ -29,6 +29,7 @@ class RolloutStore(Protocol):
     def release(self) -> None: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
+    def begin_anew(self, state: State) -> None: ...
 
 
 class StoreSettings(Protocol):
@@ -75,6 +76,9 @@ class RolloutBuffer:
     def block(self) -> Rollout:
         """The learner's current block, or its next one."""
         return self._oldest.block
+
+    def begin_anew(self, state: State) -> None:
+        """Continues after a store that had other lanes; what is in its blocks is dropped."""
 
     def reserve(self) -> Rollout | None:
         """Lends a free block to a collector, oldest first; after a resume it may be partly filled."""

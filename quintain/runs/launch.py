@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.core.versions import facts
-from quintain.errors import RunDirectoryError, SettingsError
-from quintain.runs.output import env_name, make_writers
+from quintain.errors import CheckpointIncompatible, RunDirectoryError, SettingsError
+from quintain.runs.output import env_name, make_writers, origin_of
 from quintain.runs.ranks.lead import NUM_RANKS, Ranks, num_ranks_of, with_ranks_of_torchrun
 from quintain.runs.ranks.orders import Orders
 from quintain.runs.restore import (
+    change_of_lanes,
     names_given_by,
-    restore_policy,
+    restore_policies,
     stored_settings,
 )
 from quintain.runs.run import Run
-from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load, verify
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.settings.fingerprint import changed_keys
@@ -56,9 +57,11 @@ def start(
 ) -> Launched:
     """Prepares a new run; its directory is created only when everything else could be built.
 
+    With `initialize_from`, a checkpoint's path, or the setting of that name, it starts with the policies of another.
     Objects in `slots` take the place of parts that the settings would make; the command line cannot make those again.
     """
     run_file = with_ranks_of_torchrun(run_file, is_new=True)
+    run_file, weights = with_weights(run_file, runs_dir, initialize_from)
     chosen = run_file.run.id if run_id is None else run_id
     if chosen is None:
         chosen = default_run_id(env_name(run_file), run_file.trained, runs_dir=runs_dir)
@@ -71,23 +74,21 @@ def start(
         _show_notes(run, run_file)
         if advice := tuned_advice(run_file):
             run.writer.note(advice)
-        trainer = _assemble(run, Orders("begin" if initialize_from is None else "save"), slots)
-        if initialize_from is not None:
-            loaded = load(initialize_from)
-            trainer.require_fit(loaded.manifest.about)
+        trainer = _assemble(run, Orders("begin" if weights is None else "save"), slots)
+        if weights is not None:
+            loaded = load(weights)
             learners = getattr(trainer, "learners", None)
             if learners is None:
-                raise SettingsError("--initialize-from gives a policy other weights, and experiment.loop has none")
-            for name, learner in learners.items():
-                restore_policy(learner.policy, loaded, name)
+                raise SettingsError("initialize_from gives a policy other weights, and experiment.loop has none")
+            restore_policies(learners, loaded)
         exactness = run.begin_together(trainer)
         # With settings and no checkpoint a run begins again when it is resumed, which would lose the weights of
         # another: those are committed first.
-        config = run_file.to_yaml() if initialize_from is None else None
+        config = run_file.to_yaml() if weights is None else None
         directory = RunDirectory.create(planned.path.parent, chosen, force=force, config=config, shown=planned.shown)
         run.resources.enter_context(directory.lock())
         run.open_directory(directory)
-        if initialize_from is not None:
+        if weights is not None:
             trainer.begin_from_policy()
             run.save(trainer)
         run.write_settings()
@@ -146,12 +147,20 @@ def _continue(
     _show_notes(run, run.run_file)
     # Asked to train for longer, a run that once reached its goal goes on until it does again.
     goes_on = any(path.startswith("experiment.budget.") for path, _, _ in changes)
-    trainer = _assemble(run, Orders("begin" if checkpoint is None else "restore", goes_on), slots)
+    anew_because = change_of_lanes(changes)
+    orders = Orders("begin" if checkpoint is None else "restore", goes_on, anew=bool(anew_because))
+    trainer = _assemble(run, orders, slots)
     if checkpoint is None:
         run.begin_together(trainer)
         run.begin_again()
     else:
-        run.restore(trainer, checkpoint)
+        try:
+            run.restore(trainer, checkpoint, anew_because)
+        except CheckpointIncompatible as error:
+            if named := [f"{path}={new} (was {old})" for path, old, new in changes if ".budget." not in path]:
+                advice = "help: a run keeps its networks and spaces; leave out, or begin a new run with"
+                error.notes = (*error.notes, f"{advice} {', '.join(named[:5])}")
+            raise
         _report_other_software(run, checkpoint.path)
     if goes_on:
         trainer.records.goal_reached = False
@@ -182,6 +191,28 @@ def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
         raise
 
 
+def with_weights(run_file: RunFile, runs_dir: Path, given: Path | None) -> tuple[RunFile, Path | None]:
+    """Finds the checkpoint that a fork starts with; returns the settings that name exactly this one, and its path."""
+    named, digest = run_file.experiment.initialize_from, ""
+    if given is None:
+        if named is None:
+            return run_file, None
+        text, _, digest = named.partition("#")
+        given = checkpoint_of(runs_dir, text)
+    checkpoint = verify(given)
+    run = checkpoint.path.parents[1]
+    if not checkpoint.digest.startswith(digest):
+        raise CheckpointIncompatible(
+            f"experiment.initialize_from: {run.name}@{checkpoint.name} is not the one that this fork started with (its "
+            f"digest is {checkpoint.digest[:12]}, not {digest}). To take it nevertheless, leave out #{digest}"
+        )
+    # By its id where it is a neighbour of the new run, so that both can be moved together.
+    is_near = run.parent.resolve() == runs_dir.resolve()
+    name = run.name if is_near else str(run) if "/" in str(run) else f"./{run}"
+    exactly = f"{name}@{checkpoint.name}#{checkpoint.digest[:12]}"
+    return run_file.replace("experiment.initialize_from", exactly), checkpoint.path
+
+
 def checkpoint_of(runs_dir: Path, text: str) -> Path:
     """Finds the checkpoint of RUN or RUN@which."""
     name, which = split_checkpoint_suffix(text)
@@ -197,7 +228,14 @@ def _settings_to_resume(
     named = [*allow, *names_given_by(run_file)]
     stored = stored_settings(directory, allow=named)
     if run_file is None:
-        return stored, stored_settings(directory, *overrides, allow=named)
+        settings = stored_settings(directory, *overrides, allow=named)
+        if stored.experiment.initialize_from != settings.experiment.initialize_from:
+            raise SettingsError(
+                f"experiment.initialize_from: a run that is resumed has weights of its own. Begin a new one with: "
+                f"quintain train --initialize-from {origin_of(settings) or 'RUN'}",
+                code="E0207",
+            )
+        return stored, settings
     _refuse_other_ranks(stored, run_file, overrides)
     accepted = stored_settings(directory, *overrides, allow=named)
     changes = changed_keys(accepted, run_file)

@@ -13,7 +13,7 @@ from quintain.services.files.run_directory import RunDirectory
 from quintain.services.reporting.metrics_file import some_rows
 from quintain.services.reporting.queued_writer import QueuedWriter
 from quintain.services.reporting.settings import WriterSettings
-from quintain.services.reporting.writers import RunHeader, Writer
+from quintain.services.reporting.writers import RunHeader, RunSummary, Writer
 from quintain.settings.fingerprint import leaves
 
 if TYPE_CHECKING:
@@ -137,8 +137,33 @@ def header_of(run_file: RunFile, directory: RunDirectory | None, done: tuple[int
         start_updates=done[1],
         num_ranks=getattr(run_file.run.placement, "num_ranks", 1),
         hyper_parameters=hyper_parameters(run_file),
+        forked_from=origin_of(run_file),
         behaviors=tuple(experiment.behaviors) if len(experiment.behaviors) > 1 else (),
         history=some_rows(directory.metrics, done[0]) if directory is not None and done[0] else (),
+    )
+
+
+def origin_of(run_file: RunFile) -> str | None:
+    """Returns the run and checkpoint that a fork started with, without the digest; None if it is no fork."""
+    named = run_file.experiment.initialize_from
+    return None if named is None else named.partition("#")[0]
+
+
+def summary_of(
+    loop: Loop, state: str, last_checkpoint: str | None, num_faults: int, commands: CommandHints
+) -> RunSummary:
+    """Describes how a run ended."""
+    records = loop.records
+    return RunSummary(
+        state=state,  # type: ignore[arg-type]  # one of the three once training ended
+        seconds=loop.stats.total_seconds,
+        env_steps=loop.progress.env_steps,
+        best_eval=records.best_return,
+        best_step=records.best_step if records.best_return is not None else None,
+        num_eval_episodes=records.num_eval_episodes,
+        last_checkpoint=last_checkpoint,
+        num_faults=num_faults,
+        next_commands=commands.after(state, None if records.goal_reached else loop.budget),
     )
 
 
@@ -147,6 +172,7 @@ def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str,
     return {
         "fingerprint": run_file.fingerprint(),
         "settings": run_file.to_dict(),
+        "forked_from": run_file.experiment.initialize_from,
         "exactness": exactness,
         **loop.facts(),
         "world_size": loop.world.size,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quintain.core.state import as_tensors
 from quintain.core.trust import code_names
-from quintain.data.saved_spec import LANES, specs_in
+from quintain.data.saved_spec import LANES, require_same_specs, specs_in
 from quintain.data.spec import BehaviorSpec, spec_from_dict
 from quintain.errors import CheckpointIncompatible, EnvError, QuintainError, SettingsError
 from quintain.runs.ranks.state import RANKS, deal_anew, share_of
@@ -22,22 +23,31 @@ from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
     from quintain.policies.base import Policy
+    from quintain.trainers.learner import Learner
     from quintain.trainers.loop import Loop
-    from quintain.typing import State, Stateful
+    from quintain.typing import Json, State, Stateful
 
 
 _OF_OTHER_STATE = (LookupError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError, MemoryError)
 """Exceptions of restoring a state that belongs to another object, or was changed."""
 
 
-def restore_rank(loop: Loop, state: State) -> None:
+_OF_LANES = re.compile(r"experiment\.(env\..*|seed|behaviors\..*\.rollout\.(num_steps|max_staleness))")
+"""Settings that belong to running episodes and blocks."""
+
+Change: TypeAlias = "tuple[str, Json, Json]"
+"""The path of a setting, its old and its new value."""
+
+
+def restore_rank(loop: Loop, state: State, *, anew: bool = False) -> None:
     """Loads this rank's share of a state strictly: missing, extra or differently shaped values are incompatible.
 
-    A state of another number of ranks is redistributed: shared state is kept, and lanes begin new episodes.
+    A state of another number of ranks, or of other lanes (`anew`), is redistributed: shared state is kept, and lanes
+    begin new episodes.
     """
     try:
         state = upgraded(state, list(getattr(loop, "learners", ())))
-        if num_ranks_in(state) == loop.world.size:
+        if num_ranks_in(state) == loop.world.size and not anew:
             loop.load_state_dict(share_of(state, loop.world.rank))
         else:
             deal_anew(loop, state)
@@ -63,6 +73,12 @@ def stored_settings(directory: RunDirectory, *overrides: str, allow: Collection[
     return RunFile.load(
         directory.config, *overrides, trusted=doubt is None, allow=allow, doubt=doubt or "", is_complete=True
     )
+
+
+def change_of_lanes(changes: Sequence[Change]) -> str:
+    """Describes the first change of settings after which running episodes cannot go on; empty if there is none."""
+    found = (f"{path} changed {old} -> {new}" for path, old, new in changes if _OF_LANES.fullmatch(path))
+    return next(found, "")
 
 
 def names_given_by(run_file: RunFile | None) -> list[str]:
@@ -101,6 +117,13 @@ def restore_policy(policy: Policy, loaded: Loaded, behavior: str = LANES) -> Non
     except (KeyError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         first = " ".join(str(error).split())[:200]
         raise CheckpointIncompatible(f"the checkpoint's policy does not fit this one ({first})") from error
+
+
+def restore_policies(learners: Mapping[str, Learner], loaded: Loaded) -> None:
+    """Loads the policies of a checkpoint with the same spaces into the learners of another run."""
+    require_same_specs({name: learner.policy.spec for name, learner in learners.items()}, loaded.manifest.about)
+    for name, learner in learners.items():
+        restore_policy(learner.policy, loaded, name)
 
 
 def restore_part(part: Stateful, loaded: Loaded, name: str) -> None:

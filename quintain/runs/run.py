@@ -15,12 +15,12 @@ from quintain.core.versions import facts
 from quintain.errors import NonFiniteError, QuintainError, ResourceError, RunDirectoryError
 from quintain.runs.artifacts import Artifacts, artifacts_of
 from quintain.runs.faults import watching_environments
-from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of, whole_budget
+from quintain.runs.output import CommandHints, checkpoint_facts, env_name, header_of, summary_of, whole_budget
 from quintain.runs.ranks.decisions import decide, is_commit_due, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import num_ranks_in, require_same_settings, restore_rank
-from quintain.services.checkpoints.catalog import Checkpoint, CheckpointCatalog, load, verify
+from quintain.services.checkpoints.catalog import Checkpoint, load, verify
 from quintain.services.checkpoints.manager import CheckpointManager
 from quintain.services.files.run_directory import RunDirectory, Status
 from quintain.services.files.run_names import default_run_id
@@ -117,57 +117,43 @@ class Run:
         self.directory.write_config(self.run_file.to_yaml())
         self.directory.write_environment(facts(self.run_file.run.threads))
 
-    def restore(self, loop: Loop, checkpoint: Checkpoint) -> None:
-        """Restores a checkpoint into a new loop and drops the metric rows after it."""
+    def restore(self, loop: Loop, checkpoint: Checkpoint, anew_because: str = "") -> None:
+        """Restores a checkpoint into a new loop and drops the metric rows after it.
+
+        With a reason to begin `anew`, lanes begin new episodes, and everything else goes on.
+        """
         loaded = load(checkpoint.path)
         loop.require_fit(loaded.manifest.about)
         if loop.world.size > 1:
             broadcast_state(loop.world, loaded.state)
-        restore_rank(loop, loaded.state)
+        restore_rank(loop, loaded.state, anew=bool(anew_because))
         loop.set_budget(self.run_file.budget)
-        self._go_on_from(loop, checkpoint)
+        self.go_on_from(loop, checkpoint, anew_because)
         exactness = self.begin_together(loop)
         num_ranks = num_ranks_in(loaded.state)
         if num_ranks != loop.world.size:
             exactness = f"statistical: {num_ranks} ranks became {loop.world.size}, so all lanes begin new episodes"
         self.show_determinism(exactness)
 
-    def continue_later(
-        self, loop: Loop, directory: RunDirectory, checkpoint: Checkpoint, changes: list[tuple[str, Any, Any]]
-    ) -> None:
-        """Lets a loop with the state of a checkpoint continue its run; nothing is written before it trains or saves."""
-        newest = CheckpointCatalog(directory.checkpoints).latest(lambda text: None).commit
-
-        def take_over() -> RunDirectory:
-            self.resources.enter_context(directory.lock())
-            if CheckpointCatalog(directory.checkpoints).latest(lambda text: None).commit != newest:
-                raise RunDirectoryError(
-                    f"run {directory.shown} went on after it was loaded; load it again", code="E0301"
-                )
-            self.open_directory(directory)
-            self._go_on_from(loop, checkpoint)
-            if changes:
-                self.log("settings_changed", loop, detail=[list(change) for change in changes])
-            self.write_settings()
-            self.show_determinism(joint_exactness(loop))
-            return directory
-
-        self.is_kept, self.take_over = True, take_over
-
-    def _go_on_from(self, loop: Loop, checkpoint: Checkpoint) -> None:
+    def go_on_from(self, loop: Loop, checkpoint: Checkpoint, anew_because: str) -> None:
         """Makes a checkpoint the last of the run: a later one, and the metric rows after it, are of another branch."""
         assert self.directory is not None
         assert self.metrics is not None
         assert self.checkpoints is not None
         self.last, self.saved_updates = checkpoint, loop.progress.updates
         # Going back is a new branch: until it is committed, the next resume would take up the old one.
-        if decide(loop.world, checkpoint.commit != self.checkpoints.latest(lambda text: None).commit):
+        unclosed = self.directory.describe_unclosed(checkpoint.step)
+        is_older = checkpoint.commit != self.checkpoints.latest(lambda text: None).commit
+        if decide(loop.world, is_older or bool(anew_because)):
             self._commit(loop)
         # Not after the checkpoint's step: one taken before its cycle's row was written must write that row again.
         self.metrics.truncate_after(loop.stats.last_step, loop.stats.last_updates)
-        if note := self.directory.describe_unclosed(checkpoint.step):
-            self.writer.note(note)
+        if unclosed is not None:
+            self.writer.note(unclosed)
         self.log("resumed", loop, detail={"checkpoint": checkpoint.name})
+        if anew_because:
+            text = f"{anew_because}, so this resume is not exact: all lanes begin new episodes, and the rest goes on"
+            self.warn(loop, "W0402", text)
 
     def begin_together(self, loop: Loop) -> str:
         """Gives all ranks the same weights and returns the exactness of a resume."""
@@ -196,8 +182,7 @@ class Run:
             self._require_directory()
         done = loop.progress
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
-        self.state = "running"
-        self.signals.received = None
+        self.state, self.signals.received = "running", None
         # Around everything: a signal that comes while the run is being closed must not leave it half closed.
         with self.signals.watching(self._stopper(loop), self._last_name, self.writer.note, loop.stops_after):
             try:
@@ -212,7 +197,8 @@ class Run:
                         self._commit_last(loop)
                         if self.artifacts is not None and self.last is not None:
                             self.artifacts.finish(loop, self.last)
-                        self._report_idle_events(loop)
+                        if self.state == "finished" and (idle := loop.idle_events()):
+                            self.warn(loop, "W0214", f"these events never happened in this run: {', '.join(idle)}")
             except BaseException as error:
                 self.state = "failed"
                 self._keep_evidence_of(loop, error)
@@ -300,19 +286,8 @@ class Run:
         self.writer.note(text)
 
     def summary(self, loop: Loop) -> RunSummary:
-        records = loop.records
-        budget = None if records.goal_reached else loop.budget
-        return RunSummary(
-            state=self.state,  # type: ignore[arg-type]  # one of the three once training ended
-            seconds=loop.stats.total_seconds,
-            env_steps=loop.progress.env_steps,
-            best_eval=records.best_return,
-            best_step=records.best_step if records.best_return is not None else None,
-            num_eval_episodes=records.num_eval_episodes,
-            last_checkpoint=None if self.last is None else self.last.name,
-            num_faults=max(loop.faults.restarts, self.num_faults),
-            next_commands=self.commands.after(self.state, budget),
-        )
+        last = None if self.last is None else self.last.name
+        return summary_of(loop, self.state, last, max(loop.faults.restarts, self.num_faults), self.commands)
 
     @property
     def exit_code(self) -> int:
@@ -348,12 +323,6 @@ class Run:
             self.write_settings()
             return directory
         return self.directory
-
-    def _report_idle_events(self, loop: Loop) -> None:
-        """Reports events that were never called in the whole run, such as a misspelt trigger."""
-        idle = loop.idle_events() if self.state == "finished" else []
-        if idle:
-            self.warn(loop, "W0214", f"these events never happened in this run: {', '.join(idle)}")
 
     def _keep_evidence_of(self, loop: Loop, error: BaseException) -> None:
         if isinstance(error, NonFiniteError) and error.evidence:

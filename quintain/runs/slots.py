@@ -17,12 +17,14 @@ from quintain.errors import RunDirectoryError, SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
+from quintain.runs.continuing import continue_later
 from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more
+from quintain.runs.launch import with_weights
 from quintain.runs.output import make_writers, needs_directory
 from quintain.runs.policy_slots import PolicySlot, policy_settings
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
-from quintain.runs.restore import restore_rank, stored_settings
+from quintain.runs.restore import change_of_lanes, restore_policies, restore_rank, stored_settings
 from quintain.runs.run import Run
 from quintain.services.checkpoints.catalog import CheckpointCatalog
 from quintain.services.checkpoints.catalog import load as load_checkpoint
@@ -135,9 +137,10 @@ class Trainer(RolloutTrainer):
         trainer.env_slot = env
         loaded = load_checkpoint(checkpoint.path)
         trainer.require_fit(loaded.manifest.about)
-        restore_rank(trainer, loaded.state)
+        changes = changed_keys(stored, run_file)
+        restore_rank(trainer, loaded.state, anew=bool(change_of_lanes(changes)))
         trainer.set_budget(run_file.budget)
-        session.continue_later(trainer, directory, checkpoint, changed_keys(stored, run_file))
+        continue_later(session, trainer, directory, checkpoint, changes)
         return trainer
 
     def close(self) -> None:
@@ -201,6 +204,14 @@ def parts_from_slots(
         evaluation_env_events=translation.given.get("eval_event_cfg", {}),
         writer=translation.given.get("writer"),
     )
+    return _assembled(run_file, slots, translation, world)
+
+
+def _assembled(
+    run_file: RunFile, slots: Slots, translation: embodichain_names.Translation, world: ProcessGroup
+) -> Parts:
+    """Builds the parts on this rank; with `experiment.initialize_from`, they start with the policies of another run."""
+    run_file, weights = with_weights(run_file, translation.runs_dir, None)
     if world.rank:
         parts = assemble_parts(run_file, Follower(run_file), WriterGroup([]), slots, world)
     else:
@@ -218,6 +229,10 @@ def parts_from_slots(
         parts = assemble_parts(run_file, run, run.writer, slots, world)
         for note in translation.notes:
             run.writer.note(note)
+    if weights is not None:
+        restore_policies(parts.learners, load_checkpoint(weights))
+        for learner in parts.learners.values():
+            learner.begin_from_policy()
     return parts
 
 

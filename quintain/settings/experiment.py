@@ -82,6 +82,9 @@ class Experiment(Settings):
     budget: BudgetSettings = BudgetSettings()
     """When the run is finished."""
 
+    initialize_from: Annotated[str, Field(pattern=r"[^#]+(#[0-9a-f]{8,64})?")] | None = None
+    """Run, or RUN@CHECKPOINT, whose policies the run starts with (a fork); `#` and a digest says which exactly."""
+
     loop: Annotated[PartSettings | None, Choice("loop", is_optional=True)] = None
     """A training loop of your own without environment and behaviours; replaces both."""
 

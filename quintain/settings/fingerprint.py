@@ -53,6 +53,9 @@ def leaves(value: Raw, path: str = "") -> Iterator[tuple[str, Json]]:
 
 def _relevant(experiment: Experiment) -> JsonObject:
     dumped = experiment.model_dump(mode="json")
+    if experiment.initialize_from is None:
+        # As before there were forks in settings.
+        del dumped["initialize_from"]
     for name, behavior in experiment.behaviors.items():
         dumped["behaviors"][name]["events"] = [
             event.model_dump(mode="json")

@@ -290,8 +290,15 @@ class Trainer(CurrentLearner, Loop):
         return [*([] if team is None else [team.supervisor]), *self.source.supervisors]
 
     def begin_anew(self, ranks: Sequence[State]) -> None:
-        """Starts new episodes in all lanes: unconsumed experience belonged to the old ranks, and is dropped."""
+        """Starts new episodes in all lanes: unconsumed experience belonged to the old lanes, and is dropped.
+
+        Replay buffers are kept if there are as many ranks as before.
+        """
         self.source.begin_anew([state["source"] for state in ranks])
+        if len(ranks) == self.world.size:
+            saved = ranks[self.world.rank]["learners"]
+            for name, learner in self.learners.items():
+                learner.store.begin_anew(saved[name]["store"])
         self.progress.begin_cycle_anew()
 
     def episode_stats(self) -> Metrics:

@@ -220,7 +220,7 @@ class Loop:
         return ()
 
     def begin_anew(self, ranks: Sequence[State]) -> None:
-        """Continues after another number of ranks had the parts that differ between ranks."""
+        """Continues after other ranks, or ranks with other lanes, had the parts that differ between ranks."""
 
     def settle(self) -> None:
         """Waits until no background work changes the state."""

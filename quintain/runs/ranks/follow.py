@@ -137,7 +137,7 @@ def follow(world: ProcessGroup) -> None:
     try:
         world.barrier()
         if orders.first == "restore":
-            restore_rank(trainer, broadcast_state(world, None))
+            restore_rank(trainer, broadcast_state(world, None), anew=orders.anew)
             trainer.set_budget(run_file.budget)
             session.commit_if_decided(trainer)
         trainer.share()

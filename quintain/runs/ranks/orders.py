@@ -21,6 +21,8 @@ class Orders:
     first: FirstDeed
     goes_on: bool = False
     """Whether a completed run continues, because it was asked to train for longer."""
+    anew: bool = False
+    """Whether lanes begin new episodes, because their settings changed."""
 
     def send(self, world: ProcessGroup, run_file: RunFile) -> None:
         world.broadcast(json.dumps({"settings": run_file.to_dict(), **asdict(self)}).encode())

@@ -57,6 +57,8 @@ class HeaderLines:
         ]
         what = [Text(f"quintain {header.version}", "bold"), *map(Text, words)]
         where = [Text(f"from step {grouped(header.start_step)}")] if header.start_step else []
+        if header.forked_from is not None:
+            where.append(Text(f"forked from {outside_text(header.forked_from, options.encoding)}"))
         if header.run_directory is None:
             where.append(Text("Ctrl-C once stops"))
         else:

@@ -35,6 +35,8 @@ class RunHeader:
     """The run's directory as the user wrote it."""
     hyper_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Settings that describe the training and can be published."""
+    forked_from: str | None = None
+    """The run and checkpoint whose policies it started with."""
     behaviors: tuple[str, ...] = ()
     """Names of the behaviours, if there are several; their metrics begin with them."""
     history: Sequence[Mapping[str, float]] = ()
