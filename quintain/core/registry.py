@@ -213,6 +213,18 @@ def _is_local(target: Maker) -> bool:
     return "<locals>" in _place(target) or _place(target).startswith("__main__:")
 
 
+def only_here(kind: str, name: str) -> Registration | None:
+    """Returns a registration that no other process can import: of the main script, or made inside a function."""
+    found = get(kind, name)
+    place = _place(found.target)
+    return found if place.startswith("__main__:") or "<locals>" in place else None
+
+
+def adopt(registration: Registration) -> None:
+    """Adds a registration of another process."""
+    _known(registration.kind)[registration.name] = registration
+
+
 def import_part(kind: str, path: str) -> Maker:
     """Imports a user's `module:Name`; for a run of an unknown origin, only names that the user permitted."""
     trust.require_permitted(path)

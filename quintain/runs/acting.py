@@ -36,6 +36,7 @@ from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.source import Collector, LaneCollector, Lanes
 from quintain.rollouts.sync_collector import SyncCollector
 from quintain.runs.env_maker import env_maker
+from quintain.services.processes.sent_code import pack_code, unpack_code
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.placement_rules import integer
 from quintain.settings.tree import RunFile
@@ -44,6 +45,7 @@ from quintain.trainers.learner import ReadyLearner
 
 if TYPE_CHECKING:
     from quintain.rollouts.fragment_store import FragmentBuffer
+    from quintain.settings.base import PartSettings
     from quintain.settings.experiment import Behavior
     from quintain.typing import TrainingEnv
 
@@ -295,8 +297,14 @@ class ActingPlan:
             behavior["auxiliary_losses"] = {}
             # So may reward signals; that there are so many is all that acting has to know of them.
             behavior["reward_signals"] = {name: {"type": "extrinsic"} for name in behavior["reward_signals"]}
+        named: list[tuple[str, PartSettings]] = [("env", self.run_file.experiment.env)]
+        for each in self.run_file.experiment.behaviors.values():
+            named += [("policy", each.policy), ("algorithm", each.algorithm), ("rollout", each.rollout)]
+        # Parts that only the user's script registers are sent themselves.
+        parts = [part for kind, each in named if (part := registry.only_here(kind, each.type)) is not None]
         return {
             "settings": settings,
+            "parts": pack_code(parts, ", ".join(part.name for part in parts)) if parts else "",
             "recipe": self._recipe(),
             "rank": self.rank,
             "num_ranks": self.num_ranks,
@@ -304,12 +312,16 @@ class ActingPlan:
 
     @classmethod
     def from_json(cls, words: dict[str, Any]) -> ActingPlan:
+        """Makes the plan in a collector's process."""
+        if words["parts"]:
+            for registration in unpack_code(words["parts"]):  # type: ignore[union-attr]  # a list, as it was packed
+                registry.adopt(registration)
         run_file = RunFile.from_mapping(words["settings"])
         slot = None
         if words["recipe"] is not None:
             recipe = Recipe.from_json(words["recipe"])
             recipe.register()
-            slot = recipe.made_by() if recipe.path else None
+            slot = recipe.made_by() if recipe.settings is None else None
         hosting = Hosting.from_settings(run_file.run.env_workers)
         return cls(run_file, hosting, slot=slot, rank=words["rank"], num_ranks=words["num_ranks"])
 

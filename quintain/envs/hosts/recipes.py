@@ -1,4 +1,7 @@
-"""Serializable description of an environment for other processes: JSON that names code and never holds any."""
+"""Serializable description of an environment for other processes: JSON that names code.
+
+Only code without a name that another process could import is sent itself (`sent_code`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from quintain.core.registry import import_part
 from quintain.envs.gym.factories import dressed, factory_of
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.settings import GymSettings
-from quintain.errors import SettingsError
+from quintain.services.processes.sent_code import pack_code, unpack_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +27,10 @@ if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv
     from quintain.typing import Json, JsonObject, Keywords
 
-_HOW = "Name it as module:Name, define it in a module that can be imported, or keep it in this process"
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes environments from settings, or by calling the object at a path."""
+    """Makes environments from settings, or by calling an object: at a path, given here, or sent as code."""
 
     settings: JsonObject | None = None
     registered: str | None = None
@@ -39,54 +40,62 @@ class Recipe:
     keywords: Keywords = field(default_factory=dict)
     around: JsonObject | None = None
     """Settings of the time limit and wrappers around the environments of a path."""
+    code: str = ""
+    """The packed callable, or that of the registered id."""
+    given: EnvFactory | None = None
+    """The callable itself, in the process of the user's script."""
 
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
         """Describes the environment of `{type: gym, id: ...}`."""
-        registered = _describe_registered(settings.id)
-        return cls(settings=settings.model_dump(mode="json"), registered=registered)
+        registered, given = _describe_registered(settings.id)
+        return cls(settings=settings.model_dump(mode="json"), registered=registered, given=given)
 
     @classmethod
     def from_object(cls, made_by: Callable[..., GymEnv], around: GymSettings | None = None) -> Recipe:
-        """Describes a class, a function or a partial of one; refuses objects that another process could not import."""
-        if isinstance(made_by, partial):
-            inner = cls.from_object(made_by.func, around)
-            recipe = replace(inner, arguments=made_by.args, keywords=made_by.keywords)
-            recipe.to_json()
-            return recipe
+        """Describes a class, a function or a partial of one; one that cannot be imported is sent itself."""
         is_bare = around is None or (around.max_episode_steps is None and not around.layers)
-        return cls(path=_path_of(made_by), around=None if is_bare or around is None else around.model_dump(mode="json"))
+        layers = None if is_bare or around is None else around.model_dump(mode="json")
+        func, arguments, keywords = made_by, (), {}
+        if isinstance(made_by, partial):
+            func, arguments, keywords = made_by.func, made_by.args, made_by.keywords
+        path = _path_of(func)
+        if path and _is_json([arguments, keywords]):
+            return cls(path=path, arguments=arguments, keywords=keywords, around=layers)
+        return cls(given=made_by, around=layers)
 
     def factory(self) -> EnvFactory:
         """Returns the factory of one environment, in any process."""
         if self.settings is not None:
             self.register()
             return factory_of(GymSettings.model_validate(self.settings))
-        around = GymSettings(id=self.path) if self.around is None else GymSettings.model_validate(self.around)
-        return dressed(around, self.path, self.made_by())
+        made_by = self.made_by()
+        name = self.path or _name_of(made_by)
+        around = GymSettings(id=name) if self.around is None else GymSettings.model_validate(self.around)
+        return dressed(around, name, made_by)
 
     def register(self) -> None:
         """Registers an id with Gymnasium that only the original process knew."""
         if self.registered is not None:
             spec = gymnasium.envs.registration.EnvSpec.from_json(self.registered)
+            if self.code:
+                spec.entry_point = self.made_by()  # type: ignore[assignment]  # a callable is an entry point
             gymnasium.registry.setdefault(spec.id, spec)
 
     def made_by(self) -> EnvFactory:
         """Returns the object that the recipe describes, if it was made from one."""
+        if self.given is not None:
+            return self.given
+        if self.code:
+            return unpack_code(self.code)  # type: ignore[return-value]  # an environment's, as it was packed
         made_by = import_part("env", self.path)
         return partial(made_by, *self.arguments, **self.keywords) if self.arguments or self.keywords else made_by
 
     def to_json(self) -> JsonObject:
-        """Serializes the recipe; raises for arguments that are not JSON."""
-        words = {name: value for name, value in vars(self).items() if value}
-        try:
-            text = json.dumps(words, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise SettingsError(
-                f"an environment's arguments cannot be sent to another process ({error}). {_HOW}",
-                code="E0231",
-            ) from error
-        found: JsonObject = json.loads(text)
+        """Serializes the recipe for a child of this process; raises for code that cannot be packed."""
+        code = self.code if self.given is None else pack_code(self.given, _name_of(self.given))
+        words = {name: value for name, value in vars(replace(self, code=code, given=None)).items() if value}
+        found: JsonObject = json.loads(json.dumps(words, allow_nan=False))
         return found
 
     @classmethod
@@ -94,18 +103,20 @@ class Recipe:
         return cls(**{**words, "arguments": tuple(words.get("arguments", ()))})
 
 
-def _describe_registered(env_id: str) -> str | None:
-    spec = gymnasium.registry.get(env_id)
+def _describe_registered(env_id: str) -> tuple[str | None, EnvFactory | None]:
+    """Returns Gymnasium's description of an id, and the function behind it if no other process can import it."""
+    spec, given = gymnasium.registry.get(env_id), None
     if spec is None:
-        return None
+        return None, None
     if callable(spec.entry_point):
         path = _path_of(spec.entry_point)
-        spec = gymnasium.envs.registration.EnvSpec(**{**_fields(spec), "entry_point": path})
+        given = None if path else spec.entry_point
+        spec = gymnasium.envs.registration.EnvSpec(**{**_fields(spec), "entry_point": path or "sent:code"})
     try:
-        return str(spec.to_json())
+        return str(spec.to_json()), given
     except (TypeError, ValueError):
         # It has arguments of its own that are not JSON; a plugin registers it in the worker too, or nobody does.
-        return None
+        return None, None
 
 
 def _fields(spec: EnvSpec) -> Keywords:
@@ -114,11 +125,21 @@ def _fields(spec: EnvSpec) -> Keywords:
 
 
 def _path_of(made_by: Callable[..., GymEnv]) -> str:
+    """Returns the module:Name under which any process can import it; empty if there is none."""
     module, name = getattr(made_by, "__module__", None), getattr(made_by, "__qualname__", None)
     found: Any = sys.modules.get(module or "")
     for step in (name or "").split("."):
         found = getattr(found, step, None)
-    if found is not made_by or module == "__main__":
-        shown = name or type(made_by).__name__
-        raise SettingsError(f"another process cannot import {module}:{shown}. {_HOW}", code="E0231")
-    return f"{module}:{name}"
+    return f"{module}:{name}" if found is made_by and module != "__main__" else ""
+
+
+def _name_of(made_by: Callable[..., GymEnv]) -> str:
+    return str(getattr(made_by, "__qualname__", type(made_by).__name__))
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
