@@ -189,7 +189,8 @@ class Trainer(CurrentLearner, Loop):
             has_enough = learner.take()
             learner.stats.add_all(self.source.drain_metrics(learner.name))
             if has_enough:
-                learner.stats.add_all(learner.taken.metrics)
+                if learner.batch is not None:
+                    learner.stats.add_all(learner.batch.metrics)
                 return True
             learner.mark_consumed()
             learner.begin_cycle()

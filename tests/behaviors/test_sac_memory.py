@@ -130,7 +130,8 @@ behaviors:
 """
     request = translate(check_configuration(parse(text, "a.yaml")), CommandLine(env="a:b"))
     behavior = request.run_file.experiment.behaviors["Gate"]
-    assert behavior.policy.model_dump()["memory"] == {"cell": "lstm", "size": 16}
+    memory = behavior.policy.model_dump()["memory"]
+    assert (memory["cell"], memory["size"]) == ("lstm", 16)
     # Whole trajectories are replayed, so that they are cut where the other package cuts its sequences.
     rollout = behavior.rollout.model_dump()
     assert rollout["time_horizon"] == expected

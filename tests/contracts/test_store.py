@@ -13,8 +13,8 @@ from quintain.rollouts.settings import BlockSettings, ReplaySettings
 from quintain.rollouts.store import RolloutStore
 from tests.declared import declared
 
-# Trajectories lie one after another, so that their blocks are filled in another way: tests/rollouts.
-NAMES = [name for name in registry.names("rollout") if "trajector" not in name]
+# Blocks of trajectories and of fragments are filled in other ways: tests/rollouts.
+NAMES = [name for name in registry.names("rollout") if "trajector" not in name and name != "fragments"]
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 

@@ -22,8 +22,8 @@ def test_what_ships():
     assert "ppo" in shipped["algorithm"]
     assert {"evaluate", "stop_at_return"} <= set(shipped["event"])
     assert "evaluate" not in shipped["trainer"]
-    # Auxiliary losses are users' own.
-    assert [kind for kind, found in shipped.items() if not found] == ["auxiliary_loss"]
+    # Networks and auxiliary losses are users' own.
+    assert [kind for kind, found in shipped.items() if not found] == ["network", "auxiliary_loss"]
 
 
 def test_parts_of_a_kind_are_declared_in_several_modules(monkeypatch, tmp_path):
@@ -90,7 +90,7 @@ def test_a_functions_parameters_are_its_settings():
     assert settings.every_env_steps == 10_000
     assert registry.descriptions("event")["anneal_friction"] == "Makes the floor more slippery."
     events = "events=[{type: anneal_friction, every_updates: 2, name: ice, low: 1}]"
-    event = RunFile.from_names("ppo", "A-v1", events).experiment.behaviors["default"].events[0]
+    event = RunFile.from_names("ppo", "A-v1", events).experiment.behaviors["default"].events[-1]
     assert (event.type, event.low, event.every_updates) == ("anneal_friction", 1.0, 2)
 
 
