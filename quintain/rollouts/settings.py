@@ -41,7 +41,7 @@ class FragmentSettings(RolloutSettings):
     """Fragments in one update, of any lanes."""
 
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Maximum age of a fragment in versions, at arrival and at use; 0 alternates acting and learning, without a bound."""
+    """Maximum age of a fragment in versions, at arrival and at use; 0 takes turns, without a bound."""
 
     max_reuse: Count = 1
     """How often a fragment may be learned from; an update then has `num_fragments / max_reuse` new ones."""

@@ -297,6 +297,7 @@ def test_a_damaged_checkpoint(quintain: Command, trained: Path, damage: str, fil
         "valid": True,
         "reason": "",
         "is_best": undamaged["is_best"],
+        "scores": undamaged["scores"],
     }
 
 

@@ -128,7 +128,9 @@ class TestOwn:
         spoil(own)  # type: ignore[operator]
         answer = quintain(*words)
         assert answer.exit_code == 4
-        assert answer.error.startswith(f"error[E0407]: {own / 'config.yaml'}:13:5: experiment.env.id: ")
+        lines = (own / "config.yaml").read_text().splitlines()
+        number = 1 + next(place for place, line in enumerate(lines) if line.startswith("    id: "))
+        assert answer.error.startswith(f"error[E0407]: {own / 'config.yaml'}:{number}:5: experiment.env.id: ")
         assert said in answer.error
         assert f"--allow {ENV}" in answer.error
         assert quintain(*words, "--allow", ENV).exit_code == 0

@@ -13,6 +13,7 @@ from quintain import Trainer
 from quintain.envs.hosts.faults import FaultKeeper, FaultNews, LaneFault
 from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, SettingsError
 from quintain.rollouts.sync_collector import SyncCollector
+from tests import warm
 from tests.envs.fragile import Walk
 from tests.placements.broken import Unmade, Wrong
 from tests.placements.runs import AHEAD, EITHER, LANES, STEPS, make, walk_of
@@ -71,6 +72,8 @@ def test_a_bug_in_the_thread_ends_the_run_with_its_own_traceback(monkeypatch: py
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("of all things")
 
+    # It raises as code of quintain's would.
+    monkeypatch.setattr("quintain.services.user_code._OURS", warm.ROOT)
     trainer = make("threads", 1)
     monkeypatch.setattr(SyncCollector, "_follow_episodes", fail)
     error = failure_of(trainer)
