@@ -122,8 +122,8 @@ class PPOSettings(AlgorithmSettings):
     """Rows per forward pass, for minibatches that do not fit in memory; gradients are accumulated. Null means all."""
 
     stale_correction: Literal["none", "decoupled"] = "none"
-    """Where ratios are clipped: by default around the policy that acted; with `decoupled` around the policy at the start
-    of the update, with importance weights for the difference (decoupled PPO)."""
+    """Where ratios are clipped: by default around the policy that acted; with `decoupled` around the policy at the
+    start of the update, with importance weights for the difference (decoupled PPO)."""
 
     max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
     """Cap on the importance weights of decoupled PPO; only with stale_correction."""
