@@ -109,7 +109,9 @@ class AheadSource:
             if not self._hear(should_stop):
                 break
         self._interrupt()
-        self._hand_over(self.partial)
+        if not self.reports:
+            # Else the fill that was waited for ended meanwhile, and these are episodes of a later block.
+            self._hand_over(self.partial)
         return None
 
     def _drop_unneeded(self) -> None:

@@ -77,9 +77,8 @@ def test_a_bug_in_the_thread_ends_the_run_with_its_own_traceback(monkeypatch: py
     trainer = make("threads", 1)
     monkeypatch.setattr(SyncCollector, "_follow_episodes", fail)
     error = failure_of(trainer)
-    assert (error.code, error.exit_code) == ("E0112", 1)
-    # The function that was put there stands in a file outside of the package.
-    assert "ZeroDivisionError: of all things, raised by code of yours" in error.message
+    assert (error.code, error.exit_code) == ("E0102", 1)
+    assert error.message == "the collector's thread failed: ZeroDivisionError: of all things"
     assert "in _follow_episodes" not in trace_of(error)  # the function was replaced
     assert "in fail" in trace_of(error)
 

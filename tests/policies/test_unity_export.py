@@ -178,7 +178,7 @@ def test_memory_goes_from_step_to_step(files: dict[str, Path]) -> None:
         given = {"obs_0": seen, "action_masks": np.ones((1, 4), np.float32), "recurrent_in": memory}
         wanted = ["deterministic_continuous_actions", "deterministic_discrete_actions", "recurrent_out"]
         numbers, choices, memory = session.run(wanted, given)
-        expected, state = policy.predict(seen, state)
+        expected, state = policy.predict(seen, state, action_mask=np.ones((1, 4), np.bool_))
         np.testing.assert_allclose(numbers, expected[0], atol=1e-5)
         assert choices.tolist() == expected[1].tolist()
     assert np.abs(memory).max() > 0.1
