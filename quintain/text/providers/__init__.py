@@ -1,0 +1,1 @@
+"""Providers of text models behind one protocol: `scripted`, `tiny` and `openai`."""

@@ -1,0 +1,1 @@
+"""Text environments that ship: code validation in the small."""

@@ -1,0 +1,281 @@
+"""The application of `quintain serve-text`: chat completions, files and fine-tuning jobs, with a plan of faults.
+
+Jobs and files are those of the provider, which keeps them on disk: a server that is killed goes on with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from quintain.services.files.line_file import LineFile, read_lines
+from quintain.text.providers.base import (
+    ChatRequest,
+    Job,
+    JobRequest,
+    Message,
+    OutcomeUnknown,
+    Provider,
+    RateLimited,
+    Refused,
+    Unavailable,
+)
+from quintain.typing import JsonObject
+
+Result = TypeVar("Result")
+MAX_BODY_BYTES = 100_000_000
+_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_METADATA = re.compile(r"metadata\[(.{1,64})\]")
+
+
+class LostAnswer(Response):
+    """Ends the connection in the middle of an answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+        raise ConnectionResetError("scripted: the answer is lost")
+
+
+class Faults:
+    """Faults of the first calls of each kind; the count survives a kill of the server."""
+
+    def __init__(self, plan: Mapping[str, Sequence[str]], path: Path) -> None:
+        self.plan = plan
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        for _, line in read_lines(path):
+            name = str(json.loads(line))
+            self._counts[name] = self._counts.get(name, 0) + 1
+        self._file = LineFile(path)
+
+    def next(self, kind: str) -> str:
+        if kind not in self.plan:
+            return "none"
+        with self._lock:
+            number = self._counts.get(kind, 0)
+            self._counts[kind] = number + 1
+            self._file.append(json.dumps(kind).encode())
+        return self.plan[kind][number] if number < len(self.plan[kind]) else "none"
+
+
+class TextServer:
+    """Answers requests by a provider."""
+
+    def __init__(self, provider: Provider, folder: Path, token: str, faults: Faults, latency: float = 0.0) -> None:
+        self.provider = provider
+        self.token = token
+        self.faults = faults
+        self.latency = latency
+        self.threads = ThreadPoolExecutor(128)
+        self.paused = {str(json.loads(line)["job"]): bool(json.loads(line)["paused"])
+                       for _, line in read_lines(folder / "paused.jsonl")}  # fmt: skip
+        self._pauses = LineFile(folder / "paused.jsonl")
+
+    def app(self) -> Starlette:
+        jobs = "/v1/fine_tuning/jobs"
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._guarded("chat", self.chat), methods=["POST"]),
+                Route("/v1/files", self._guarded("upload", self.upload), methods=["POST"]),
+                Route(jobs, self._guarded("create_job", self.create), methods=["POST"]),
+                Route(jobs, self._guarded("list_jobs", self.list_jobs), methods=["GET"]),
+                Route(f"{jobs}/{{id}}", self._guarded("get_job", self.get), methods=["GET"]),
+                Route(f"{jobs}/{{id}}/events", self._guarded("events", self.events), methods=["GET"]),
+                Route(f"{jobs}/{{id}}/cancel", self._guarded("cancel_job", self.cancel), methods=["POST"]),
+                Route(f"{jobs}/{{id}}/pause", self._guarded("pause_job", self.pause), methods=["POST"]),
+                Route(f"{jobs}/{{id}}/resume", self._guarded("resume_job", self.resume), methods=["POST"]),
+            ]
+        )
+
+    def _guarded(
+        self, kind: str, handle: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Checks host and token, carries out the plan of faults, and answers errors in OpenAI's form."""
+
+        async def guarded(request: Request) -> Response:
+            host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if host not in _HOSTS:
+                return _error(403, f"host {host} is not served")
+            if not hmac.compare_digest(given.encode(), self.token.encode()):
+                return _error(401, "the token is wrong")
+            if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
+                return _error(413, "the request is too large")
+            fault = self.faults.next(kind)
+            if self.latency:
+                await asyncio.sleep(self.latency)
+            if fault == "rate_limit":
+                return _error(429, "too many requests", {"retry-after": "0.01"})
+            if fault == "server_error":
+                return _error(500, "scripted fault")
+            if fault == "refuse":
+                return _error(401, "scripted fault")
+            try:
+                answer = await handle(request)
+            except RateLimited as error:
+                return _error(429, str(error), {"retry-after": str(error.retry_after or 1)})
+            except Refused as error:
+                return _error(400, str(error))
+            except (Unavailable, OutcomeUnknown) as error:
+                return _error(503, str(error))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                return _error(400, f"{type(error).__name__}: {error}")
+            if fault == "lost_answer":
+                return LostAnswer()
+            if fault == "timeout":
+                await asyncio.sleep(3600)
+            if fault == "nonsense":
+                return Response("<html>bad gateway</html>", media_type="text/html")
+            return answer
+
+        return guarded
+
+    async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        messages = tuple(Message(each["role"], str(each["content"]), each.get("name")) for each in body["messages"])
+        limit = body.get("max_completion_tokens", body.get("max_tokens"))
+        asked = ChatRequest(
+            str(body["model"]),
+            messages,
+            seed=int(body.get("seed") or 0),
+            temperature=body.get("temperature"),
+            top_p=body.get("top_p"),
+            max_tokens=None if limit is None else int(limit),
+        )
+        answer = await self._call(self.provider.chat, asked)
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        usage = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
+        return JSONResponse(
+            {
+                "id": "chatcmpl-local",
+                "object": "chat.completion",
+                "created": 0,
+                "model": asked.model,
+                "choices": [{"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}],
+                "usage": {**usage, "total_tokens": sum(usage.values())},
+            }
+        )
+
+    async def upload(self, request: Request) -> Response:
+        form = await request.form(max_files=1, max_fields=10)
+        file = form["file"]
+        if isinstance(file, str):
+            raise TypeError("file is no file")
+        data = await file.read()
+        found = await self._call(self.provider.upload, str(file.filename), data)
+        return JSONResponse(
+            {
+                "id": found,
+                "object": "file",
+                "bytes": len(data),
+                "created_at": 0,
+                "filename": str(file.filename),
+                "purpose": "fine-tune",
+                "status": "processed",
+            }
+        )
+
+    async def create(self, request: Request) -> Response:
+        body = await request.json()
+        method = body.get("method") or {"type": "supervised"}
+        asked = JobRequest(
+            model=str(body["model"]),
+            training_file=str(body["training_file"]),
+            method=method["type"],
+            suffix=body.get("suffix"),
+            seed=int(body.get("seed") or 0),
+            metadata={str(name): str(value) for name, value in (body.get("metadata") or {}).items()},
+            hyperparameters=(method.get(method["type"]) or {}).get("hyperparameters") or {},
+        )
+        if len(asked.suffix or "") > 64 or len(asked.metadata) > 16:
+            raise ValueError("suffix has at most 64 characters, metadata at most 16 pairs")
+        return JSONResponse(self._shown(await self._call(self.provider.create_job, asked)))
+
+    async def list_jobs(self, request: Request) -> Response:
+        wanted = {
+            match[1]: value for name, value in request.query_params.items() if (match := _METADATA.fullmatch(name))
+        }
+        found = await self._call(self.provider.list_jobs, wanted)
+        return JSONResponse({"object": "list", "data": [self._shown(job) for job in found], "has_more": False})
+
+    async def get(self, request: Request) -> Response:
+        return JSONResponse(self._shown(await self._call(self.provider.get_job, request.path_params["id"])))
+
+    async def events(self, request: Request) -> Response:
+        found = await self._call(self.provider.events, request.path_params["id"])
+        shown = [
+            {
+                "object": "fine_tuning.job.event",
+                "id": each.id,
+                "created_at": number,
+                "level": each.level,
+                "message": each.message,
+                "type": "metrics" if each.data else "message",
+                "data": dict(each.data),
+            }
+            for number, each in enumerate(found)
+        ]
+        return JSONResponse({"object": "list", "data": shown[::-1], "has_more": False})
+
+    async def cancel(self, request: Request) -> Response:
+        return JSONResponse(self._shown(await self._call(self.provider.cancel_job, request.path_params["id"])))
+
+    async def pause(self, request: Request) -> Response:
+        return await self._set_paused(request, True)
+
+    async def resume(self, request: Request) -> Response:
+        return await self._set_paused(request, False)
+
+    async def _set_paused(self, request: Request, paused: bool) -> Response:
+        found = {each.id: each for each in await self._call(self.provider.list_jobs, {})}
+        job = found[request.path_params["id"]]
+        if paused and job.is_terminal:
+            raise ValueError(f"{job.id} has {job.status}")
+        self._pauses.append(json.dumps({"job": job.id, "paused": paused}).encode())
+        self._pauses.sync()
+        self.paused[job.id] = paused
+        return JSONResponse(self._shown(job))
+
+    def _shown(self, job: Job) -> JsonObject:
+        """Returns a job in OpenAI's form; the end of a paused one is not told before it is resumed."""
+        is_paused = self.paused.get(job.id, False)
+        return {
+            "id": job.id,
+            "object": "fine_tuning.job",
+            "status": "paused" if is_paused else job.status,
+            "model": job.model,
+            "fine_tuned_model": None if is_paused else job.fine_tuned_model,
+            "created_at": job.created_at,
+            "finished_at": None,
+            "metadata": dict(job.metadata),
+            "error": None if job.error is None else {"code": "job_failed", "message": job.error, "param": None},
+            "hyperparameters": {},
+            "organization_id": "local",
+            "result_files": [],
+            "seed": 0,
+            "trained_tokens": job.trained_tokens,
+            "training_file": job.training_file,
+            "validation_file": None,
+        }
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
+    return JSONResponse(body, status_code=status, headers=dict(headers or {}))

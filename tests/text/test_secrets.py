@@ -1,0 +1,104 @@
+"""A key is in no file, log, transcript or crash report, even if the server repeats it in every answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+
+from tests import warm
+from tests.text.running import LOOP
+
+IMPORTS = ("openai", "quintain.text.expert_iteration")
+SECRET = "quite-secret-0123456789abcdef"
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Repeats the Authorization header in whatever it answers."""
+
+    mode: ClassVar[str] = ""
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        told = str(self.headers["authorization"])
+        error = json.dumps({"error": {"message": f"wrong key {told}", "type": told, "code": told}})
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": f"I know {told}"}}
+        status, body = {
+            "refused": (401, error),
+            "broken": (500, error),
+            "limited": (429, error),
+            "nonsense": (200, f"<html>{told}</html>"),
+            "cut": (200, '{"choices": ["' + told),
+            "job": (200, json.dumps({"id": "c", "object": "chat.completion", "created": 0, "model": told,
+                                     "choices": [choice]})),
+        }[self.mode]  # fmt: skip
+        if self.mode == "job" and "chat" not in self.path:
+            status, body = 400, error
+        self.send_response(status)
+        self.send_header("content-type", "text/html" if self.mode == "nonsense" else "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.send_header("retry-after", told)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+@contextmanager
+def echoing() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "modes"), [("env", ("broken", "limited", "nonsense", "cut", "job")), ("file", ("refused", "job"))]
+)
+def test_a_key_that_the_server_repeats_is_nowhere(
+    kind: str, modes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").mkdir()
+    (tmp_path / "key" / "here").write_text(SECRET + "\n")
+    place = "env:MY_API_KEY" if kind == "env" else f"file:{tmp_path / 'key' / 'here'}"
+    environment = {**warm.ENVIRONMENT, **({"MY_API_KEY": SECRET} if kind == "env" else {})}
+    runs = tmp_path / "runs"
+    with echoing() as url:
+        for mode in modes:
+            monkeypatch.setattr(Echo, "mode", mode)
+            loop = {
+                **LOOP,
+                "protocol": {"name": "debate", "max_message_rounds": 3},
+                "agents": {
+                    "_default": {"model_provider": "openai", "model_name": "m", "num_invalid_generation_retries": 0}
+                },
+                "providers": {"openai": {"base_url": url, "api_key": place}},
+                "api": {"max_wait_seconds": 0.05, "retry_seconds": 0.02, "settle_seconds": 0.01, "num_workers": 2},
+            }
+            path = tmp_path / f"{mode}.yaml"
+            path.write_text(yaml.safe_dump({"experiment": {"budget": {"updates": 2}, "loop": loop}}))
+            words = [sys.executable, "-m", "quintain", "train", str(path), "--runs-dir", str(runs), "--run-id", mode]
+            done = warm.run([*words, "--debug"], capture_output=True, env=environment, text=True, imports=IMPORTS)
+            assert done.returncode == 7, done.stderr
+            assert SECRET not in done.stdout + done.stderr
+    assert "[redacted]" in (runs / "job" / "rollouts" / "train-000000.jsonl").read_text()
+    if "nonsense" in modes:
+        kept = [path for path in (runs / "nonsense" / "crash").iterdir() if path.name.startswith("answer")]
+        assert "<html>" in kept[0].read_text()
+    files = [path for path in runs.rglob("*") if path.is_file()]
+    assert len(files) > 5 * len(modes)
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
