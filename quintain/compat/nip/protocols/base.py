@@ -1,0 +1,13 @@
+"""Names of nip.protocols.base."""
+
+from quintain.experiments.protocols.base import (
+    DeterministicSingleVerifierProtocolHandler,
+    ProtocolHandler,
+    SingleVerifierProtocolHandler,
+)
+
+__all__ = [
+    "DeterministicSingleVerifierProtocolHandler",
+    "ProtocolHandler",
+    "SingleVerifierProtocolHandler",
+]

@@ -1,0 +1,1 @@
+"""nip.scenario_base: import-only paths."""

@@ -1,0 +1,9 @@
+"""Names of nip.trainers."""
+
+from quintain.experiments.registry import (
+    register_trainer,
+)
+
+__all__ = [
+    "register_trainer",
+]

@@ -1,0 +1,1 @@
+"""nip.utils: import-only paths."""

@@ -1,0 +1,87 @@
+"""Registries of trainers, protocol handlers and scenarios: a decorator adds a class by name. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from quintain.errors import SettingsError
+from quintain.experiments.agents_parameters import AgentParameters
+from quintain.experiments.names import InteractionProtocolType, TrainerType
+from quintain.experiments.scenario_names import DataKind, ScenarioName, add_scenario, set_trainer_data_kind
+
+if TYPE_CHECKING:
+    from quintain.experiments.experiment_settings import ExperimentSettings
+    from quintain.experiments.hyper_parameters import HyperParameters
+    from quintain.experiments.protocols.base import ProtocolHandler
+
+Class = TypeVar("Class", bound=type)
+
+TRAINER_REGISTRY: dict[str, type] = {}
+"""Trainer classes by name."""
+SHIPPED_PROTOCOLS = "quintain.experiments.protocols.handlers"
+SHIPPED_TRAINERS = ("quintain.experiments.tensordict_rl", "quintain.experiments.solo_agent")
+_protocols: dict[tuple[str, str | None], type] = {}
+
+
+def register_trainer(name: str) -> Callable[[Class], Class]:
+    """Returns the decorator that makes a trainer class available as `HyperParameters(trainer=name)`."""
+
+    def remember(cls: Class) -> Class:
+        TRAINER_REGISTRY[name] = cls
+        TrainerType.add(name)
+        set_trainer_data_kind(name, getattr(cls, "data_kind", None))
+        return cls
+
+    return remember
+
+
+def get_trainer_class(name: str) -> type:
+    """Returns a trainer class by its name."""
+    TrainerType.check(name, "trainer")
+    for module in SHIPPED_TRAINERS:
+        import_module(module)
+    if name not in TRAINER_REGISTRY:
+        raise SettingsError(
+            f'trainer "{name}" is not built yet; trainers that are: {", ".join(TRAINER_REGISTRY) or "none"}',
+            code="E0204",
+        )
+    return TRAINER_REGISTRY[name]
+
+
+def register_protocol_handler(name: str, scenario: str | None = None) -> Callable[[Class], Class]:
+    """Returns the decorator that makes a protocol available by its name; one for a scenario precedes one for all."""
+
+    def remember(cls: Class) -> Class:
+        _protocols[name, scenario] = cls
+        InteractionProtocolType.add(name)
+        return cls
+
+    return remember
+
+
+def build_protocol_handler(
+    hyper_params: HyperParameters, settings: ExperimentSettings | None = None
+) -> ProtocolHandler:
+    """Makes the handler of the experiment's protocol."""
+    import_module(SHIPPED_PROTOCOLS)
+    name = hyper_params.interaction_protocol
+    found = _protocols.get((name, hyper_params.scenario)) or _protocols.get((name, None))
+    if found is None:
+        known = ", ".join(sorted({each for each, _ in _protocols}))
+        raise SettingsError(f'interaction protocol "{name}" has no handler; expected one of: {known}', code="E0204")
+    handler: ProtocolHandler = found(hyper_params, settings)
+    return handler
+
+
+def register_scenario(
+    name: str, *, agent_parameters: type[AgentParameters] = AgentParameters, data_kind: DataKind = "tensors"
+) -> Callable[[Class], Class]:
+    """Returns the decorator that makes a scenario available by its name."""
+
+    def remember(cls: Class) -> Class:
+        add_scenario(ScenarioName(name, agent_parameters, data_kind, cls))
+        return cls
+
+    return remember

@@ -1,0 +1,150 @@
+"""Translates hyper-parameters of tensor trainers into the settings of one run of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quintain.errors import SettingsError
+from quintain.experiments.agents_parameters import ConstantUpdateSchedule, ContiguousPeriodicUpdateSchedule
+from quintain.experiments.hyper_parameters import HyperParameters
+from quintain.experiments.protocols.base import ProtocolHandler
+from quintain.experiments.registry import build_protocol_handler
+from quintain.experiments.scenario_names import shipped_scenario
+from quintain.policies.settings import TeamSettings
+from quintain.typing import JsonObject
+
+CORE_ALGORITHMS = {"vanilla_ppo": "team_ppo", "reinforce": "team_reinforce"}
+"""Trainers whose loop is the core's, and the algorithm that each is."""
+HIDDEN_SIZES = (32, 32)
+
+
+def steps_per_row(hyper_params: HyperParameters, protocol: ProtocolHandler) -> int:
+    """Returns the rounds of each row in one iteration."""
+    return int(hyper_params.get("rl.steps_per_env_per_iteration") or protocol.max_message_rounds)
+
+
+def num_rows(hyper_params: HyperParameters, protocol: ProtocolHandler) -> int:
+    """Returns the conversations that are held at once: frames are rows times steps."""
+    steps, rl = steps_per_row(hyper_params, protocol), hyper_params.get("rl")
+    frames = rl.frames_per_batch or (rl.rollouts_per_iteration or 0) * steps
+    if not frames or frames % steps:
+        raise SettingsError(
+            f"rl.frames_per_batch: found {frames}, expected a multiple of the {steps} steps of a row "
+            "(rl.steps_per_env_per_iteration, or the protocol's rounds)",
+            code="E0205",
+        )
+    return int(frames // steps)
+
+
+def team_settings(hyper_params: HyperParameters, protocol: ProtocolHandler) -> TeamSettings:
+    """Returns the settings of the policy: one network for each agent of the protocol."""
+    names = tuple(protocol.agent_names)
+    return TeamSettings(
+        type="team",
+        agents=names,
+        hidden_sizes=HIDDEN_SIZES,
+        shared_body=hyper_params.get("rl.use_shared_body"),
+        random_agents=tuple(name for name in names if hyper_params.get(f"agents.{name}").is_random),
+        hand_written_agents=hand_written_agents(hyper_params, protocol),
+    )
+
+
+def hand_written_agents(hyper_params: HyperParameters, protocol: ProtocolHandler) -> dict[str, str]:
+    """Returns the functions of agents with `use_manual_architecture`, by name."""
+    wanted = [name for name in protocol.agent_names if hyper_params.get(f"agents.{name}.use_manual_architecture")]
+    if not wanted:
+        return {}
+    known: Mapping[str, str] = getattr(shipped_scenario(hyper_params.scenario).load(), "hand_written", {})
+    roles = {name: "verifier" if name in protocol.verifier_names else "prover" for name in wanted}
+    for name, role in roles.items():
+        if role not in known:
+            raise SettingsError(
+                f"agents.{name}.use_manual_architecture: scenario {hyper_params.scenario} has no hand-written {role}; "
+                f'set it to false, or add "{role}" to hand_written of the scenario\'s class',
+                code="E0281",
+            )
+    return {name: known[role] for name, role in roles.items()}
+
+
+def learning_of_agents(hyper_params: HyperParameters, names: Sequence[str]) -> tuple[JsonObject, dict[str, list[int]]]:
+    """Returns groups of parameters with their learning-rate factors, and update schedules by agent."""
+    shares_body = hyper_params.get("rl.use_shared_body")
+    groups: JsonObject = {}
+    schedules: dict[str, list[int]] = {}
+    for name in names:
+        agent = hyper_params.get(f"agents.{name}")
+        if agent.is_random or agent.use_manual_architecture:
+            continue
+        own, body = agent.agent_lr_factor, agent.body_lr_factor
+        if shares_body and (own.actor, body.actor) != (own.critic, body.critic):
+            raise SettingsError(
+                f"agents.{name}: actor and critic have different learning-rate factors and one body; set "
+                "rl.use_shared_body to false",
+                code="E0205",
+            )
+        factors = {
+            "body": own.actor * body.actor,
+            "value_body": own.critic * body.critic,
+            "policy_head": own.actor,
+            "value_head": own.critic,
+        }
+        for part, factor in factors.items():
+            if factor != 1.0 and (part != "value_body" or not shares_body):
+                rate = {"frozen": True} if factor == 0 else {"learning_rate_factor": factor}
+                groups[f"{name}_{part}"] = {"parameters": f"agents.{name}.{part}.*", **rate}
+        if isinstance(schedule := agent.update_schedule, ContiguousPeriodicUpdateSchedule):
+            schedules[name] = [schedule.period, schedule.start, schedule.stop]
+        elif not isinstance(schedule, ConstantUpdateSchedule):
+            raise SettingsError(
+                f"agents.{name}.update_schedule: found {schedule}, expected a constant, contiguous or alternating "
+                "schedule; others work in a trainer of one's own, by schedule.is_updated(iteration)",
+                code="E0282",
+            )
+    return groups, schedules
+
+
+def run_settings(hyper_params: HyperParameters, kind: str | None = None, **more: str) -> JsonObject:
+    """Returns the run file of an experiment whose trainer is an algorithm of the core, with `more` settings of it."""
+    kind = kind or CORE_ALGORITHMS[hyper_params.trainer]
+    protocol = build_protocol_handler(hyper_params)
+    rl, ppo = hyper_params.get("rl"), hyper_params.get("ppo")
+    rows, steps, names = num_rows(hyper_params, protocol), steps_per_row(hyper_params, protocol), protocol.agent_names
+    clip = ppo.clip_epsilon if rl.clip_value is True else rl.clip_value or None
+    groups, schedules = learning_of_agents(hyper_params, names)
+    algorithm: JsonObject = {
+        "type": kind,
+        "learning_rate": {"start": rl.lr, "end": 0.0} if rl.anneal_lr else rl.lr,
+        "batch_size": min(rl.minibatch_size, rows * steps) * len(names),
+        "num_epochs": rl.num_epochs,
+        "max_grad_norm": rl.max_grad_norm,
+        "adam_eps": 1e-5,
+        "gae_lambda": rl.lmbda,
+        "value_loss": rl.loss_critic_type,
+        "clip_value": clip,
+        "clip_coef": ppo.clip_epsilon,
+        "loss_type": ppo.loss_type,
+        **{name: getattr(ppo, name) for name in ("kl_target", "kl_beta", "kl_decrement", "kl_increment")},
+        "value_coef": ppo.critic_coef,
+        "entropy_coef": ppo.entropy_eps,
+        "normalize_advantage": ppo.normalize_advantage,
+        "parameter_groups": groups,
+        "update_schedules": schedules,
+        **more,
+    }
+    if kind == "team_reinforce":
+        algorithm["use_critic"] = hyper_params.get("reinforce.use_advantage_and_critic")
+    lanes = rows * len(names)
+    behavior = {
+        "algorithm": algorithm,
+        "policy": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in team_settings(hyper_params, protocol).model_dump(exclude_unset=True).items()
+        },
+        "reward_signals": {"extrinsic": {"gamma": rl.gamma}},
+        "rollout": {"num_steps": steps},
+        "events": [{"type": "pretrain_bodies", "on": "startup"}] if hyper_params.pretrain_agents else [],
+    }
+    env = {"type": "scenario", "hyper_params": hyper_params.to_dict(), "num_lanes": lanes}
+    budget = {"env_steps": lanes * steps * rl.num_iterations}
+    experiment = {"seed": hyper_params.seed, "budget": budget, "env": env, "behaviors": {"default": behavior}}
+    return {"experiment": experiment}
