@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.learning.trials import RESULTS, TASKS, Task, remember, run
+from tests.learning.trials import EPISODES, RESULTS, TASKS, Task, remember, run
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(1800)]
 
@@ -40,3 +42,13 @@ def test_reaches_its_score(task: Task, seed: int, tmp_path: Path) -> None:
     assert task.is_met_by(outcome.best_mean)
     if task.name.startswith("cartpole"):
         assert task.is_met_by(outcome.latest_mean)
+
+
+def test_without_memory_minecrafts_recall_is_a_guess() -> None:
+    """The 95 % interval (Wilson) of the successes of all recorded seeds contains one in two."""
+    record = json.loads((RESULTS / "learning-minecraft-recall-none.json").read_text())
+    means = [row["best_mean"] for row in record["outcomes"]]
+    count, rate, z = EPISODES * len(means), sum(means) / len(means), 1.96
+    middle = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    assert middle - half <= 0.5 <= middle + half

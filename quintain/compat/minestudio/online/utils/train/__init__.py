@@ -1,0 +1,12 @@
+"""Names of minestudio.online.utils.train."""
+
+from quintain.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "FragmentDataDict": "quintain.online.fragments",
+        "GAEWorker": "quintain.online.gae_worker",
+        "data_iter": "quintain.online.fragments",
+    },
+)

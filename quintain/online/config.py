@@ -1,0 +1,143 @@
+"""Reads configurations: refuses what cannot be run, with both names, and finds keys that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quintain.errors import SettingsError
+from quintain.online.settings import WITHOUT_EFFECT, OnlineConfig
+from quintain.typing import JsonObject
+
+
+def online_config(given: OnlineConfig | JsonObject | object) -> OnlineConfig:
+    """Reads `online_dict`: a dict, an OmegaConf node, or a configuration that was read already."""
+    if isinstance(given, OnlineConfig):
+        return given
+    document: JsonObject = {str(name): _as_plain(value) for name, value in _items(given)}
+    found = OnlineConfig(**document)
+    refuse_impossible(found)
+    return found
+
+
+def _items(given: object) -> Iterator[tuple[object, object]]:
+    if not hasattr(given, "items"):
+        raise SettingsError(
+            f"the configuration is a {type(given).__name__}; expected the dict online_dict", code="E0261"
+        )
+    yield from given.items()
+
+
+def _as_plain(value: object) -> object:
+    """Returns a nested mapping, of OmegaConf too, as dicts."""
+    return {str(name): _as_plain(each) for name, each in value.items()} if hasattr(value, "items") else value
+
+
+def refuse_impossible(config: OnlineConfig) -> None:
+    """Refuses combinations of values that cannot be run, with both names."""
+    for is_so, sentence in (*_of_values(config), *_of_fragments(config)):
+        if is_so:
+            raise SettingsError(sentence, code="E0262")
+
+
+def _of_values(config: OnlineConfig) -> list[tuple[bool, str]]:
+    """Returns refusals of the learner and of rollout workers."""
+    rollout, train = config.rollout_config, config.train_config
+    worker = rollout.worker_config
+    return [
+        (
+            worker.batch_size > worker.num_envs,
+            f"rollout_config.worker_config.batch_size is {worker.batch_size}, and num_envs is {worker.num_envs}: a "
+            f"rollout worker would wait for ever; set batch_size to at most num_envs",
+        ),
+        (
+            train.batches_per_iteration % train.gradient_accumulation != 0,
+            f"train_config.gradient_accumulation is {train.gradient_accumulation} and does not divide "
+            f"batches_per_iteration, {train.batches_per_iteration}; choose one that does",
+        ),
+        (
+            train.keep_interval % train.save_interval != 0,
+            f"train_config.keep_interval is {train.keep_interval} and no multiple of save_interval, "
+            f"{train.save_interval}; what is never saved cannot be kept",
+        ),
+        (
+            train.vf_warmup >= train.num_iterations,
+            f"train_config.vf_warmup is {train.vf_warmup} and num_iterations is {train.num_iterations}: no policy "
+            f"would be learned; lower vf_warmup",
+        ),
+        (
+            rollout.num_rollout_workers % train.num_workers != 0,
+            f"rollout_config.num_rollout_workers is {rollout.num_rollout_workers} and no multiple of "
+            f"train_config.num_workers, {train.num_workers}: each learner rank has rollout workers of its own",
+        ),
+        (
+            train.record_video_interval > 0,
+            f"train_config.record_video_interval is {train.record_video_interval}, and no videos are made while a run "
+            f"trains; set it to 0, and write: quintain eval RUN --video",
+        ),
+        (
+            train.bc_coef > 0.0,
+            f"train_config.bc_coef is {train.bc_coef:g}, and there is no behaviour-cloning loss for demonstrations; "
+            f"set it to 0, or add one (docs/howto/add-an-auxiliary-loss.md)",
+        ),
+        (
+            train.use_amp,
+            "train_config.use_amp is true, and mixed precision is not supported; set it to false",
+        ),
+    ]
+
+
+def _of_fragments(config: OnlineConfig) -> list[tuple[bool, str]]:
+    """Returns refusals of fragments and their store."""
+    rollout, train = config.rollout_config, config.train_config
+    buffer, wanted, lanes = rollout.replay_buffer_config, train.fragments_per_iteration, rollout.num_lanes
+    per_iteration = "num_workers * batch_size_per_gpu * batches_per_iteration of train_config"
+    return [
+        (
+            buffer.fragments_per_chunk > 1,
+            f"rollout_config.replay_buffer_config.fragments_per_chunk is {buffer.fragments_per_chunk}; set it to 1 and "
+            f"fragment_length to {rollout.fragment_length * buffer.fragments_per_chunk}",
+        ),
+        (
+            wanted > buffer.max_chunks,
+            f"an iteration takes {wanted} fragments ({per_iteration}), and "
+            f"rollout_config.replay_buffer_config.max_chunks is {buffer.max_chunks}; raise max_chunks",
+        ),
+        (
+            rollout.is_synchronous and buffer.max_reuse > 1,
+            f"rollout_config.replay_buffer_config.max_staleness is 0 and max_reuse is {buffer.max_reuse}: fragments "
+            f"that are used again are old; set max_reuse to 1",
+        ),
+        (
+            rollout.is_synchronous and wanted % lanes != 0,
+            f"an iteration takes {wanted} fragments ({per_iteration}), and with max_staleness 0 they are a multiple of "
+            f"the {lanes} environments (num_rollout_workers * num_envs of rollout_config)",
+        ),
+    ]
+
+
+def refuse_missing_gpus(config: OnlineConfig, num_gpus: int) -> None:
+    """Refuses GPUs that are not there, before anything waits for them."""
+    for name, wanted in (
+        ("rollout_config.num_gpus_per_worker", config.rollout_config.num_gpus_per_worker),
+        ("train_config.num_gpus_per_worker", config.train_config.num_gpus_per_worker),
+    ):
+        if wanted > num_gpus:
+            raise SettingsError(f"{name} is {wanted:g}, and this machine has {num_gpus or 'no'} GPUs; set it to 0",
+                                code="E0263")  # fmt: skip
+
+
+def idle_keys(given: object, prefix: str = "") -> list[str]:
+    """Returns the keys that a user has set and that change nothing here, in their order.
+
+    Example:
+        >>> idle_keys({"train_config": {"num_readers": 4, "discount": 0.9}})
+        ['train_config.num_readers']
+    """
+    found = []
+    for name, value in _items(given):
+        path = f"{prefix}{name}"
+        if hasattr(value, "items"):
+            found += idle_keys(value, f"{path}.")
+        elif path in WITHOUT_EFFECT:
+            found.append(path)
+    return found

@@ -1,0 +1,178 @@
+"""Translates a configuration and its generators into one run file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import gymnasium
+from torch import nn
+
+from quintain.core import registry
+from quintain.errors import SettingsError
+from quintain.online.envs import online_env
+from quintain.online.settings import OnlineConfig
+
+if TYPE_CHECKING:
+    from quintain.envs.gym.protocols import GymEnv
+    from quintain.policies.mine_policy import MinePolicy
+    from quintain.typing import JsonObject
+
+HOST = "quintain.online.start:host_trainer"
+"""The function that a run file names for trainers of a user's own."""
+
+
+@dataclass(frozen=True)
+class Generators:
+    """The functions that make policies and environments."""
+
+    policy_generator: Callable[[], MinePolicy]
+    env_generator: Callable[[], GymEnv]
+
+    def __post_init__(self) -> None:
+        for name, made, kinds in (
+            ("policy_generator", self.policy_generator, nn.Module),
+            ("env_generator", self.env_generator, gymnasium.Env),
+        ):
+            if isinstance(made, kinds) or not callable(made):
+                raise SettingsError(
+                    f"{name} is a {type(made).__name__}, expected a function without arguments that makes one, such as "
+                    f"lambda: {type(made).__name__}(...)",
+                    code="E0264",
+                )
+
+
+def path_of(part: Callable[..., object]) -> str:
+    """Returns the module:Name under which any process can import a function or class; empty if there is none."""
+    module, name = getattr(part, "__module__", None), getattr(part, "__qualname__", None)
+    found: object = sys.modules.get(module or "")
+    for step in (name or "").split("."):
+        found = getattr(found, step, None)
+    return f"{module}:{name}" if found is part and module != "__main__" else ""
+
+
+def env_slot(config: OnlineConfig, generator: Callable[[], GymEnv]) -> Callable[..., GymEnv] | None:
+    """Returns the factory of environments, where settings cannot name it."""
+    if path_of(generator):
+        return None
+    worker = config.rollout_config.worker_config
+    return partial(online_env, generator, worker.restart_interval or None, float(worker.video_fps))
+
+
+def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObject | None = None) -> JsonObject:
+    """Returns the run file of a configuration; `trainer` are settings of a trainer of a user's own."""
+    rollout, train = config.rollout_config, config.train_config
+    lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
+    behavior: JsonObject = {
+        "algorithm": algorithm_settings(config),
+        "policy": {
+            "type": "mine_policy",
+            "network": {"type": _name_of_policy(generators.policy_generator)},
+            "context_length": train.context_length,
+        },
+        "reward_signals": {"extrinsic": {"gamma": train.discount}},
+        "rollout": rollout_settings(config, is_hosted=trainer is not None),
+        "events": ["none"],
+    }
+    if trainer is not None:
+        behavior["trainer"] = trainer
+    placement = "local" if is_synchronous else "processes"
+    experiment = {
+        "seed": config.seed,
+        "budget": {"updates": train.num_iterations},
+        "env": {
+            **env_settings(config, generators.env_generator),
+            "num_lanes": lanes,
+            "num_collectors": 1 if is_synchronous else rollout.num_rollout_workers // train.num_workers,
+        },
+        "behaviors": {"default": behavior},
+    }
+    run: JsonObject = {
+        "placement": {"type": placement, "num_ranks": train.num_workers},
+        "device": "cuda" if train.num_gpus_per_worker else "cpu",
+        "env_workers": {"num_workers": lanes},
+        "checkpoint": {
+            "every_updates": train.save_interval,
+            "every_seconds": None,
+            "keep_every_updates": train.keep_interval,
+        },
+    }
+    if config.logger_config.project is not None:
+        run["writers"] = ["console", {"type": "wandb", "project": config.logger_config.project}]
+    return {"experiment": experiment, "run": run}
+
+
+def _name_of_policy(generator: Callable[[], MinePolicy]) -> str:
+    """Returns a name for the policy's network: module:Name, or that under which it is registered in this process."""
+    if path := path_of(generator):
+        return path
+
+    def policy_generator() -> nn.Module:
+        return generator()
+
+    return registry.name_for("network", policy_generator)
+
+
+def env_settings(config: OnlineConfig, generator: Callable[[], GymEnv]) -> JsonObject:
+    """Returns the settings of the environment: the generator by its name, or a description of it."""
+    worker, path = config.rollout_config.worker_config, path_of(generator)
+    if not path:
+        return {"type": "gym", "id": getattr(generator, "__name__", type(generator).__name__)}
+    given = {"generator": path, "restart_interval": worker.restart_interval or None}
+    return {
+        "type": "gym",
+        "id": "quintain.online.envs:online_env",
+        "kwargs": {**given, "frames_per_second": float(worker.video_fps)},
+    }
+
+
+def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
+    """Returns the settings of the store: fragments, or blocks of lanes that step together where runs are exact."""
+    rollout, train = config.rollout_config, config.train_config
+    buffer, wanted = rollout.replay_buffer_config, train.fragments_per_iteration
+    if rollout.is_synchronous:
+        # A trainer of a user's own asks for any number of fragments, block by block.
+        per_lane = 1 if is_hosted else wanted // rollout.num_lanes
+        return {"type": "block", "num_steps": rollout.fragment_length * per_lane}
+    return {
+        "type": "fragments",
+        "num_steps": rollout.fragment_length,
+        "num_fragments": wanted,
+        "max_staleness": buffer.max_staleness,
+        "max_reuse": buffer.max_reuse,
+        "capacity": buffer.max_chunks,
+    }
+
+
+def algorithm_settings(config: OnlineConfig) -> JsonObject:
+    """Returns the settings of MineStudio's objective."""
+    rollout, train = config.rollout_config, config.train_config
+    ranks, steps = train.num_workers, rollout.fragment_length
+    rate = train.learning_rate
+    return {
+        "type": "online_ppo",
+        "learning_rate": {"start": rate, "end": 0.0} if train.anneal_lr_linearly else rate,
+        "weight_decay": train.weight_decay,
+        "adam_eps": train.adam_eps,
+        "batch_size": ranks * train.batch_size_per_gpu * train.gradient_accumulation * steps,
+        "micro_batch_size": train.batch_size_per_gpu * steps,
+        "num_epochs": train.epochs_per_iteration,
+        "max_grad_norm": train.max_grad_norm,
+        "gae_lambda": train.gae_lambda,
+        "clip_coef": train.ppo_clip,
+        "clip_value": train.ppo_clip if train.clip_vloss else None,
+        "policy_coef": train.ppo_policy_coef,
+        "value_coef": train.ppo_vf_coef,
+        "entropy_coef": train.entropy_bonus_coef,
+        "kl_coef": train.kl_divergence_coef_rho,
+        "kl_decay": train.coef_rho_decay,
+        "update_reference": train.enable_ref_update,
+        "value_warmup": train.vf_warmup,
+        "normalize_values": train.use_normalized_vf,
+        "zero_initial_values": train.zero_initial_vf,
+        "log_ratio_range": train.log_ratio_range,
+        "normalize_advantage": train.normalize_advantage_full_batch,
+    }

@@ -1,0 +1,123 @@
+"""A policy, environments and a trainer as users of MineStudio write them, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from quintain.online import BaseTrainer
+from quintain.policies.mine_policy import MinePolicy
+
+
+class Small(MinePolicy):
+    """A recurrent policy for CartPole, which knows nothing of `first`."""
+
+    def __init__(self) -> None:
+        super().__init__(hiddim=8, action_space=gymnasium.spaces.Discrete(2))
+        self.body = nn.Linear(4, 8)
+        self.cell = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        latent, state = self.cell(torch.tanh(self.body(input["obs"])), state_in.transpose(0, 1).contiguous())
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state.transpose(0, 1)
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return torch.zeros(batch_size or 1, 1, 8)
+
+
+def policy_generator() -> MinePolicy:
+    return Small()
+
+
+def env_generator() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Observations tell how often it was made, the episode and the step; the reward of a step is its number.
+
+    Episodes terminate after 5 steps. A made environment breaks at its 8th step, as `fault` says.
+    """
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    num_made = 0
+
+    def __init__(self, fault: str = "") -> None:
+        Counter.num_made += 1
+        self.made, self.fault = Counter.num_made, fault
+        self.episode = self.step_number = self.age = 0
+
+    def _seen(self) -> Any:
+        return np.array([self.made, self.episode, self.step_number, 1.0], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.step_number = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.step_number += 1
+        self.age += 1
+        if self.age == 8 and self.fault == "raise":
+            raise RuntimeError("the connection is lost")
+        if self.age == 8 and self.fault == "error":
+            # As Minecraft's bridge does: noise, an end and a word in info.
+            return np.full(4, 777.0, np.float32), 777.0, True, True, {"error": "socket closed"}
+        return self._seen(), float(self.step_number), self.step_number == 5, False, {}
+
+
+class OwnTrainer(BaseTrainer):
+    """A trainer as in the seeds: two methods, and a loop of its own."""
+
+    def setup_model_and_optimizer(self) -> Any:
+        model = self.policy_generator()
+        return model, torch.optim.AdamW(model.parameters(), lr=self.config.learning_rate)
+
+    def train(self) -> None:
+        for iteration in range(self.num_updates, self.config.num_iterations):
+            if self.config.anneal_lr_linearly:
+                rate = self.config.learning_rate * (1.0 - iteration / self.config.num_iterations)
+                self.optimizer.param_groups[0]["lr"] = rate
+            data = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
+            for fragments in self.data_iter(data["records"], 2):
+                advantage, target, old = (
+                    data[name].format_batch(fragments) for name in ("advantages", "td_targets", "old_logps")
+                )
+                _, log_prob, value = self.evaluate_fragments(fragments)
+                loss = -((log_prob - old).exp() * advantage).mean() + 0.5 * (value - target).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            self.log({"loss": loss})
+            self.before_broadcast(iteration)
+            self.broadcast_model_to_rollout_workers(new_version=True)
+
+    def before_broadcast(self, iteration: int) -> None:
+        """For tests."""
+
+
+def online_dict(max_staleness: int = 0, **train: Any) -> dict[str, Any]:
+    """Returns a small configuration: two environments, fragments of 8 steps, 4 fragments in an iteration."""
+    return {
+        "rollout_config": {
+            "fragment_length": 8,
+            "worker_config": {"num_envs": 2},
+            "replay_buffer_config": {"max_staleness": max_staleness, "max_reuse": 1},
+        },
+        "train_config": {
+            "num_iterations": 4,
+            "batches_per_iteration": 4,
+            "gradient_accumulation": 2,
+            "learning_rate": 1e-2,
+            "use_normalized_vf": False,
+            "save_interval": 1,
+            "keep_interval": 2,
+            **train,
+        },
+    }

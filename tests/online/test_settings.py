@@ -1,0 +1,166 @@
+"""`online_dict`: defaults for every key, refusals with both names, and what becomes of it in a run file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quintain.errors import SettingsError
+from quintain.online import BaseTrainer, OnlineConfig, online_config
+from quintain.online.config import idle_keys, refuse_missing_gpus
+from quintain.online.settings import WITHOUT_EFFECT
+from quintain.online.translate import Generators, run_settings
+from quintain.settings.base import Settings
+from quintain.settings.tree import RunFile
+from tests.online.parts import env_generator, online_dict, policy_generator
+
+PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
+
+
+def leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config:
+        below = leaves(value, f"{prefix}{name}.") if isinstance(value, Settings) else {f"{prefix}{name}": value}
+        found |= below
+    return found
+
+
+def run_file(given: Any) -> RunFile:
+    generators = Generators(policy_generator, env_generator)
+    return RunFile.from_mapping(run_settings(online_config(given), generators))
+
+
+def test_every_key_has_a_default_that_makes_a_run_file() -> None:
+    settings = run_file({}).to_dict()
+    behavior = settings["experiment"]["behaviors"]["default"]
+    assert behavior["rollout"]["num_fragments"] == 200
+    assert behavior["rollout"]["capacity"] == 4800
+    # 10 micro-batches of one fragment of 256 steps in each optimizer step.
+    assert behavior["algorithm"]["batch_size"] == 2560
+    assert settings["experiment"]["budget"]["updates"] == 4000
+
+
+def test_values_arrive_where_the_run_file_has_them() -> None:
+    given = online_dict(2, discount=0.5, kl_divergence_coef_rho=0.2, anneal_lr_linearly=True, num_iterations=7)
+    given["rollout_config"]["num_rollout_workers"] = 2
+    settings = run_file(given).to_dict()
+    behavior, run = settings["experiment"]["behaviors"]["default"], settings["run"]
+    assert settings["experiment"]["env"]["num_lanes"] == 4
+    assert settings["experiment"]["env"]["num_collectors"] == 2
+    assert settings["experiment"]["env"]["kwargs"]["generator"] == "tests.online.parts:env_generator"
+    assert behavior["policy"]["network"]["type"] == "tests.online.parts:policy_generator"
+    assert behavior["reward_signals"]["extrinsic"]["gamma"] == 0.5
+    assert behavior["algorithm"]["kl_coef"] == 0.2
+    assert behavior["algorithm"]["learning_rate"] == {"start": 0.01, "end": 0.0} | {
+        name: value for name, value in behavior["algorithm"]["learning_rate"].items() if name not in ("start", "end")
+    }
+    assert (run["placement"]["type"], run["env_workers"]["num_workers"]) == ("processes", 4)
+    assert (run["checkpoint"]["every_updates"], run["checkpoint"]["keep_every_updates"]) == (1, 2)
+
+
+def test_staleness_zero_is_blocks_of_lanes_that_step_together() -> None:
+    settings = run_file(online_dict(0)).to_dict()
+    # 4 fragments of 8 steps from 2 environments are 16 steps of each.
+    assert settings["experiment"]["behaviors"]["default"]["rollout"]["num_steps"] == 16
+    assert settings["run"]["placement"]["type"] == "local"
+
+
+IMPOSSIBLE = {
+    "batch_size": ({"rollout_config": {"worker_config": {"num_envs": 2, "batch_size": 3}}}, ("batch_size", "num_envs")),
+    "accumulation": (
+        {"train_config": {"batches_per_iteration": 10, "gradient_accumulation": 3}},
+        ("gradient_accumulation", "batches_per_iteration"),
+    ),
+    "keep": ({"train_config": {"save_interval": 10, "keep_interval": 15}}, ("keep_interval", "save_interval")),
+    "warmup": ({"train_config": {"vf_warmup": 9, "num_iterations": 9}}, ("vf_warmup", "num_iterations")),
+    "chunks": (
+        {"rollout_config": {"replay_buffer_config": {"max_chunks": 100}}},
+        ("max_chunks", "batches_per_iteration"),
+    ),
+    "reuse": (
+        {"rollout_config": {"replay_buffer_config": {"max_staleness": 0, "max_reuse": 2}}},
+        ("max_staleness", "max_reuse"),
+    ),
+    "ranks": ({"train_config": {"num_workers": 2}}, ("num_rollout_workers", "num_workers")),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_combinations_name_both(name: str) -> None:
+    given, names = IMPOSSIBLE[name]
+    with pytest.raises(SettingsError) as refused:
+        online_config(given)
+    assert refused.value.code == "E0262"
+    assert all(each in str(refused.value) for each in names)
+
+
+def test_unknown_keys_are_refused_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match=r"fragment_lenght.*fragment_length"):
+        online_config({"rollout_config": {"fragment_lenght": 8}})
+
+
+def test_gpus_that_are_not_there_and_objects_in_place_of_factories_have_one_sentence_each() -> None:
+    wants = online_config({"train_config": {"num_gpus_per_worker": 1.0}})
+    with pytest.raises(SettingsError, match=r"train_config.num_gpus_per_worker is 1, and this machine has no GPUs"):
+        refuse_missing_gpus(wants, 0)
+    refuse_missing_gpus(wants, 1)
+    with pytest.raises(SettingsError, match="policy_generator is a Small, expected a function"):
+        Generators(policy_generator(), env_generator)  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(SettingsError, match=r"env_generator is a .*, expected a function"):
+        Generators(policy_generator, env_generator())
+
+
+def test_the_page_says_of_every_parameter_what_it_does() -> None:
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE))
+    config = OnlineConfig()
+    assert set(leaves(config)) <= set(rows), set(leaves(config)) - set(rows)
+    for name in leaves(config):
+        assert ("no effect" in rows[name]) == (name in WITHOUT_EFFECT), name
+
+
+def test_what_the_table_says_is_so() -> None:
+    """A key without effect leaves the run file as it is, and every other changes it, or is refused or the run's."""
+    elsewhere = {
+        "trainer_name", "logger_config.name", "train_config.resume", "train_config.resume_optimizer",
+        "train_config.save_path", "train_config.use_amp", "train_config.inference_batch_size_per_gpu",
+        "rollout_config.num_gpus_per_worker", "rollout_config.worker_config.video_fps",
+        "train_config.bc_coef", "train_config.record_video_interval",
+        "rollout_config.replay_buffer_config.fragments_per_chunk",
+    }  # fmt: skip
+    base = online_config({**online_dict(2), "seed": 1})
+    before = run_settings(base, Generators(policy_generator, env_generator))
+    for path, value in leaves(base).items():
+        if path in elsewhere:
+            continue
+        other: Any = (
+            not value if isinstance(value, bool) else (value or 0) * 2 + 1 if not isinstance(value, str) else "x"
+        )
+        if path in ("train_config.discount", "train_config.gae_lambda", "train_config.coef_rho_decay"):
+            other = 0.25
+        if path in ("logger_config.project", "rollout_config.worker_config.video_output_dir"):
+            other = "x"
+        changed = _with(base, path.split("."), other)
+        is_same = run_settings(changed, Generators(policy_generator, env_generator)) == before
+        assert is_same == (path in WITHOUT_EFFECT), path
+
+
+def _with(config: Any, path: list[str], value: Any) -> Any:
+    below = value if len(path) == 1 else _with(getattr(config, path[0]), path[1:], value)
+    return config.model_copy(update={path[0]: below})
+
+
+def test_keys_without_effect_are_found_where_they_were_set() -> None:
+    given = online_dict(1, num_readers=2)
+    assert idle_keys(given) == ["train_config.num_readers"]
+
+
+def test_constructors_refuse_what_they_do_not_know() -> None:
+    class Own(BaseTrainer):
+        def setup_model_and_optimizer(self) -> Any: ...
+        def train(self) -> None: ...
+
+    with pytest.raises(SettingsError, match="Own got the unknown parameter discuont; did you mean discount"):
+        Own(rollout_manager=None, policy_generator=policy_generator, env_generator=env_generator, discuont=1)  # type: ignore[arg-type]

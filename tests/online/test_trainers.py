@@ -1,0 +1,264 @@
+"""Trainers by MineStudio's names: fetched fragments, faults, resume, kills, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quintain.errors import HostedError, SettingsError
+from quintain.online import (
+    BaseTrainer,
+    FragmentIndex,
+    GAEInfo,
+    GAEWorker,
+    PPOTrainer,
+    get_rollout_manager,
+    start_rolloutmanager,
+    start_trainer,
+)
+from tests import warm
+from tests.online.parts import Counter, OwnTrainer, Small, env_generator, online_dict, policy_generator
+from tests.resume.outcome import digest_of, rows_of
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def named(config: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**config, "logger_config": {"name": name}}
+
+
+def only_fetch(config: dict[str, Any], generator: Any, num_fragments: int = 4) -> tuple[Any, dict[str, Any]]:
+    """Returns the trainer and the data of one fetch."""
+    found: list[Any] = []
+
+    class Fetching(BaseTrainer):
+        def setup_model_and_optimizer(self) -> Any:
+            model = self.policy_generator()
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train(self) -> None:
+            data = self.fetch_fragments_and_estimate_advantages(num_fragments=num_fragments)
+            found.extend([self, data])
+            self.broadcast_model_to_rollout_workers(new_version=True)
+
+    start_rolloutmanager(policy_generator, generator, config)
+    start_trainer(policy_generator, generator, config, trainer_class=Fetching)
+    return found[0], found[1]
+
+
+def test_advantages_over_a_border_a_hole_an_end_and_a_truncation_by_hand() -> None:
+    # gamma 0.5, lambda 0.5, so advantages carry 0.25. Two fragments of two steps each.
+    worker = GAEWorker(discount=0.5, gae_lambda=0.5)
+    never, one = np.zeros(2, np.bool_), np.ones(2, np.bool_)
+
+    def info(reward: list[float], value: list[float], **more: Any) -> GAEInfo:
+        given = {"terminated": never, "truncated": never, "final_value": np.zeros(2, np.float32), "valid": one, **more}
+        return GAEInfo(np.array(reward, np.float32), value=np.array(value, np.float32), **given)
+
+    a, b, c = FragmentIndex("x", 1), FragmentIndex("x", 2), FragmentIndex("x", 3)
+    worker.update_gae_infos(
+        {
+            b: info([0.0, 1.0], [2.0, 0.0, 4.0]),
+            a: info([1.0, 0.0], [0.0, 1.0, 9.0]),
+            c: info([1.0, 0.0], [0.0, 0.0, 2.0], follows=False, truncated=np.array([True, False]),
+                    final_value=np.array([6.0, 0.0], np.float32)),
+        }
+    )  # fmt: skip
+    worker.calculate_target()
+    # b: delta_1 = 1 + 0.5 * 4 - 0 = 3 (c does not follow); delta_0 = 0 + 0.5 * 0 - 2 = -2, A_0 = -2 + 0.25 * 3 = -1.25
+    # a goes on in b: delta_1 = 0 + 0.5 * 2 - 1 = 0, A_1 = 0.25 * -1.25 = -0.3125
+    #                 delta_0 = 1 + 0.5 * 1 - 0 = 1.5, A_0 = 1.5 + 0.25 * -0.3125 = 1.421875
+    # c: A_0 = 1 + 0.5 * 6 - 0 = 4 (truncated), A_1 = 0 + 0.5 * 2 - 0 = 1
+    expected = {a: [1.421875, -0.3125], b: [-1.25, 3.0], c: [4.0, 1.0]}
+    for index, (target, advantage) in zip(expected, worker.get_target(list(expected)), strict=True):
+        assert advantage.tolist() == expected[index]
+        assert target.tolist() == (advantage + worker.infos[index].value[:-1]).tolist()
+    # Sequences are a with b, and c.
+    assert worker.average_gae_length == 3.0
+    worker.update_gae_infos({c: info([1.0, 2.0], [7.0, 7.0, 7.0], follows=False, terminated=np.array([False, True]))})
+    worker.calculate_target()
+    # A_1 = 2 - 7 = -5, A_0 = 1 + 3.5 - 7 + 0.25 * -5 = -3.75
+    assert worker.get_target([c])[0][1].tolist() == [-3.75, -5.0]
+
+
+def test_a_fetch_has_the_documented_keys_and_the_ratio_of_the_first_minibatch_is_one() -> None:
+    trainer, data = only_fetch(online_dict(0), env_generator)
+    assert {
+        "records", "rewards", "td_targets", "advantages", "old_logps", "old_pi_logits", "old_vpreds",
+    } <= data.keys()  # fmt: skip
+    assert len(data["records"]) == 4
+    [first, *_] = trainer.data_iter(data["records"], 4)
+    assert data["advantages"].format_batch(first).shape == (4, 8)
+    assert data["old_pi_logits"].format_batch(first).shape == (4, 8, 2)
+    assert {each.index for each in first} == {index for index, _ in data["records"]}
+    # The weights that acted are those at the fetch.
+    assert torch.allclose(data["old_logps"].format_batch(first), data["behavior_logps"].format_batch(first), atol=1e-6)
+    assert isinstance(trainer.gae_actor, GAEWorker)
+    assert trainer.rollout_manager.rollout_config.fragment_length == 8
+
+
+@pytest.mark.parametrize("fault", ["raise", "error"])
+@pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault: str, max_staleness: int) -> None:
+    trainer, data = only_fetch(online_dict(max_staleness), partial(Counter, fault))
+    [fragments] = trainer.data_iter(data["records"], 4)
+    by_lane: dict[str, list[Any]] = {}
+    for each in sorted(fragments, key=lambda each: each.index):
+        assert not (each.obs == 777.0).any()
+        assert not (each.reward == 777.0).any()
+        by_lane.setdefault(each.worker_uuid, []).append(each)
+    for parts in by_lane.values():
+        steps = {
+            name: np.concatenate([getattr(each, name) for each in parts])
+            for name in ("valid", "reward", "terminated", "truncated")
+        }
+        # Where lanes step together, the step in which one is made again does not count, and what comes before it is
+        # bootstrapped from the observation that it stands at: the last good one.
+        is_cut = steps["truncated"] | ~np.append(steps["valid"][1:], True)
+        reward, terminated, cut = (each[steps["valid"]] for each in (steps["reward"], steps["terminated"], is_cut))
+        # An episode of 5 steps, two steps of the next, then the environment breaks: again and again.
+        assert reward.tolist() == ([1, 2, 3, 4, 5, 1, 2] * 3)[: len(reward)]
+        assert (terminated == (reward == 5)).all(), "the last reward of an episode is in its fragment"
+        assert np.flatnonzero(cut).tolist() == [place for place in range(len(reward)) if place % 7 == 6]
+    # The bootstrap of a truncated episode is the value of its own last observation.
+    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+
+
+@pytest.mark.parametrize("anneals", [False, True])
+def test_a_run_that_broke_in_the_middle_is_bit_for_bit_the_run_that_did_not(anneals: bool) -> None:
+    config = online_dict(0, anneal_lr_linearly=anneals)
+    start_trainer(policy_generator, env_generator, named(config, "whole"), trainer_class=OwnTrainer)
+
+    class Breaks(OwnTrainer):
+        def before_broadcast(self, iteration: int) -> None:
+            if iteration == 2:
+                raise RuntimeError("it broke")
+
+    with pytest.raises(HostedError, match="it broke"):
+        start_trainer(policy_generator, env_generator, named(config, "broken"), trainer_class=Breaks)
+    resumed = online_dict(0, anneal_lr_linearly=anneals, resume="broken")
+    # Both have the same names in their run files.
+    Breaks.before_broadcast = OwnTrainer.before_broadcast  # type: ignore[method-assign]
+    start_trainer(policy_generator, env_generator, resumed, trainer_class=Breaks)
+    assert digest_of(Path("runs/broken")) == digest_of(Path("runs/whole"))
+    assert len(rows_of(Path("runs/broken"))) == 4
+
+
+def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer() -> None:
+    start_trainer(policy_generator, env_generator, named(online_dict(0), "first"))
+    config = named(online_dict(0, resume="first", resume_optimizer=False, num_iterations=2), "second")
+    summary = start_trainer(policy_generator, env_generator, config)
+    assert summary.env_steps == 2 * 32
+    assert Path("runs/second").is_dir()
+
+
+SCRIPT = """
+import os, signal
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from quintain.online import start_rolloutmanager, start_trainer
+
+class Dies(OwnTrainer):
+    def before_broadcast(self, iteration):
+        if iteration == 2 and os.environ.get("SIGNAL"):
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+
+if __name__ == "__main__":
+    config = {**online_dict(1, resume=os.environ.get("RESUME")), "logger_config": {"name": "killed"}}
+    make_policy, make_env = lambda: policy_generator(), lambda: env_generator()
+    start_rolloutmanager(make_policy, make_env, config)
+    start_trainer(make_policy, make_env, config, trainer_class=Dies)
+"""
+
+
+def processes_of(session: int) -> list[int]:
+    """Returns the processes of a session that are not zombies."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_signals_leave_nothing_behind_and_resume_goes_on(number: int, tmp_path: Path) -> None:
+    Path("main.py").write_text(SCRIPT)
+
+    def run(**variables: str) -> tuple[int, int]:
+        environment = {**warm.ENVIRONMENT, **variables}
+        command = [sys.executable, "main.py"]
+        process = warm.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+        return process.wait(timeout=100), process.pid
+
+    status, session = run(SIGNAL=str(int(number)))
+    assert status == (-9 if number == signal.SIGKILL else 143)
+    # Children notice at once that their parent is gone; a loaded machine takes its time.
+    for _ in range(500):
+        if not processes_of(session):
+            break
+        os.sched_yield()
+        signal.sigtimedwait([], 0.02)
+    assert processes_of(session) == []
+    assert run(RESUME="killed")[0] == 0
+    assert len(rows_of(Path("runs/killed"))) == 4
+
+
+def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> None:
+    told = []
+
+    class Counts(OwnTrainer):
+        def train(self) -> None:
+            for self.num_updates in range(2):
+                self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+                self.broadcast_model_to_rollout_workers(new_version=True)
+                told.append(self.model_version)
+            self.num_updates = 0
+
+    with pytest.raises(SettingsError, match="num_updates was set to 0, and 2 iterations are done"):
+        start_trainer(policy_generator, env_generator, online_dict(0), trainer_class=Counts)
+    assert told == [1, 2]
+
+
+def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
+    seen = []
+
+    class Takes(OwnTrainer):
+        def setup_model_and_optimizer(self, policy_generator: Any = None) -> Any:  # type: ignore[override]
+            model = policy_generator()
+            return model, torch.optim.SGD(model.parameters(), lr=0.1), "scaler"
+
+        def train(self) -> None:
+            seen.append((self.scaler, isinstance(self.inner_model, Small)))
+            self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+            self.broadcast_model_to_rollout_workers(new_version=True)
+
+    start_trainer(policy_generator, env_generator, online_dict(0, num_iterations=1), trainer_class=Takes)
+    assert seen == [("scaler", True)]
+
+
+def test_names_at_their_own_paths() -> None:
+    from quintain.compat.minestudio.online.rollout.start_manager import start_rolloutmanager as start
+    from quintain.compat.minestudio.online.trainer.basetrainer import BaseTrainer as Base
+    from quintain.compat.minestudio.online.trainer.ppotrainer import PPOTrainer as Trains
+    from quintain.compat.minestudio.online.trainer.start_trainer import start_trainer as begin
+
+    assert (start, Base, Trains, begin) == (start_rolloutmanager, BaseTrainer, PPOTrainer, start_trainer)
+    manager = start(policy_generator, env_generator, online_dict(1))
+    assert get_rollout_manager() is manager
+    with pytest.raises(TypeError, match="write train, too"):
+        type("Half", (PPOTrainer,), {"ppo_update": lambda self: None})

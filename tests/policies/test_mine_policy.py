@@ -1,0 +1,332 @@
+"""A MinePolicy of a user's is trained as it is: nested states, episodes inside sequences, temperature and nucleus."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from quintain.core.rng import Rng
+from quintain.data import fields as f
+from quintain.data.rollout import Rollout
+from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
+from quintain.errors import SettingsError
+from quintain.policies import MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
+from quintain.policies.base import draw_noise
+from quintain.policies.mine_adapter import EpisodeRows, MinePolicyAdapter
+from quintain.policies.mine_policy import ewma_update, nucleus
+from quintain.policies.settings import MinePolicySettings
+
+SPEC = BehaviorSpec(
+    obs=DictSpec((("image", box(8, 8, 3, low=0, high=255, dtype="uint8")),)),
+    action=DictSpec((("buttons", multi_discrete(3, 4)), ("camera", discrete(5)))),
+)
+SPACE = spaces.Dict({"buttons": spaces.MultiDiscrete([3, 4]), "camera": spaces.Discrete(5)})
+
+
+class Users(MinePolicy):
+    """Knows nothing of `first`; its state is nested, has a batch axis in the middle, and begins with ones."""
+
+    def __init__(self, temperature: float = 1.0, nucleus_prob: float | None = None) -> None:
+        super().__init__(6, SPACE, temperature, nucleus_prob)
+        self.read = nn.Linear(8 * 8 * 3, 6)
+        self.cell = nn.GRU(6, 6, batch_first=True)
+
+    def features(self, input: Any) -> torch.Tensor:
+        return torch.tanh(self.read(input["image"].flatten(2).float() / 255.0))
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        hidden, (age,) = state_in["hidden"], state_in["more"]
+        latent, hidden = self.cell(self.features(input), hidden.contiguous())
+        latent = latent + 0.1 * age.float().unsqueeze(-1)
+        state_out = {"hidden": hidden, "more": [age + 1]}
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state_out
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        size = batch_size or 1
+        return {"hidden": torch.ones(1, size, 6), "more": [torch.zeros(size, 1, dtype=torch.long)]}
+
+
+class Aged(Users):
+    """Counts steps inside a sequence too, so that a sequence is what its steps are."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        steps = input["image"].shape[1]
+        age = state_in["more"][0] + torch.arange(steps)
+        latent, hidden = self.cell(self.features(input), state_in["hidden"].contiguous())
+        latent = latent + 0.1 * age.float().unsqueeze(-1)
+        state_out = {"hidden": hidden, "more": [age[:, -1:] + 1]}
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state_out
+
+
+class Merging(Aged):
+    """Has lanes in reverse order in its states, as only its own methods know."""
+
+    def merge_state(self, states: Any) -> Any:
+        states = list(reversed(states))
+        return {
+            "hidden": torch.cat([each["hidden"] for each in states], dim=1),
+            "more": [torch.cat([each["more"][0] for each in states])],
+        }
+
+    def split_state(self, state: Any, split_num: int) -> Any:
+        singles = [
+            {"hidden": state["hidden"][:, i : i + 1], "more": [state["more"][0][i : i + 1]]} for i in range(split_num)
+        ]
+        return list(reversed(singles))
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        turned = {"hidden": state_in["hidden"].flip(1), "more": [state_in["more"][0].flip(0)]}
+        result, after = super().forward(input, turned, **kwargs)
+        return result, {"hidden": after["hidden"].flip(1), "more": [after["more"][0].flip(0)]}
+
+
+class Forgetful(Aged):
+    """Has no batch axis in its state, and cannot merge."""
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return {"hidden": torch.ones(1, 1, 6), "more": [torch.zeros(1, 1, dtype=torch.long)]}
+
+
+class LooksAhead(Aged):
+    """Lets steps see later ones."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        rows = super().features(input)
+        return rows + rows.mean(dim=1, keepdim=True)
+
+
+class DrawsItself(Aged):
+    """Draws noise whenever it is asked."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        return super().features(input) + torch.rand(())
+
+
+class Bare(nn.Module):
+    """Has no heads."""
+
+
+def adapted(
+    module: type[nn.Module], spec: BehaviorSpec = SPEC, context_length: int | None = None, **given: Any
+) -> MinePolicyAdapter:
+    network = {"type": f"{module.__module__}:{module.__name__}", **given}
+    settings = MinePolicySettings.model_validate({"network": network, "context_length": context_length})
+    return MinePolicyAdapter(settings, spec, Rng(0))
+
+
+def acted(
+    policy: MinePolicyAdapter, num_lanes: int = 4, num_steps: int = 9
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Acts in random observations with episodes that begin inside; returns a minibatch and the state after it."""
+    rollout = Rollout(policy.spec, policy.declare_fields(), num_lanes=num_lanes, num_steps=num_steps)
+    draw_noise(rollout, policy.noise, Rng(3), first_step=0)
+    generator = torch.Generator().manual_seed(0)
+    for name in rollout.obs_names:
+        rollout.storage[name].copy_(torch.randint(256, rollout.storage[name].shape, generator=generator))
+    for step, lane in ((0, 0), (4, 0), (5, 1), (5, 2), (8, 2)):
+        rollout.storage[f.FIRST][step, lane] = True
+    state = policy.initial_state(num_lanes)
+    state += torch.rand(state.shape, generator=generator).round()
+    rollout.policy_state.copy_(state)
+    with torch.no_grad():
+        for slot in rollout.slots[:-1]:
+            policy.act(slot, state)
+    names = [name for name in rollout.storage if name.startswith((f.OBS, f.ACTION))]
+    names = [name for name in names if name != f.ADVANTAGE] + [f.FIRST, f.LOG_PROB, f.VALUE]
+    return {**{name: rollout.flat(name) for name in names}, f.POLICY_STATE: rollout.policy_state}, state
+
+
+@pytest.mark.parametrize("context_length", [None, 2])
+@pytest.mark.parametrize("module", [Aged, Merging], ids=lambda each: each.__name__)
+def test_a_replay_is_the_rollout_of_a_module_that_knows_nothing_of_episodes(
+    module: Any, context_length: int | None
+) -> None:
+    policy = adapted(module, context_length=context_length)
+    assert policy.state_size == 7
+    assert policy.layout.asks_network == (module is Merging)
+    batch, _ = acted(policy)
+    seen = policy.evaluate_actions(batch)
+    for name in (f.LOG_PROB, f.VALUE):
+        torch.testing.assert_close(seen[name], batch[name], atol=1e-5, rtol=0)
+
+
+def test_merged_states_are_those_of_the_batch() -> None:
+    # Both count and remember alike, so they must act alike from the same weights.
+    first, second = adapted(Aged), adapted(Merging)
+    second.load_state_dict(first.state_dict())
+    (batch, state), (other, other_state) = acted(first), acted(second)
+    torch.testing.assert_close(batch[f.LOG_PROB], other[f.LOG_PROB])
+    torch.testing.assert_close(state, other_state)
+
+
+def test_an_episode_begins_with_the_initial_state_of_the_module() -> None:
+    policy = adapted(Aged)
+    assert policy.initial_state(2).tolist() == [[1.0] * 6 + [0.0]] * 2
+    _, state = acted(policy)
+    # Steps since the episode began at step 4 of 9, 5 and 8; the last lane's began before, at an age of 0 or 1.
+    assert state[:3, 6].tolist() == [5.0, 4.0, 1.0]
+    assert state[3, 6] in (9.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "code"),
+    [
+        (LooksAhead, "gives other log-probabilities for a sequence than step by step|gives other values", "E0244"),
+        (DrawsItself, "than step by step", "E0244"),
+        (Users, "than step by step", "E0244"),
+        (Forgetful, "add merge_state and split_state", "E0245"),
+        (Bare, "expected a MinePolicy", "E0244"),
+    ],
+    ids=["later steps", "own draws", "counts sequences", "no batch axis", "no MinePolicy"],
+)
+def test_what_cannot_be_replayed_is_refused(module: Any, words: str, code: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        adapted(module)
+    assert refused.value.code == code
+
+
+def test_gradients_end_at_the_context_length() -> None:
+    def reaches(context_length: int | None) -> bool:
+        policy = adapted(Aged, context_length=context_length)
+        batch, _ = acted(policy)
+        batch[f.FIRST].zero_()
+        image = batch["obs.image"].float().requires_grad_()
+        value = policy.evaluate_actions({**batch, "obs.image": image})[f.VALUE]
+        value.view(9, 4)[8].sum().backward()
+        assert image.grad is not None
+        return bool(image.grad.view(9, 4, -1)[:6].abs().max() > 0)
+
+    assert reaches(None)
+    assert not reaches(3)
+
+
+def test_rows_of_episodes() -> None:
+    # Lane 0: steps 0 1 | 2 3; lane 1: 0 1 2 3, which began before. Steps are numbered t * 2 + lane.
+    first = torch.tensor([[True, False], [False, False], [True, False], [False, False]])
+    rows = EpisodeRows(first)
+    assert rows.steps.tolist() == [[0, 2, 0, 0], [4, 6, 0, 0], [1, 3, 5, 7]]
+    assert rows.lane.tolist() == [0, 0, 1]
+    assert rows.is_new.tolist() == [True, True, False]
+    assert rows.row.tolist() == [0, 2, 0, 2, 1, 2, 1, 2]
+    assert rows.place.tolist() == [0, 0, 1, 1, 0, 2, 1, 3]
+
+
+class Tilted(MinePolicy):
+    """Always has the same probabilities: 0.5, 0.3, 0.2 at a temperature of 1."""
+
+    def __init__(self, temperature: float = 1.0, nucleus_prob: float | None = None) -> None:
+        super().__init__(1, spaces.Discrete(3), temperature, nucleus_prob)
+        with torch.no_grad():
+            self.pi_head.linear_layer.weight.zero_()
+            self.pi_head.linear_layer.bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        latent = torch.ones(*next(iter(input.values())).shape[:2], 1)
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state_in
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("given", "probabilities"),
+    [
+        ({}, (0.5, 0.3, 0.2)),
+        # Squares over their sum: 0.25, 0.09, 0.04 over 0.38.
+        ({"temperature": 0.5}, (0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38)),
+        # 0.5 is not 0.6, with 0.3 it is: 0.5 / 0.8 and 0.3 / 0.8.
+        ({"nucleus_prob": 0.6}, (0.625, 0.375, 0.0)),
+        # 0.25 / 0.38 is 0.658: alone.
+        ({"temperature": 0.5, "nucleus_prob": 0.6}, (1.0, 0.0, 0.0)),
+    ],
+    ids=["as it is", "temperature", "nucleus", "both"],
+)
+def test_the_probability_of_what_was_drawn_is_recorded(given: Any, probabilities: tuple[float, ...]) -> None:
+    spec = BehaviorSpec(obs=box(2), action=discrete(3))
+    policy = adapted(Tilted, spec, **given)
+    rollout = Rollout(spec, policy.declare_fields(), num_lanes=2000, num_steps=1)
+    draw_noise(rollout, policy.noise, Rng(5), first_step=0)
+    with torch.no_grad():
+        policy.act(rollout.slots[0])
+    drawn = torch.bincount(rollout.flat(f.ACTION), minlength=3) / 2000
+    # Three deviations of a share of 2000 draws are at most 0.034.
+    torch.testing.assert_close(drawn, torch.tensor(probabilities), atol=0.034, rtol=0)
+    assert bool((drawn[torch.tensor(probabilities) == 0.0] == 0.0).all())
+    wanted = torch.tensor(probabilities)[rollout.flat(f.ACTION)].log()
+    torch.testing.assert_close(rollout.flat(f.LOG_PROB), wanted, atol=1e-6, rtol=0)
+    seen = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
+    torch.testing.assert_close(seen[f.LOG_PROB], wanted, atol=1e-6, rtol=0)
+
+
+def test_an_action_that_left_the_nucleus_keeps_a_probability() -> None:
+    spec = BehaviorSpec(obs=box(2), action=discrete(3))
+    policy = adapted(Tilted, spec, nucleus_prob=0.6)
+    seen = policy.evaluate_actions({f.OBS: torch.zeros(1, 2), f.ACTION: torch.tensor([2])})
+    # Beside 0.5 and 0.3 that are inside: 0.2 of 1.
+    assert float(seen[f.LOG_PROB].detach()) == pytest.approx(math.log(0.2), abs=1e-6)
+
+
+def test_options_that_are_not_allowed_are_not_in_the_nucleus() -> None:
+    assert nucleus(torch.tensor([[0.1, 0.6, 0.3]]).log(), 0.6).tolist() == [[False, True, False]]
+    assert nucleus(torch.tensor([[0.1, 0.6, 0.3]]).log(), 0.61).tolist() == [[False, True, True]]
+    assert nucleus(torch.tensor([[0.1, 0.6, 0.3]]).log(), 1.0).tolist() == [[True, True, True]]
+
+
+def test_heads_of_minestudio_by_hand() -> None:
+    head = make_action_head(SPACE, 4)
+    logits = {
+        "buttons": torch.cat([torch.tensor([0.5, 0.25, 0.25]), torch.full((4,), 0.25)]).log(),
+        "camera": torch.tensor([0.5, 0.5, 1e-9, 1e-9, 1e-9]).log(),
+    }
+    action = {"buttons": torch.tensor([1, 3]), "camera": torch.tensor(0)}
+    # 0.25 * 0.25 * 0.5 = 2^-5.
+    assert float(head.logprob(action, logits)) == pytest.approx(-5 * math.log(2.0))
+    # 1.5 bits, 2 bits and 1 bit.
+    assert float(head.entropy(logits)) == pytest.approx(4.5 * math.log(2.0), abs=1e-6)
+    assert float(head.kl_divergence(logits, logits)) == 0.0
+    assert head.sample(logits, deterministic=True)["buttons"].shape == (2,)
+    assert head(torch.zeros(2, 3, 4))["buttons"].shape == (2, 3, 7)
+    assert make_action_head(spaces.MultiDiscrete([121]), 4)(torch.zeros(2, 3, 4)).shape == (2, 3, 1, 121)
+
+
+def test_debiased_averages_by_hand() -> None:
+    normalizer = NormalizeEwma(beta=0.9)
+    ewma_update(normalizer, torch.tensor(2.0), torch.tensor(5.0))
+    # 0.2 / 0.1 = 2 and 0.5 / 0.1 - 4 = 1: the moments of the only batch.
+    assert [float(each) for each in normalizer.running_mean_var()] == pytest.approx([2.0, 1.0], abs=1e-5)
+    ewma_update(normalizer, torch.tensor(4.0), torch.tensor(17.0))
+    # (0.18 + 0.4) / 0.19 = 3.05263 and (0.45 + 1.7) / 0.19 - 9.31856 = 1.99723.
+    assert [float(each) for each in normalizer.running_mean_var()] == pytest.approx([3.05263, 1.99723], abs=1e-4)
+    assert float(normalizer.denormalize(normalizer.normalize(torch.tensor(7.0)))) == pytest.approx(7.0, abs=1e-5)
+
+
+def test_values_are_in_the_scale_of_rewards() -> None:
+    policy = adapted(Tilted, BehaviorSpec(obs=box(2), action=discrete(3)))
+    plain = policy.value_of(torch.zeros(1, 2)).detach()
+    policy.normalize_values()
+    # Before any return: mean 0, and the smallest variance, 0.01.
+    torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), 0.1 * plain)
+    policy.observe_returns(torch.tensor(3.0), torch.tensor(25.0))
+    torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), 4.0 * plain + 3.0, atol=1e-3, rtol=0)
+    policy.zero_values()
+    torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), torch.tensor([3.0]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "transformer"])
+def test_the_policy_that_ships_acts_and_splits_actions(cell: str) -> None:
+    settings = MinePolicySettings.model_validate({"network": {"memory": {"cell": cell, "size": 8}}})
+    policy = MinePolicyAdapter(settings, SPEC, Rng(0))
+    assert isinstance(policy.network, RecurrentImagePolicy)
+    batch, _ = acted(policy)
+    torch.testing.assert_close(policy.evaluate_actions(batch)[f.LOG_PROB], batch[f.LOG_PROB], atol=1e-5, rtol=0)
+    image = {"image": torch.zeros(8, 8, 3, dtype=torch.uint8)}
+    action, state = policy.network.get_action(image, None, input_shape="*", deterministic=True)
+    assert action["buttons"].shape == (2,)
+    assert state["memory"].shape == (1, policy.state_size)
+    both = {"camera": torch.tensor([1, 2])}
+    assert [each["camera"].item() for each in policy.network.split_action(both, 2)] == [1, 2]
