@@ -1,0 +1,76 @@
+"""The calls of Ray that this placement makes, with two errors of its own in place of Ray's many.
+
+The only module besides the cluster's that imports Ray, and only when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from quintain.typing import JsonObject, Saved
+
+Reference: TypeAlias = Saved
+"""An object in the object store, or the result of a call."""
+Handle: TypeAlias = Saved
+"""A rollout actor."""
+CALL_SECONDS = 30.0
+CONTROL = "control"
+"""The concurrency group of methods that are called while a command is executed."""
+
+
+class RayFailure(Exception):
+    """A call failed, and not by an error of quintain's."""
+
+
+class Lost(RayFailure):
+    """An actor died, or an object went with its node."""
+
+    @property
+    def cause(self) -> str:
+        """The line of Ray's long message that says what happened."""
+        lines = [line.strip() for line in str(self).splitlines() if line.strip()]
+        detail = next((line for line in lines if "Worker exit detail" in line), lines[0] if lines else "it is gone")
+        return detail.partition("Some common causes")[0].strip().rstrip(".")[:300]
+
+
+def put(value: object) -> Reference:
+    """Puts a value into the object store."""
+    import ray
+
+    return ray.put(value)
+
+
+def get(reference: Reference, seconds: float = CALL_SECONDS) -> Saved:
+    """Returns a value of the object store, arrays without a copy; raises `Lost`, or `RayFailure`."""
+    import ray
+    from ray.exceptions import ObjectLostError, RayActorError, RayError
+
+    try:
+        return ray.get(reference, timeout=seconds)
+    except (RayActorError, ObjectLostError) as error:
+        raise Lost(str(error)) from error
+    except RayError as error:
+        raise RayFailure(str(error)) from error
+
+
+def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
+    """Whether a call has ended within this time, by a result or an error."""
+    import ray
+
+    return bool(ray.wait([reference], timeout=seconds)[0])
+
+
+def start_actor(cls: type, options: JsonObject, words: JsonObject) -> Handle:
+    """Starts an actor that is never started again by Ray itself."""
+    import ray
+
+    fixed = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {CONTROL: 1}}
+    return ray.remote(**options, **fixed)(cls).remote(words)
+
+
+def kill(handle: Handle) -> None:
+    """Ends an actor at once, if there still is a cluster."""
+    import ray
+
+    if ray.is_initialized():
+        ray.kill(handle)

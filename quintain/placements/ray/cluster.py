@@ -1,0 +1,269 @@
+"""The connection of this process to a Ray cluster: an existing one, or one on this machine that ends with the process.
+
+One connection serves all runs of a process; the last that leaves closes it. A connection that the user's script opened
+is used and left open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quintain.errors import CollectorDied, ResourceError, ServiceError
+from quintain.placements.settings import RaySettings
+from quintain.services.processes.supervisor import Child, Supervisor
+
+HEAD_SECONDS = 120.0
+"""Timeout for the head of a local cluster to start."""
+FREE_SECONDS = 10.0
+"""How long resources that other runs have are waited for; those of one that has just ended are free in a moment."""
+_HEAD_MODULE = "quintain.placements.ray.head"
+_LOOK_SECONDS = 0.25
+_AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+# Ray resolves 127.0.0.1 to the machine's address unless it takes it for one that cannot have several nodes.
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_MAX_FOLDER = 20
+"""A socket's path has 107 characters at most, of which Ray's names in the folder take up to 86."""
+_token = secrets.token_hex(32)
+"""One for all local clusters of this process: Ray reads it once."""
+
+
+class LocalHead:
+    """A cluster on this machine, as a supervised child."""
+
+    def __init__(self) -> None:
+        self.supervisor = Supervisor([_HEAD_MODULE])
+        self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
+        self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
+        self.supervisor.remove_at_end(self.directory)
+        token = self.directory / "token"
+        token.touch(mode=0o600)
+        token.write_text(_token)
+        self.environment = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_ADDRESS": "",
+            **_LOOPBACK,
+            **_QUIET,
+        }
+        self.child.send(
+            {
+                "environment": self.environment,
+                "num_cpus": os.cpu_count(),
+                "object_store_bytes": None,
+                "directory": str(self.directory),
+            }
+        )
+        self.address = self._await_address()
+
+    def _await_address(self) -> str:
+        deadline = time.monotonic() + HEAD_SECONDS
+        why = f"was not ready after {HEAD_SECONDS:g} s"
+        while time.monotonic() < deadline:
+            message = self.child.receive(waits=True)
+            self.supervisor.read_reports()
+            if message:
+                words = json.loads(message)
+                if "address" in words:
+                    return str(words["address"])
+                why = f"cannot start: {words['failed']}"
+                break
+            if message is not None or self.child.is_over:
+                why = f"{self.child.describe_end()} {self.child.last_output.strip()[-300:]}"
+                break
+        self.close()
+        raise ServiceError(f"run.placement.type ray: the local cluster {why}", code="E0547")
+
+    def require_alive(self) -> None:
+        """Raises the error of a cluster that has ended."""
+        self.supervisor.read_reports()
+        if self.child.is_over:
+            raise CollectorDied(
+                f"the local Ray cluster {self.child.describe_end()}. Continue from the last checkpoint with: quintain "
+                f"resume",
+                code="E0544",
+            )
+
+    def close(self) -> None:
+        """Ends the cluster with all its processes; nothing in it is needed any more."""
+        self.supervisor.close()
+        # On a machine that is very busy the server may have been ended before it came to that.
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Cluster:
+    """A connection to a cluster; `join` returns the one of this process."""
+
+    _current: Cluster | None = None
+
+    def __init__(self, settings: RaySettings) -> None:
+        self.num_users = 0
+        self.is_open = True
+        self.wanted = settings.address
+        self.head = LocalHead() if settings.address is None else None
+        self.before: dict[str, str | None] = {}
+        try:
+            self.is_ours = self._connect(settings)
+        except BaseException:
+            if self.head is not None:
+                self.head.close()
+            raise
+
+    @classmethod
+    def join(cls, settings: RaySettings) -> Cluster:
+        """Returns the connection of this process, opening it for the first run."""
+        current = cls._current
+        if current is None:
+            current = cls._current = cls(settings)
+        elif current.wanted != settings.address:
+            raise ServiceError(
+                f"run.placement.address: this process is connected to {current.wanted or 'a cluster of its own'} for "
+                f"another run, and Ray allows one cluster in a process; use the same, or another process",
+                code="E0546",
+            )
+        current.num_users += 1
+        return current
+
+    def leave(self) -> None:
+        """Closes the connection with its last user, and a local cluster with it."""
+        self.num_users -= 1
+        if self.num_users > 0:
+            return
+        import ray
+
+        Cluster._current, self.is_open = None, False
+        if self.is_ours:
+            # At the end of the interpreter Ray cannot import what it needs for that, and has done it before.
+            with suppress(ImportError):
+                ray.shutdown()
+        if self.head is not None:
+            ray._private.ray_constants.ENABLE_RAY_CLUSTER = sys.platform == "linux"
+        for name, value in self.before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        if self.head is not None:
+            self.head.close()
+
+    def require_alive(self) -> None:
+        """Raises the error of a local cluster that has ended."""
+        if self.head is not None:
+            self.head.require_alive()
+
+    def _connect(self, settings: RaySettings) -> bool:
+        """Connects; returns False if the user's script has done so before."""
+        if self.head is not None:
+            self._set_environment(self.head.environment)
+        import ray
+
+        if ray.is_initialized():
+            return False
+        address = self.head.address if self.head is not None else settings.address
+        runtime_env = dict(settings.runtime_env) or None
+        try:
+            with _signals_and_streams_kept():
+                ray.init(
+                    address=address,
+                    runtime_env=runtime_env,
+                    log_to_driver=False,
+                    configure_logging=False,
+                    logging_level="ERROR",
+                )
+        except Exception as error:  # of whatever Ray meets on its way there
+            first = str(error).strip().partition("\n")[0]
+            raise ServiceError(
+                f"run.placement.address: cannot connect to the Ray cluster at {address}: {type(error).__name__}: "
+                f"{first}. `quintain doctor --ray` says what is known of it",
+                code="E0546",
+            ) from error
+        return True
+
+    def _set_environment(self, environment: Mapping[str, str]) -> None:
+        names = {*environment, *_AUTHENTICATION}
+        self.before = {name: os.environ.get(name) for name in names}
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in environment.items() if value})
+        if "ray" in sys.modules:
+            # They were read from the environment of before.
+            import ray
+
+            ray._raylet.Config.initialize("")
+            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+
+    def require_free(self, num_actors: int, each: Mapping[str, float]) -> None:
+        """Refuses actors that the cluster cannot hold, at once; waits shortly for resources that others have."""
+        import ray
+
+        nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        self._refuse(num_actors, each, nodes, "has")
+        deadline = time.monotonic() + FREE_SECONDS
+        while True:
+            free = ray.available_resources()
+            missing = {name: amount for name, amount in each.items() if free.get(name, 0.0) < amount * num_actors}
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                self._refuse(num_actors, each, [dict(free)], "has free")
+            time.sleep(_LOOK_SECONDS)
+
+    def _refuse(self, num: int, each: Mapping[str, float], nodes: list[dict[str, float]], has: str) -> None:
+        num_held = sum(_num_fitting(node, each) for node in nodes)
+        if num_held >= num:
+            return
+        found = {name: sum(node.get(name, 0.0) for node in nodes) for name in each}
+        wanted = ", ".join(f"{amount * num:g} {name}" for name, amount in each.items())
+        there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
+        raise ResourceError(
+            f"run.placement: {num} rollout actors need {wanted}, and the Ray cluster {has} {there} on {len(nodes)} "
+            f"nodes, which is room for {num_held}. Lower num_actors, num_cpus_per_actor or resources_per_actor, or add "
+            f"nodes",
+            code="E0545",
+        )
+
+
+def _num_fitting(node: Mapping[str, float], each: Mapping[str, float]) -> int:
+    """Returns how many actors fit on a node.
+
+    >>> _num_fitting({"CPU": 5.0, "wandb": 1.0}, {"CPU": 2.0})
+    2
+    >>> _num_fitting({"CPU": 5.0}, {"CPU": 2.0, "GPU": 1.0})
+    0
+    """
+    return min((int(node.get(name, 0.0) / amount + 1e-9) for name, amount in each.items()), default=1_000_000)
+
+
+def _short_folder() -> str:
+    """Returns the folder of temporary files, or `/tmp` where its path is too long for sockets."""
+    found = tempfile.gettempdir()
+    return found if len(found) <= _MAX_FOLDER else "/tmp"
+
+
+@contextmanager
+def _signals_and_streams_kept() -> Iterator[None]:
+    """Keeps the handlers of signals, and Python's global random stream: Ray takes both when it connects."""
+    stream = random.getstate()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        random.setstate(stream)
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        random.setstate(stream)
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,111 @@
+"""Acts in actors of a Ray cluster: the same collectors and commands, with the object store in place of shared memory.
+
+Ray serializes what actors return with pickle: code of this process reads arrays, packed values and JSON-like words out
+of it, and nothing else is unpickled by quintain. A cluster must therefore be trusted like the machine itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Mapping
+
+import numpy as np
+
+from quintain.data.fields import fields_to_json
+from quintain.placements.ahead import AheadSource, SourceParts
+from quintain.placements.fleet import Fleet
+from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.collector import PublishedToActors, PutWeights, RayCollector
+from quintain.placements.ray.worker import RolloutWorker
+from quintain.placements.remote_collector import WatchedCollector
+from quintain.placements.remote_env import RemoteEnv, remote_env
+from quintain.placements.settings import RaySettings
+from quintain.placements.share import Share
+from quintain.placements.snapshots import alignment_of, make_snapshot
+from quintain.policies.base import Policy
+from quintain.rollouts.source import BehaviorListener
+
+
+class RaySource(AheadSource):
+    """An asynchronous source that leaves the cluster when it is closed."""
+
+    def __init__(self, parts: SourceParts, placement: RayPlacement) -> None:
+        super().__init__(parts)
+        self.placement = placement
+
+    def close(self) -> None:
+        super().close()
+        self.placement.leave()
+
+
+class RayPlacement:
+    """Makes the environments in rollout actors, which return their descriptions."""
+
+    def __init__(self, settings: RaySettings, plan: ActingPlan) -> None:
+        self.plan = plan
+        words, num_collectors = plan.to_json(), plan.num_collectors
+        num_actors = min(settings.num_actors or num_collectors, num_collectors)
+        cluster = Cluster.join(settings)
+        # Once: when it is closed, when it is forgotten, or with the process.
+        self.leave = weakref.finalize(self, cluster.leave)
+        self.workers: list[RolloutWorker] = []
+        try:
+            each = {"CPU": settings.num_cpus_per_actor, **settings.resources_per_actor}
+            cluster.require_free(num_actors, {name: amount for name, amount in each.items() if amount})
+            path = [os.path.abspath(entry) for entry in sys.path]
+            # A working directory that Ray ships is the one that counts.
+            cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
+            for share in np.array_split(np.arange(num_collectors), num_actors):
+                plan_words = {**words, "sys_path": path, "cwd": cwd}
+                self.workers.append(RolloutWorker(cluster, plan_words, share.tolist(), settings))
+            self.env = remote_env([env for worker in self.workers for env in worker.describe_envs()])
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.leave()
+
+    def build_source(
+        self, policies: Mapping[str, Policy], on_episodes: BehaviorListener, *, starts_fresh: bool
+    ) -> tuple[AheadSource, Blocks]:
+        plan, num_lanes = self.plan, self.env.num_lanes if isinstance(self.env, RemoteEnv) else 0
+        words = {
+            "starts_fresh": starts_fresh,
+            "alignment": {name: alignment_of(policy) for name, policy in policies.items()},
+            "fields": {name: fields_to_json(each) for name, each in plan.fields.items()},
+            "num_lanes": num_lanes,
+        }
+        try:
+            for worker in self.workers:
+                worker.build(words)
+        except BaseException:
+            self._end()
+            raise
+        blocks = plan.make_blocks(num_lanes, policies)
+        shares = {
+            name: Share(
+                name,
+                policy,
+                blocks[name],
+                [{} if plan.takes_newest else make_snapshot(policy) for _ in blocks[name]],
+                PublishedToActors(name, policy, self.workers) if plan.takes_newest else None,
+            )
+            for name, policy in policies.items()
+        }
+        weights = PutWeights(shares)
+        remotes, parts = [], []
+        for worker in self.workers:
+            for number in worker.collectors:
+                parts.append(plan.parts_of(blocks, policies, number))
+                # Blocks of lanes are begun by the collector; others by the learner, so the actor has to get them.
+                is_sent = plan.has_agents or plan.takes_newest
+                mine = RayCollector(worker, number, self.env, parts[-1], weights, sends_blocks=is_sent)
+                remotes.append(WatchedCollector(mine, plan.patience_seconds))
+        remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)
+        return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self), blocks

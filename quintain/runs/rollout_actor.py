@@ -1,0 +1,158 @@
+"""The class of a Ray actor: some of a run's collectors, made from serialized settings and driven by commands.
+
+Commands are executed in order by one thread; a second one takes stops, pulses and newest weights meanwhile. Errors are
+returned as data, so that the learner raises the same class with the same code. Imports nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+
+from quintain.errors import NonFiniteError
+from quintain.placements.actor import Actor
+from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
+from quintain.placements.remote_errors import error_to_json
+from quintain.placements.shared_blocks import SharedBlocks, allocate_here
+from quintain.placements.wire import answer_to_json, as_arrays
+from quintain.runs.hosted_collectors import HostedCollectors, as_ours
+from quintain.services.checkpoints.packed_state import pack_value, unpack_value
+from quintain.services.reporting.redaction import redact
+
+if TYPE_CHECKING:
+    from quintain.typing import Array, JsonObject, Saved, State
+
+Reply: TypeAlias = "tuple[JsonObject, Saved]"
+"""What a method returns: words, and arrays or packed values that belong to them."""
+_KEPT = frozenset({"env", "episode", "lane_step", "cursor", "fragment", "num_open", "counts", "num_acts"})
+_NAMED = frozenset({"halves", "collectors", "groups"})
+"""Parts of a collector's state whose keys are names."""
+
+
+def _answering(method: Callable[..., Reply]) -> Callable[..., Reply]:
+    """Makes a method return an error as data, and act with the run's threads."""
+
+    @wraps(method)
+    def answer(self: RolloutActor, *arguments: object) -> Reply:
+        if self.hosted is not None:
+            # Threads have settings of their own.
+            torch.set_num_threads(self.hosted.plan.run_file.run.threads)
+        try:
+            return method(self, *arguments)
+        except Exception as error:
+            trace = redact("".join(traceback.format_exception(error)))
+            evidence = error.evidence if isinstance(error, NonFiniteError) else {}
+            return {"failed": error_to_json(as_ours(error, "the rollout actor"), trace)}, pack_value(dict(evidence))
+
+    return answer
+
+
+class RolloutActor:
+    """Hosts collectors in a Ray actor; methods in order return words and data, also of a failure."""
+
+    def __init__(self, words: JsonObject) -> None:
+        self.words = words
+        self.hosted: HostedCollectors | None = None
+        self.actors: dict[int, Actor] = {}
+        self.shared: SharedBlocks | None = None
+        self.is_stopping = False
+
+    # -- in order --------------------------------------------------------------------------------------------------
+
+    @_answering
+    def start(self) -> Reply:
+        """Makes the environments; returns their descriptions."""
+        words = self.words
+        # On another node some of the driver's paths, and its working directory, may not exist.
+        sys.path += [entry for entry in words["sys_path"] if entry not in sys.path and os.path.exists(entry)]
+        if words["cwd"] and os.path.isdir(words["cwd"]):
+            os.chdir(words["cwd"])
+        self.hosted = HostedCollectors(words)
+        return {"envs": self.hosted.make_envs(), "pid": os.getpid()}, None
+
+    @_answering
+    def build(self, words: JsonObject) -> Reply:
+        """Makes the actors, with blocks and weights in this process."""
+        assert self.hosted is not None, "start() comes first"
+        self.actors, self.shared = self.hosted.make_actors(words, allocate_here)
+        return {}, None
+
+    @_answering
+    def fill(self, number: int, lends: Sequence[Saved], blocks: Sequence[State], *weights: State | None) -> Reply:
+        """Fills lent blocks with these weights; returns the current ones whole, full or not."""
+        actor = self.actors[number]
+        for lend, state, snapshot in zip((Lend(*each) for each in lends), blocks, weights, strict=True):
+            # One that was stopped is sent again, with a block that is here already.
+            if lend not in actor.lent[lend.behavior]:
+                block = actor.blocks[lend.behavior][lend.block]
+                if "fields" in state:
+                    block.load_state_dict(state)
+                else:
+                    block.sequence = state["sequence"]
+                self._take_weights(lend.behavior, lend.block, snapshot)
+        command = Command(FILL, {"lend": lends})
+        current = actor.current_with(command)
+        answer = actor.obey(command, lambda: self.is_stopping)
+        filled = [
+            [each.behavior, each.block, as_arrays(actor.blocks[each.behavior][each.block].state_dict())]
+            for each in current
+        ]
+        words = answer_to_json(answer)
+        if answer.is_done:
+            words["standing"] = _pruned(actor.collector.state_dict())
+        return words, filled
+
+    @_answering
+    def obey(self, number: int, do: str, arguments: bytes, *weights: State | None) -> Reply:
+        """Executes any other command; arguments and the return value are packed."""
+        command = Command(do, unpack_value(arguments))
+        if do == RETIRE:
+            self._take_weights(command.arguments["behavior"], command.arguments["block"], weights[0])
+        answer: Answer = self.actors[number].obey(command, lambda: self.is_stopping)
+        return answer_to_json(answer), pack_value(answer.value)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        if self.hosted is not None:
+            self.hosted.close()
+
+    # -- meanwhile -------------------------------------------------------------------------------------------------
+
+    def interrupt(self, is_wanted: bool) -> None:
+        """Requests that collectors stop after their current step, or no longer."""
+        self.is_stopping = is_wanted
+
+    def pulse(self) -> int:
+        """Returns a counter that changes while any collector makes progress: they take turns."""
+        return sum(actor.pulse for actor in self.actors.values())
+
+    def publish(self, behavior: str, label: Sequence[int], weights: State) -> None:
+        """Makes weights the newest, for collectors that take them between two acts."""
+        assert self.shared is not None, "build() comes first"
+        self.shared.published[behavior].publish_arrays(label, weights)
+
+    def stack(self) -> str:
+        """Returns where all threads of this process stand."""
+        return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
+
+    def _take_weights(self, behavior: str, block: int, weights: Mapping[str, Array] | None) -> None:
+        assert self.shared is not None, "build() comes first"
+        if weights is not None:
+            for name, tensor in self.shared.snapshots[behavior][block].items():
+                np.copyto(tensor.numpy(), weights[name])
+
+
+def _pruned(state: State, *, has_names: bool = False) -> State:
+    """Returns what `begin_anew` needs of a collector's state, which is small; where lanes are is not in it."""
+    return {
+        key: _pruned(value, has_names=key in _NAMED) if isinstance(value, dict) else value
+        for key, value in state.items()
+        if has_names or key in _KEPT or key in _NAMED
+    }

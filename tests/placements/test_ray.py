@@ -1,0 +1,270 @@
+"""Rollout actors of Ray: the numbers of every other placement, deaths that are survived, errors as the user's own.
+
+One local cluster serves all of it, so all of it is one test; what kills drivers, nodes and ranks is `make test-ray`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quintain import Trainer
+from quintain.data import fields as f
+from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, ResourceError, SettingsError
+from quintain.services.events import After
+from tests.contracts import test_source
+from tests.envs.fragile import Walk
+from tests.hold import wait_for
+from tests.placements.broken import Unmade, Wrong
+from tests.placements.gated import Gated
+from tests.placements.runs import LANES, STEPS, make, outcome, trained, walk_of
+from tests.placements.test_agents import make as make_agents
+from tests.placements.test_agents import outcome as outcome_of_agents
+from tests.placements.test_parity import REPLAY
+from tests.placements.test_stops import BUDGET, gated, through_files, train_to_the_gate
+from tests.resume.test_workers import is_alive
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    from quintain.placements.ray.cluster import Cluster
+    from quintain.placements.settings import RaySettings
+
+    cluster = Cluster.join(RaySettings())
+    yield cluster
+    cluster.leave()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    test_source.test_a_loaded_state_continues_inside_a_rollout("ray")
+    test_source.test_rollouts_carry_the_version_that_acted("ray")
+    test_source.test_it_says_how_exactly_it_resumes_and_how_long_it_took("ray")
+    lanes_give_the_numbers_of_local()
+    agents_give_the_numbers_of_local()
+    replay_gives_the_numbers_of_local()
+    fragments_are_collected_with_the_newest_weights()
+    a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
+    weights_are_put_once_for_each_version()
+    a_killed_actor_is_started_again()
+    an_actor_that_dies_again_and_again_ends_the_run()
+    errors_are_the_users_own()
+    what_the_cluster_cannot_hold_is_refused_at_once()
+    assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
+    directory, pids = cluster.head.directory, _descendants(cluster.head.child.pid)
+    assert (directory / "token").stat().st_mode & 0o077 == 0
+    assert len(pids) > 3
+    assert not _strangers(pids), "it listens on more than the loopback interface"
+    cluster.num_users += 1  # the fixture leaves once more
+    cluster.leave()
+    cluster.leave()
+    cluster.num_users = 1
+    assert not any(map(is_alive, pids))
+    assert not directory.exists()
+
+
+def lanes_give_the_numbers_of_local() -> None:
+    for staleness, num_actors in ((0, 2), (1, 2), (1, 1)):
+        settings = {"num_collectors": 2}
+        found = trained("ray", staleness, **settings, **{"placement.num_actors": num_actors})
+        assert found == trained("local", staleness, **settings), (staleness, num_actors)
+
+
+def agents_give_the_numbers_of_local() -> None:
+    for max_staleness in (0, 1):
+        found = []
+        for placement in ("local", "ray"):
+            trainer = make_agents("two behaviours", placement, max_staleness)
+            trainer.train()
+            found.append(outcome_of_agents(trainer))
+            trainer.close()
+        assert found[0] == found[1], max_staleness
+
+
+def replay_gives_the_numbers_of_local() -> None:
+    found = []
+    for placement in ("local", "ray"):
+        trainer = Trainer("sac", "Pendulum-v1", **REPLAY, placement=placement, max_staleness=1)
+        trainer.train(160)
+        found.append(outcome(trainer))
+        trainer.close()
+    assert found[0] == found[1]
+
+
+def fragments_are_collected_with_the_newest_weights() -> None:
+    trainer = Trainer(
+        "ppo", Walk, num_lanes=2, num_collectors=2, batch_size=16, num_epochs=1, seed=4, writers=[], events=[],
+        placement="ray", **{"rollout.type": "fragments", "rollout.num_fragments": 4, "num_steps": 8},
+    )  # fmt: skip
+    seen: list[int] = []
+    update = trainer.algorithm.update
+
+    def look(batch: Any, *more: Any, **named: Any) -> Any:
+        # The last row of a column is padding.
+        seen.extend(int(block[f.POLICY_VERSION][:, :-1].max()) for block in batch)
+        return update(batch, *more, **named)
+
+    trainer.algorithm.update = look  # type: ignore[method-assign]
+    trainer.train(6 * 32)
+    assert trainer.progress.env_steps == 6 * 32
+    assert seen[0] == 0
+    assert seen[-1] >= 3, "blocks are collected one update ahead, and acts take the newest weights"
+    trainer.close()
+
+
+def a_stop_inside_a_block_is_resumed_elsewhere(tmp_path: Path) -> None:
+    whole = make("threads", 1, env=walk_of(Gated, gate="/", wait_at=0))
+    whole.train(BUDGET)
+    gate = tmp_path / "gate"
+    stopped = gated("ray", 1, gate, STEPS + 7)
+    train_to_the_gate(stopped, gate, stage="update")
+    saved = through_files(stopped.state_dict())
+    assert 0 < saved["training"]["source"]["collector"]["cursor"] < STEPS
+    for placement in ("local", "ray"):
+        resumed = gated(placement, 1, gate, wait_at=0)
+        resumed.load_state_dict(saved)
+        resumed.train(BUDGET)
+        assert outcome(resumed) == outcome(whole), placement
+        resumed.close()
+    stopped.train(BUDGET)
+    assert outcome(stopped) == outcome(whole)
+    stopped.close()
+    whole.close()
+
+
+def weights_are_put_once_for_each_version() -> None:
+    trainer = make("ray", 1, num_collectors=2, **{"placement.num_actors": 1})
+    puts: list[int] = []
+    put = ray.put
+
+    def count(value: Any) -> Any:
+        puts.append(1)
+        return put(value)
+
+    ray.put = count
+    try:
+        trainer.train(6 * LANES * STEPS)
+    finally:
+        ray.put = put
+    # Versions 0 to 4 act for 6 blocks, the first two of them with version 0; a further block is ordered with version 5.
+    assert sum(puts) == trainer.progress.version
+    trainer.close()
+
+
+def a_killed_actor_is_started_again() -> None:
+    trainer: Any = make("ray", 1, num_collectors=2, env=walk_of(Walk, step_seconds=0.002))
+    workers = trainer.source.placement.workers
+    first = workers[0].pid
+
+    def kill(trainer: Any) -> None:
+        if trainer.progress.iteration == 1:
+            os.kill(first, signal.SIGKILL)
+
+    trainer.events.add(After("update"), kill)
+    trainer.train(8 * LANES * STEPS)
+    assert trainer.progress.env_steps == 8 * LANES * STEPS
+    assert workers[0].pid != first
+    assert not is_alive(first)
+    assert trainer.faults.restarts == 1
+    # The same lanes go on, at a step of theirs that was not acted at before.
+    state = trainer.state_dict()["training"]["source"]["collector"]["collectors"]
+    assert [state[place]["env"]["episode"].min() > 0 for place in "01"] == [True, True]
+    assert all(np.isfinite(value) for value in trainer.ret_window)
+    trainer.close()
+    wait_for(lambda: not is_alive(workers[0].pid))
+
+
+def an_actor_that_dies_again_and_again_ends_the_run() -> None:
+    trainer = make("ray", 1, env=walk_of(Wrong, how="kill", at=5), **{"placement.max_restarts": 1})
+    with pytest.raises(CollectorDied, match=r"died, 2 times in a row.*quintain resume") as failed:
+        trainer.train(BUDGET)
+    assert (failed.value.code, failed.value.exit_code) == ("E0540", 5)
+    trainer.close()
+
+
+def errors_are_the_users_own() -> None:
+    trainer = make("ray", env=walk_of(Wrong, how="nan"))
+    with pytest.raises(NonFiniteError, match="lane 0, step 8 of the rollout: nan") as failed:
+        trainer.train(BUDGET)
+    assert failed.value.evidence["obs"].shape == (9, 3)
+    assert "refuse_nonfinite" in "".join(traceback.format_exception(failed.value))
+    with pytest.raises(QuintainError):
+        trainer.state_dict()
+    trainer.close()
+    with pytest.raises(EnvError, match="cannot be created: RuntimeError: no licence") as unmade:
+        make("ray", env=Unmade)
+    assert unmade.value.code == "E0505"
+    assert 'raise RuntimeError("no licence")' in "".join(traceback.format_exception(unmade.value))
+
+
+def what_the_cluster_cannot_hold_is_refused_at_once() -> None:
+    with pytest.raises(ResourceError, match=r"1 rollout actors need 1 CPU, 2 lidar, .* 0 lidar on 1 nodes") as refused:
+        make("ray", **{"placement.resources_per_actor": {"lidar": 2.0}})
+    assert refused.value.code == "E0545"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"placement.num_actors": 2}, "num_actors.*more than experiment.env.num_collectors"),
+        ({"env": Walk()}, "an environment that exists already cannot be sent"),
+        ({"device": "auto"}, "run.device.*auto does not go with run.placement.type ray"),
+    ],
+)
+def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: dict[str, Any], what: str) -> None:
+    with pytest.raises(SettingsError, match=what):
+        make("ray", **settings)
+
+
+def test_ray_is_imported_only_where_it_is_chosen() -> None:
+    code = (
+        "import sys; from quintain import Trainer; Trainer('ppo', 'CartPole-v1').close(); print('ray' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert found.stdout.split()[-1] == "False"
+
+
+def _descendants(pid: int | None) -> set[int]:
+    """Returns a process and all that descend from it."""
+    found, new = set(), {pid or 0}
+    while new:
+        found |= new
+        new = {
+            int(child)
+            for each in new
+            for path in Path(f"/proc/{each}/task").glob("*/children")
+            for child in path.read_text().split()
+        } - found
+    return found
+
+
+def _strangers(pids: set[int]) -> list[str]:
+    """Returns sockets on which these processes listen for more than this machine."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(link))
+            except OSError:
+                continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            place, state, inode = (line.split()[column] for column in (1, 3, 9))
+            is_local = place.startswith(("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001"))
+            if state == "0A" and f"socket:[{inode}]" in inodes and not is_local:
+                found.append(place)
+    return found
