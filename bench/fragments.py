@@ -1,14 +1,20 @@
 """Lanes that do not wait, beside lanes in lockstep; writes docs/results/fragments.md.
 
-Eight environments of 10 ms a step with a heavy tail, each in a worker of its own, and an update that takes about as
-long as collecting its batch. Two comparisons, fixed before the first run, in interleaved rounds of one process each:
+Eight environments of 10 ms a step with a heavy tail, each in a worker of its own, and an update that takes as long as
+collecting its batch, which a short run in turns measures at the start of each round, as others use the machine too. By
+`--learning device` the update waits so long, as it would for an accelerator, and needs no core; by `computes` it has as
+many epochs as take so long, and acting and learning share the cores that the machine gives. Comparisons, fixed before
+the first run of their kind, in interleaved rounds of one process each:
 
-speed   fragments collected while the learner learns, against lockstep lanes that act and learn in turns. Wanted: 1.6
-        times the steps per second, and a learner that is busy at least 80 % of the time.
+speed   fragments collected while the learner learns, against lockstep lanes that act and learn in turns. Wanted with
+        `device`: 1.6 times the steps per second, and a learner that is busy at least 80 % of the time. With `computes`
+        the gain is recorded beside the share of a core that the learner got.
 faults  fragments with an update of one epoch, so that collecting is the limit, with and without environments that
-        raise, hang, die and reset slowly. Wanted: the lanes that nothing happens to keep more than 80 % of their speed.
+        raise, hang, die and reset slowly. Wanted: the lanes that nothing happens to keep more than 80 % of their speed;
+        each fault is told with its lane, and only the lanes that break have any; no observation that was learned from
+        is of a broken step; no process and no shared memory is left.
 
-python bench/fragments.py [--rounds N] [--seconds S]
+python bench/fragments.py [--rounds N] [--seconds S] [--learning device|computes]
 """
 
 from __future__ import annotations
@@ -16,11 +22,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +40,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 LANES, STEP_SECONDS, TAIL = 8, 0.01, 0.05
 FRAGMENTS = {"type": "fragments", "num_steps": 16, "num_fragments": 16, "max_staleness": 4}
+PLACEMENT = "processes"
+"""Where fragments are collected; in a thread, acting and many small updates would share the interpreter's lock."""
 KINDS = ("turns", "fragments", "sound", "faults")
 FAULTS = ("", "raises", "hangs", "dies", "resets slowly")
 NUM_EPOCHS = 12
+"""Epochs of the run that sets the number of epochs of its round."""
+CALIBRATION_SECONDS = 8.0
 WANTED = {"speed": 1.6, "busy": 0.8, "faults": 0.8}
 
 
@@ -66,13 +79,17 @@ class SlowWalk(gymnasium.Env[Any, Any]):
         return self._obs(), float(action == 0), False, self.age >= 100, {}
 
     def _obs(self) -> Any:
-        return self.np_random.standard_normal(64).astype(np.float32)
+        """Returns noise, whose last number says whether it is whole."""
+        obs = self.np_random.standard_normal(64).astype(np.float32)
+        obs[-1] = np.sin(obs[0])
+        return obs
 
 
-def measure(kind: str, seconds: float) -> dict[str, Any]:
+def measure(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> dict[str, Any]:
     """Trains for a while; returns steps per second, the learner's share of the time, and fragments/s by lane."""
     import torch
 
+    from bench.soak import family
     from quintain import Trainer
     from quintain.data import fields as f
 
@@ -84,36 +101,44 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
         num_lanes=LANES,
         rollout={"type": "block", "num_steps": 32} if kind == "turns" else FRAGMENTS,
         batch_size=64,
-        num_epochs=NUM_EPOCHS if kind in ("turns", "fragments") else 1,
+        num_epochs=num_epochs if kind in ("turns", "fragments") else 1,
         hidden_sizes=[256, 256],
         compiled=False,
         threads=1,
         events=[],
         writers=[],
-        placement="local" if kind == "turns" else "threads",
+        placement="local" if kind == "turns" else PLACEMENT,
         total_timesteps=10**9,
         env_workers=workers,
     )
     lanes: Counter[int] = Counter()
-    learned = 0.0
+    broken: Counter[int] = Counter()
+    learned, num_wrong = 0.0, 0
     update = trainer._stage_update
 
     def timed_update() -> bool:
-        nonlocal learned
+        nonlocal learned, num_wrong
         started = time.perf_counter()
         is_done = update()
+        if kind in ("turns", "fragments"):
+            time.sleep(wait_seconds)
         learned += time.perf_counter() - started
         block = trainer.learner.taken.rollout
         if f.LANE in block.storage:
             lanes.update(block.array(f.LANE)[0].tolist())
+        obs = block.array(f.OBS)[:-1]
+        num_wrong += not np.allclose(obs[..., -1], np.sin(obs[..., 0]), atol=1e-5)
         return is_done
 
     trainer._stage_update = timed_update  # type: ignore[method-assign]
+    told: list[str] = []
+    trainer.faults.listen(lambda fault, line: told.append(line), lambda reason: None)
     if kind == "faults":
         trainer.source.set_env_parameters({"fault": np.array([1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0])})
     trainer.advance()
     lanes.clear()
     started, first, learned = time.perf_counter(), trainer.progress.env_steps, 0.0
+    first_update, cpu_seconds = trainer.progress.updates, time.process_time()
     while time.perf_counter() - started < seconds:
         trainer.advance()
     elapsed = time.perf_counter() - started
@@ -122,9 +147,54 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
         "steps_per_second": (trainer.progress.env_steps - first) / elapsed,
         "busy": learned / elapsed,
         "fragments_per_second": [lanes[lane] / elapsed for lane in range(LANES)],
+        "epochs": num_epochs,
+        "wait_seconds": wait_seconds,
+        "update_seconds": elapsed / max(1, trainer.progress.updates - first_update),
+        "cores_of_the_learner": (time.process_time() - cpu_seconds) / elapsed,
         "restarts": trainer.faults.restarts,
+        "num_wrong": num_wrong,
     }
+    pids, found["memory"] = family()[1:], sorted(shared_memory(family()))
     trainer.close()
+    time.sleep(1.0)
+    for line in told:
+        broken[int(re.findall(r"on lane (\d+)", line)[0])] += 1
+    found["faults_by_lane"] = [broken[lane] for lane in range(LANES)]
+    found["processes_left"] = sum(pid in family() for pid in pids)
+    return found
+
+
+def shared_memory(pids: Sequence[int] | None = None) -> set[int]:
+    """Returns the numbers of the framework's shared memory that these processes, or any, have mapped."""
+    found = set()
+    for pid in pids or [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            found |= {int(line.split()[4]) for line in lines if "memfd:quintain" in line}
+    return found
+
+
+def calibrated(learning: str) -> tuple[int, float]:
+    """Returns the epochs, and the time to wait, by which an update takes as long as collecting in turns."""
+    num_epochs = 1 if learning == "device" else NUM_EPOCHS
+    found = measured("turns", CALIBRATION_SECONDS, num_epochs, 0.0)
+    busy, seconds = found["busy"], found["update_seconds"]
+    if learning == "device":
+        return 1, max(0.0, (1.0 - 2.0 * busy) * seconds)
+    return max(1, round(NUM_EPOCHS * (1.0 - busy) / busy)), 0.0
+
+
+def measured(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> dict[str, Any]:
+    """Measures in a process of its own."""
+    options = {"measure": kind, "seconds": seconds, "epochs": num_epochs, "wait": wait_seconds}
+    command = [sys.executable, __file__, *(f"--{name}={value}" for name, value in options.items())]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    names = set(os.listdir("/dev/shm"))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)
+    found = dict(json.loads(done.stdout.splitlines()[-1]))
+    own = set(found.pop("memory"))
+    assert own or kind == "turns", "collectors in processes have shared memory"
+    found["memory_left"] = len(own & shared_memory()) + len(set(os.listdir("/dev/shm")) - names)
     return found
 
 
@@ -133,25 +203,50 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--measure", choices=KINDS, help="one measurement, printed as JSON")
+    parser.add_argument("--epochs", type=int, default=NUM_EPOCHS)
+    parser.add_argument("--wait", type=float, default=0.0)
+    parser.add_argument("--learning", choices=("device", "computes"), default="device")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder of the results")
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure, options.seconds)))
+        print(json.dumps(measure(options.measure, options.seconds, options.epochs, options.wait)))
         return
-    rows, load = [], os.getloadavg()[0]
+    rows, loads = [], []
     for number in range(options.rounds):
+        lasts = calibrated(options.learning)
         for kind in KINDS[number % 4 :] + KINDS[: number % 4]:
-            command = [sys.executable, __file__, "--measure", kind, "--seconds", str(options.seconds)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)
-            rows.append({"round": number, **json.loads(done.stdout.splitlines()[-1])})
+            rows.append({"round": number, **measured(kind, options.seconds, *lasts)})
+            loads.append(os.getloadavg()[0])
             print(rows[-1], flush=True)
-    about = {"rounds": options.rounds, "seconds": options.seconds, "load": [load, os.getloadavg()[0]], "rows": rows}
-    (RESULTS / "fragments.json").write_text(json.dumps(about, indent=1) + "\n")
-    (RESULTS / "fragments.md").write_text(page(about))
+    kept = options.into / "fragments.json"
+    runs = json.loads(kept.read_text()) if kept.exists() else []
+    about = {"acts": PLACEMENT, "learning": options.learning, "rounds": options.rounds, "seconds": options.seconds}
+    runs.append({**about, "loads": loads, "rows": rows})
+    kept.write_text(json.dumps(runs, indent=1) + "\n")
+    (options.into / "fragments.md").write_text(page(runs))
 
 
-def page(about: dict[str, Any]) -> str:
-    """Returns the page of results."""
+def page(runs: list[dict[str, Any]]) -> str:
+    """Returns the page of results: every run, the newest first."""
+    lines = [
+        "# Lanes that do not wait",
+        "",
+        f"Written by `make bench-fragments` (`bench/fragments.py`, which has all settings): {LANES} environments of 10 "
+        "ms a step, of which one in twenty takes 60, each in a worker, and one thread for learning. Ratios compare two "
+        "measurements of one round. Fragments ahead learn from data that is up to "
+        f"{FRAGMENTS['max_staleness']} versions old, lockstep in turns from data of the newest version. Of the lanes "
+        "that break one raises, one hangs for 2 s until it is given up, one dies (each at 1 % of its steps) and one "
+        "takes 1 s to reset. Every run is here, the newest first.",
+    ]
+    for number, about in reversed(list(enumerate(runs, 1))):
+        how = "waits for a device" if about["learning"] == "device" else "computes"
+        lines += ["", f"## Run {number}: learning {how}, acting in {about['acts']}", "", *section(about)]
+        lines += ["", about["note"]] if "note" in about else []
+    return "\n".join(lines) + "\n"
+
+
+def section(about: dict[str, Any]) -> list[str]:
+    """Returns the lines of one run."""
     by_kind = {kind: [row for row in about["rows"] if row["kind"] == kind] for kind in KINDS}
     by_round = list(zip(*by_kind.values(), strict=True))
     speed = [ahead["steps_per_second"] / turns["steps_per_second"] for turns, ahead, _, _ in by_round]
@@ -161,20 +256,29 @@ def page(about: dict[str, Any]) -> str:
         sum(broken["fragments_per_second"][whole]) / sum(sound["fragments_per_second"][whole])
         for _, _, sound, broken in by_round
     ]
+    by_lane = [sum(each) for each in zip(*(row["faults_by_lane"] for row in by_kind["faults"]), strict=True)]
     restarts = sum(row["restarts"] for row in by_kind["faults"])
     lines = [
-        "# Lanes that do not wait",
-        "",
-        f"Written by `bench/fragments.py`, which has all settings: {LANES} environments of 10 ms a step, of which one "
-        f"in twenty takes 60, each in a worker; {about['rounds']} interleaved rounds of {about['seconds']:g} s, one "
-        f"thread for learning. Load of the machine {about['load'][0]:.1f} before and {about['load'][1]:.1f} after.",
+        f"{about['rounds']} interleaved rounds of {about['seconds']:g} s. An update has "
+        f"{', '.join(str(row['epochs']) for row in by_kind['turns'])} epochs and waits for "
+        f"{', '.join(format(row['wait_seconds'], '.2f') for row in by_kind['turns'])} s. Load of the machine, which "
+        f"has {os.cpu_count()} cores and other users: {min(about['loads']):.1f} to {max(about['loads']):.1f}. "
+        f"Share of a core that the learner had, ahead: {', '.join(_cores(row) for row in by_kind['fragments'])}.",
         "",
         "| what | wanted | median | all rounds |",
         "|---|---|---|---|",
     ]
     rows = (
-        ("steps/s of fragments ahead over lockstep in turns", WANTED["speed"], speed),
-        ("share of the time in which the learner learns", WANTED["busy"], busy),
+        (
+            "steps/s of fragments ahead over lockstep in turns",
+            WANTED["speed"] if about["learning"] == "device" else "-",
+            speed,
+        ),
+        (
+            "share of the time in which the learner learns",
+            WANTED["busy"] if about["learning"] == "device" else "-",
+            busy,
+        ),
         ("speed of the four sound lanes beside four that break, over that without faults", WANTED["faults"], left),
     )
     for what, wanted, found in rows:
@@ -184,12 +288,20 @@ def page(about: dict[str, Any]) -> str:
     ahead = statistics.median(row["steps_per_second"] for row in by_kind["fragments"])
     lines += [
         "",
-        f"Steps/s in the median: {turns:.0f} in turns, {ahead:.0f} ahead. Of the broken lanes one raises, one hangs "
-        f"for 2 s until it is given up, one dies (each at 1 % of its steps) and one takes 1 s to reset; made again "
-        f"{restarts} times. Fragments ahead learn from data that is up to {FRAGMENTS['max_staleness']} versions old, "
-        "lockstep in turns from data of the newest version.",
+        f"Steps/s in the median: {turns:.0f} in turns, {ahead:.0f} ahead. Environments were made again {restarts} "
+        f"times, by lane {by_lane}. Batches with a broken observation: "
+        f"{sum(row['num_wrong'] for row in about['rows'])}; processes left: "
+        f"{sum(row['processes_left'] for row in about['rows'])}; shared memory left: {_memory_left(about['rows'])}.",
     ]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _memory_left(rows: list[dict[str, Any]]) -> int | str:
+    return sum(row["memory_left"] for row in rows) if "memory_left" in rows[0] else "not measured"
+
+
+def _cores(row: dict[str, Any]) -> str:
+    return f"{row['cores_of_the_learner']:.2f}" if "cores_of_the_learner" in row else "not measured"
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class FinalRows:
                 self.rows[name] = grown
 
     def state_dict(self) -> State:
-        return {name: rows[: self.count].clone() for name, rows in self.rows.items()}
+        return {name: rows[self.start : self.start + self.count].clone() for name, rows in self.rows.items()}
 
     def require_rows(self, state: State) -> int:
         """Refuses saved rows with other names or shapes; returns their number."""
@@ -82,7 +82,7 @@ class FinalRows:
     def load_state_dict(self, state: State) -> None:
         count = self.require_rows(state)
         self.count = 0
-        self._make_room(count)
+        self._make_room(self.start + count)
         for name, rows in self.rows.items():
-            rows[:count] = as_tensor(state[name])
+            rows[self.start : self.start + count] = as_tensor(state[name])
         self.count = count

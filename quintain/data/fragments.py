@@ -26,8 +26,9 @@ FRAGMENT_FIELDS: Final[Declared] = {
     f.LANE: Field((), "int64"),
     f.FRAGMENT: Field((), "int64"),
     f.FOLLOWS: Field((), "bool"),
+    f.SESSION: Field((), "int64"),
 }
-"""The identity of fragments, the same at all steps of a column."""
+"""The identity of fragments; the first three are the same at all steps of a column."""
 
 
 class Ending(NamedTuple):
@@ -56,6 +57,11 @@ class Fragment:
     def version(self) -> int:
         """The version that took its first step: the oldest."""
         return int(self.fields[f.POLICY_VERSION][0])
+
+    @property
+    def session(self) -> int:
+        """The session of the learner whose weights took its first step."""
+        return int(self.fields[f.SESSION][0])
 
 
 class FragmentBlock(Rollout):
@@ -102,6 +108,19 @@ class FragmentBlock(Rollout):
         for column, ends in enumerate(endings, first):
             self._add_endings(column, ends)
 
+    def append_block(self, block: Rollout, first_lane: int) -> None:
+        """Copies a block of lanes that stepped together: each lane is a fragment with the number of the block."""
+        first = self.num_fragments
+        columns = slice(first, first + block.num_lanes)
+        for name, rows in block.arrays.items():
+            self.arrays[name][:, columns] = rows
+        self.arrays[f.LANE][:, columns] = first_lane + np.arange(block.num_lanes)
+        self.arrays[f.FRAGMENT][:, columns] = block.sequence
+        self.arrays[f.FOLLOWS][:, columns] = True
+        self.policy_state[columns] = block.policy_state
+        for lane in range(block.num_lanes):
+            self._add_endings(first + lane, _endings(block, lane))
+
     def _add_endings(self, column: int, endings: Sequence[Ending]) -> None:
         self.arrays[f.FINAL_INDEX][:, column] = -1
         for end in endings:
@@ -111,12 +130,7 @@ class FragmentBlock(Rollout):
     def fragment(self, column: int) -> Fragment:
         """Returns a copy of one fragment."""
         fields = {name: rows[:, column].copy() for name, rows in self.arrays.items()}
-        endings = []
-        for step in np.flatnonzero(fields[f.FINAL_INDEX] >= 0):
-            row = int(fields[f.FINAL_INDEX][step])
-            obs = {name: self.final.array(name)[row].copy() for name in self.obs_names}
-            endings.append(Ending(int(step), obs, self.final.rows[f.POLICY_STATE][row].clone()))
-        return Fragment(fields, self.policy_state[column].clone(), endings)
+        return Fragment(fields, self.policy_state[column].clone(), _endings(self, column))
 
     def put(self, fragments: Sequence[Fragment]) -> None:
         """Appends fragments; their advantages and final values are kept too."""
@@ -126,41 +140,52 @@ class FragmentBlock(Rollout):
             self.policy_state[column] = fragment.state
             self._add_endings(column, fragment.endings)
 
-    def leave_out_empty(self) -> None:
-        """Marks the steps of columns that hold no fragment as invalid."""
-        self.arrays[f.VALID][:, self.num_fragments :] = False
-
     def over_borders(self, recursion: Callable[..., Array], *steps: Array) -> Array:
         """Applies a recursion over time to fragments that lie end to end; returns its result [T, F].
 
         `steps` are reward, value [T+1, F], final value, ends, done and valid, as for `generalized_advantages`.
-        Consecutive fragments of a lane are one sequence. Where the next one is missing, the last step is bootstrapped
-        from the observation that the fragment itself saw next.
         """
-        reward, value, final_value, ends, done, valid = steps
         lane, number, follows = (self.array(name)[0] for name in (f.LANE, f.FRAGMENT, f.FOLLOWS))
-        order = np.lexsort((number, lane))
-        before, after = order[:-1], order[1:]
-        goes_on = np.zeros(len(order), np.bool_)
-        goes_on[:-1] = (
-            (number[before] > 0)
-            & (lane[before] == lane[after])
-            & (number[before] + 1 == number[after])
-            & follows[after]
-        )
+        return end_to_end(lane, number, follows, recursion, *steps)
 
-        def end_to_end(steps: Array) -> Array:
-            return np.ascontiguousarray(steps[:, order].swapaxes(0, 1)).reshape(-1, 1)
 
-        done_line, final_line = end_to_end(done), end_to_end(final_value)
-        last = np.arange(1, len(order) + 1) * len(reward) - 1
-        cut = ~goes_on & ~done_line[last, 0]
-        done_line[last[cut]] = True
-        final_line[last[cut], 0] = value[-1, order[cut]]
-        value_line = np.concatenate((end_to_end(value[:-1]), np.zeros((1, 1), value.dtype)))
-        found = recursion(
-            end_to_end(reward), value_line, final_line, end_to_end(ends), done_line, end_to_end(valid)
-        ).reshape(len(order), -1)
-        result = np.empty_like(reward)
-        result[:, order] = found.T
-        return result
+def end_to_end(lane: Array, number: Array, follows: Array, recursion: Callable[..., Array], *steps: Array) -> Array:
+    """Applies a recursion over time to fragments [T, F], given by lane and number, and whether each follows the last.
+
+    Consecutive fragments of a lane are one sequence. Where the next one is missing, the last step is bootstrapped from
+    the observation that the fragment itself saw next. Sequences of equal length are computed side by side.
+    """
+    reward, value = steps[:2]
+    order = np.lexsort((number, lane))
+    before, after = order[:-1], order[1:]
+    is_start = np.ones(len(order), np.bool_)
+    is_start[1:] = ~(
+        (number[before] > 0) & (lane[before] == lane[after]) & (number[before] + 1 == number[after]) & follows[after]
+    )
+    starts = np.flatnonzero(is_start)
+    lengths = np.diff(starts, append=len(order))
+    result = np.empty_like(reward)
+    for length in np.unique(lengths).tolist():
+        # [sequences, fragments of each], in the order of time
+        columns = order[starts[lengths == length][:, None] + np.arange(length)]
+        laid = [np.concatenate([each[:, some] for some in columns.T]) for each in (reward, value[:-1], *steps[2:])]
+        reward_line, value_line, final_line, ends_line, done_line, valid_line = laid
+        cut = ~done_line[-1]
+        done_line[-1] = True
+        final_line[-1, cut] = value[-1, columns[cut, -1]]
+        # Nothing is after the last step, whose bootstrap is its final value.
+        value_line = np.concatenate((value_line, np.zeros((1, len(columns)), value.dtype)))
+        found = recursion(reward_line, value_line, final_line, ends_line, done_line, valid_line)
+        result[:, columns] = found.reshape(length, len(reward), -1).transpose(1, 2, 0)
+    return result
+
+
+def _endings(block: Rollout, column: int) -> list[Ending]:
+    """Returns copies of the last observations of episodes that ended in a column."""
+    index = block.arrays[f.FINAL_INDEX][:, column]
+    endings = []
+    for step in np.flatnonzero(index >= 0):
+        row = int(index[step])
+        obs = {name: block.final.array(name)[row].copy() for name in block.obs_names}
+        endings.append(Ending(int(step), obs, block.final.rows[f.POLICY_STATE][row].clone()))
+    return endings

@@ -244,6 +244,9 @@ class Rollout:
     def state_dict(self) -> State:
         fields = {name: tensor.clone() for name, tensor in self.storage.items()}
         final = self.final.state_dict() if self.num_parts == 1 else self._packed_final(fields)
+        if self.final.start:
+            # A part counts its rows from the first of its region.
+            fields[f.FINAL_INDEX].sub_(self.final.start).clamp_(min=-1)
         return {
             "fields": fields,
             "policy_state": self.policy_state.clone(),
@@ -281,6 +284,8 @@ class Rollout:
         self.policy_state.copy_(as_tensor(state["policy_state"]))
         if self.num_parts == 1:
             self.final.load_state_dict(state["final"])
+            index = self.storage[f.FINAL_INDEX]
+            index[index >= 0] += self.final.start
         else:
             self._unpack_final(state["final"])
         self.sequence = require_count("sequence", state["sequence"])

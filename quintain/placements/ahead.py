@@ -58,7 +58,10 @@ class AheadSource:
         self.shares = dict(parts.shares)
         self.faults = parts.faults
         self.on_episodes = parts.on_episodes
-        self.reports_staleness = parts.reports_staleness
+        # Fragments have steps of several versions: their store says how old they are.
+        self.reports_staleness = parts.reports_staleness and all(
+            share.published is None for share in self.shares.values()
+        )
         self.unsent: deque[Command] = deque()
         self.sent: deque[Command] = deque()
         self.undone: deque[Command] = deque()
@@ -128,9 +131,10 @@ class AheadSource:
             self.drain_metrics(name)
 
     def publish(self, behavior: str, version: int, policy: Policy) -> None:
-        """Records the newest version; its weights are copied when a block is lent."""
+        """Records the newest version; its weights are copied when a block is lent, or now for fragments."""
         share = self.shares[behavior]
-        share.version, share.policy = version, policy
+        share.policy = policy
+        share.offer(version, 0 if share.published_for is None else share.published_for.session)
 
     def set_env_parameters(self, values: Parameters, **more: State) -> None:
         """Sets environment parameters in all training lanes, after the commands that were sent before."""

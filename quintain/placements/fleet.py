@@ -25,13 +25,11 @@ from quintain.placements.plan import Blocks
 from quintain.placements.remote_collector import WatchedCollector
 from quintain.rollouts.sync_collector import never
 from quintain.services.processes.supervisor import Supervisor
+from quintain.services.reporting.stats import joined_metrics
 
 if TYPE_CHECKING:
     from quintain.placements.share import Share
-    from quintain.typing import Metrics, State, TrainingEnv
-
-COUNTED = ("rollout/dropped_episodes", "rollout/clamped_steps", "fragments/")
-"""Beginnings of the names of metrics that are sums over lanes; all others are means."""
+    from quintain.typing import State, TrainingEnv
 
 
 @dataclass
@@ -244,17 +242,6 @@ class Fleet:
 def _is_apart(part: Rollout) -> bool:
     """Whether a part has memory of its own, and is joined to its block when it is full."""
     return isinstance(part, TrajectoryBlock | SequenceBlock)
-
-
-def joined_metrics(metrics: Sequence[Metrics]) -> Metrics:
-    """Returns sums of counts and means of means over equal groups of lanes.
-
-    >>> joined_metrics([{"rewards/a": 1.0, "rollout/clamped_steps": 2.0}, {"rewards/a": 2.0}])
-    {'rewards/a': 1.5, 'rollout/clamped_steps': 2.0}
-    """
-    names = dict.fromkeys(name for each in metrics for name in each)
-    found = {name: [each[name] for each in metrics if name in each] for name in names}
-    return {name: sum(some) / (1 if name.startswith(COUNTED) else len(some)) for name, some in found.items()}
 
 
 def joined_news(news: Sequence[FaultNews]) -> FaultNews:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from quintain.errors import QuintainError
 from quintain.placements.actor import Actor
 from quintain.placements.ahead import AheadSource, SourceParts
@@ -14,7 +16,7 @@ from quintain.placements.fleet import Fleet
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.remote_collector import RemoteCollector, WatchedCollector
 from quintain.placements.share import Share
-from quintain.placements.snapshots import copy_of, make_snapshot
+from quintain.placements.snapshots import PublishedWeights, copy_of, make_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, Collector, LaneCollector, Lanes
 from quintain.rollouts.sync_collector import never
@@ -89,19 +91,32 @@ class Groups:
         plan = self.plan
         blocks = plan.make_blocks(0 if plan.has_agents else self.env.num_lanes, policies)
         shares = {
-            name: Share(name, policy, blocks[name], [make_snapshot(policy) if has_copies else {} for _ in blocks[name]])
+            name: Share(
+                name,
+                policy,
+                blocks[name],
+                [make_snapshot(policy) if has_copies and not plan.takes_newest else {} for _ in blocks[name]],
+                PublishedWeights(policy, _zeros, has_copies=has_copies) if plan.takes_newest else None,
+            )
             for name, policy in policies.items()
         }
+        published = {name: share.published for name, share in shares.items() if share.published is not None}
         snapshots = {name: share.snapshots for name, share in shares.items()}
         parts, remotes = [], []
         for number, (env, hosting) in enumerate(zip(self.envs, self.hostings, strict=True)):
             acting = {name: copy_of(policy) if has_copies else policy for name, policy in policies.items()}
-            collector = plan.make_collector(env, acting, starts_fresh=starts_fresh, collector=number)
+            collector = plan.make_collector(
+                env, acting, starts_fresh=starts_fresh, collector=number, published=published
+            )
             parts.append(plan.parts_of(blocks, policies, number))
             actor = Actor(collector, parts[-1], snapshots, hosting.faults if has_copies else None)
             supervisors = [hosting.team.supervisor] if has_copies and hosting.team is not None else []
             remotes.append(WatchedCollector(host(actor, supervisors), plan.patience_seconds))
         return remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts), shares
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
 
 
 class InlineActor:

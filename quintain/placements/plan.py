@@ -13,6 +13,7 @@ from quintain.data.fields import Field
 from quintain.data.rollout import Allocator, Rollout
 from quintain.data.spec import BehaviorSpec
 from quintain.envs.hosts.hosting import Hosting
+from quintain.placements.snapshots import PublishedWeights
 from quintain.policies.base import Policy
 from quintain.rollouts.source import BehaviorListener, Collector, RolloutSource
 
@@ -37,6 +38,10 @@ class ActingPlan(Protocol):
     @property
     def has_agents(self) -> bool:
         """Whether agents come and go, so that blocks grow and are sent to another process whole."""
+
+    @property
+    def takes_newest(self) -> bool:
+        """Whether collectors take the newest weights between two acts; else a block has weights of its own."""
 
     @property
     def num_collectors(self) -> int:
@@ -65,7 +70,13 @@ class ActingPlan(Protocol):
         """Returns the spaces of each behaviour of an environment."""
 
     def make_collector(
-        self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool, collector: int = 0
+        self,
+        env: TrainingEnv,
+        policies: Mapping[str, Policy],
+        *,
+        starts_fresh: bool,
+        collector: int = 0,
+        published: Mapping[str, PublishedWeights] | None = None,
     ) -> Collector: ...
     def make_blocks(self, num_lanes: int, policies: Mapping[str, Policy], allocate: Allocator | None = None) -> Blocks:
         """Makes the blocks of all collectors; `num_lanes` is that of all lanes here, and means nothing for agents."""

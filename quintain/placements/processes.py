@@ -75,7 +75,8 @@ class ProcessesPlacement:
         os.close(descriptor)
         self._received_from_all()
         shares = {
-            name: Share(name, policy, shared.blocks[name], shared.snapshots[name]) for name, policy in policies.items()
+            name: Share(name, policy, shared.blocks[name], shared.snapshots[name], shared.published.get(name))
+            for name, policy in policies.items()
         }
         remotes, parts = [], []
         for process in self.processes:
@@ -120,7 +121,7 @@ class ProcessCollector:
             places = places_of(self.blocks, lends)
             self.process.send({"do": FILL, "collector": self.number, **command.arguments, "places": places})
             return
-        arguments = _plain(command.arguments)
+        arguments = plain_arguments(command.arguments)
         if command.do == FILL:
             arguments["blocks"] = [self.blocks[lend.behavior][lend.block].state_dict() for lend in lends]
         descriptor = parcel(arguments)
@@ -162,7 +163,7 @@ class ProcessCollector:
                 os.close(descriptor)
 
 
-def _plain(arguments: Any) -> Any:
+def plain_arguments(arguments: Any) -> Any:
     """Returns arguments as data that can be serialized; refuses functions, which only threads can take."""
     if callable(arguments):
         raise SettingsError(
@@ -170,5 +171,5 @@ def _plain(arguments: Any) -> Any:
             code="E0252",
         )
     if isinstance(arguments, dict):
-        return {name: _plain(value) for name, value in arguments.items()}
-    return [_plain(value) for value in arguments] if isinstance(arguments, list | tuple) else arguments
+        return {name: plain_arguments(value) for name, value in arguments.items()}
+    return [plain_arguments(value) for value in arguments] if isinstance(arguments, list | tuple) else arguments

@@ -10,11 +10,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,10 @@ from quintain.placements.remote_errors import error_from_json, error_to_json
 if TYPE_CHECKING:
     from quintain.core.process_group import GlooGroup
 
+START_SECONDS = 300.0
+"""Timeout for a rank to start and import what it needs."""
+LOOK_SECONDS = 0.01
+"""Interval at which rank 0 looks whether all ranks have started."""
 END_SECONDS = 5.0
 """Timeout for a rank to end by itself after the run."""
 CAUSE_SECONDS = 3.0
@@ -67,11 +72,38 @@ class RankProcesses:
         return str(self.folder / "meeting")
 
     def meet(self) -> GlooGroup:
-        """Forms the process group with the other ranks."""
-        world = meet_on_this_machine(0, self.size, self._place)
+        """Forms the process group with the other ranks; raises if one of them ends before it is formed."""
+        deadline = time.monotonic() + START_SECONDS
+        while not all(_sign(self._place, rank).exists() for rank in range(1, self.size)):
+            # A report is ready when a rank has failed, and also when it ended without one.
+            if wait(self.reports, LOOK_SECONDS):
+                raise _not_met("ended")
+            if time.monotonic() > deadline:
+                raise _not_met(f"did not start within {START_SECONDS:g} s")
+        world = self._formed()
         # Everyone is connected by now: nothing stays behind in the temporary folder, however this process ends.
         shutil.rmtree(self.folder, ignore_errors=True)
         return world
+
+    def _formed(self) -> GlooGroup:
+        """Forms the group in a thread, because torch waits for a rank that died meanwhile until its longest timeout."""
+        found: list[GlooGroup | BaseException] = []
+        is_done, done = multiprocessing.Pipe(duplex=False)
+
+        def form() -> None:
+            try:
+                found.append(meet_on_this_machine(0, self.size, self._place))
+            except BaseException as error:
+                found.append(error)
+            done.close()
+
+        threading.Thread(target=form, daemon=True).start()
+        with is_done:
+            if is_done not in wait([*self.reports, is_done]):
+                raise _not_met("ended")
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
 
     def stop(self) -> None:
         """Forwards a request to stop to the other ranks."""
@@ -130,6 +162,7 @@ def meet_on_this_machine(rank: int, size: int, place: str) -> GlooGroup:
 
     from quintain.core.process_group import GlooGroup
 
+    _sign(place, rank).touch()
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     try:
@@ -143,6 +176,15 @@ def meet_on_this_machine(rank: int, size: int, place: str) -> GlooGroup:
     # Past this point nobody looks at the file any more, so that rank 0 may remove it.
     world.barrier()
     return world
+
+
+def _sign(place: str, rank: int) -> Path:
+    """Returns the file by which a rank says that it has imported everything and waits for the others."""
+    return Path(place).with_name(f"here-{rank}")
+
+
+def _not_met(how: str) -> RankError:
+    return RankError(f"rank 0 waited for another rank, which {how} before all were connected")
 
 
 def settle_in(rank: int) -> None:

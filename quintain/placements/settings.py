@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings
@@ -35,8 +35,31 @@ class ProcessesSettings(LocalSettings):
     """Processes that share the collectors (`experiment.env.num_collectors`); null is one for each."""
 
 
+class RaySettings(LocalSettings):
+    """Acts in actors of a Ray cluster, local or existing; asynchronous, with `rollout.max_staleness` of at least 1."""
+
+    num_actors: Count | None = None
+    """Rollout actors that share the collectors (`experiment.env.num_collectors`); null is one for each."""
+
+    address: str | None = None
+    """An existing cluster: auto, HOST:PORT or ray://HOST:PORT; null starts a cluster on this machine for the run."""
+
+    num_cpus_per_actor: Annotated[float, Field(ge=0.0)] = 1.0
+    """CPUs that the cluster reserves for each rollout actor."""
+
+    resources_per_actor: dict[str, Annotated[float, Field(gt=0.0)]] = Field(default_factory=dict)
+    """Further resources that the cluster reserves for each rollout actor, by name."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    """Deaths of one rollout actor in a row, with no full block between them, that are survived by starting it again."""
+
+    runtime_env: dict[str, JsonValue] = Field(default_factory=dict)
+    """What Ray ships to the nodes of an existing cluster (working_dir, pip, env_vars, ...)."""
+
+
 REGISTERED = (
     Registration("placement", "local", LocalSettings, "quintain.placements.local:LocalSource"),
     Registration("placement", "threads", ThreadsSettings, "quintain.placements.threads:ThreadsPlacement"),
     Registration("placement", "processes", ProcessesSettings, "quintain.placements.processes:ProcessesPlacement"),
+    Registration("placement", "ray", RaySettings, "quintain.placements.ray.placement:RayPlacement"),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quintain.core.state import as_tensor, require_count, require_shapes
 from quintain.data.rollout import Rollout
 from quintain.placements.commands import Lend
-from quintain.placements.snapshots import Snapshot, take_snapshot
+from quintain.placements.snapshots import Label, PublishedWeights, Snapshot, take_snapshot
 from quintain.policies.base import Policy
 from quintain.rollouts.store import RolloutStore
 
@@ -26,7 +26,11 @@ class Share:
     policy: Policy
     blocks: Sequence[Rollout]
     snapshots: Sequence[Snapshot]
-    """One copy of the weights per block."""
+    """One copy of the weights per block; empty where collectors take the newest ones between two acts."""
+    published: PublishedWeights | None = None
+    """The newest weights, for collectors that take them between two acts."""
+    published_for: Label | None = None
+    """The version and session that were published last."""
     version: int = 0
     """The newest published version."""
     waiting: deque[Lend] = field(default_factory=deque)
@@ -40,8 +44,17 @@ class Share:
     def num_lent(self) -> int:
         return len(self.open) + len(self.waiting)
 
+    def offer(self, version: int, session: int) -> None:
+        """Makes the policy's weights the newest, as this version; where blocks have weights, only records it."""
+        self.version = version
+        if self.published is not None:
+            self.published_for = Label(version, session)
+            self.published.publish(self.published_for, self.policy)
+
     def reserve(self, store: RolloutStore) -> None:
         """Reserves every free block, with a snapshot of the current weights."""
+        if self.published is not None and self.published_for != (self.version, store.session):
+            self.offer(self.version, store.session)
         while (block := store.reserve()) is not None:
             number = next(number for number, each in enumerate(self.blocks) if each is block)
             take_snapshot(self.policy, self.snapshots[number])
@@ -102,3 +115,4 @@ class Share:
         self.waiting.clear()
         self.open.clear()
         self.is_retired = False
+        self.published_for = None

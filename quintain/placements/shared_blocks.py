@@ -16,6 +16,7 @@ import torch
 
 from quintain.data.rollout import Allocator
 from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.snapshots import PublishedWeights
 from quintain.policies.base import Policy
 
 _ALIGNMENT = 64
@@ -29,6 +30,8 @@ class SharedBlocks:
 
     blocks: Blocks
     snapshots: dict[str, list[dict[str, torch.Tensor]]]
+    published: dict[str, PublishedWeights]
+    """The newest weights by behaviour, where collectors take them between two acts."""
     signals: torch.Tensor
     """A row for each collector. STOP is nonzero while it is asked to stop after its current step; PULSE changes while
     it makes progress."""
@@ -46,17 +49,23 @@ def lay_out(memory: mmap.mmap, plan: ActingPlan, num_lanes: int, policies: Mappi
     return _make(_Carver(memory), plan, num_lanes, policies)
 
 
+def allocate_here(plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> SharedBlocks:
+    """Allocates the same in this process alone; its contents are sent."""
+    return _make(lambda shape, dtype: torch.zeros(shape, dtype=dtype), plan, num_lanes, policies)
+
+
 def _make(new: Allocator, plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> SharedBlocks:
     signals = new((plan.num_collectors, _NUM_SIGNALS), torch.int64)
     blocks = plan.make_blocks(num_lanes, policies, None if plan.has_agents else new)
     snapshots = {
         behavior: [
-            {name: new(tuple(value.shape), value.dtype) for name, value in policy.state_dict().items()}
+            {} if plan.takes_newest else {key: new(tuple(x.shape), x.dtype) for key, x in policy.state_dict().items()}
             for _ in blocks[behavior]
         ]
         for behavior, policy in policies.items()
     }
-    return SharedBlocks(blocks, snapshots, signals)
+    published = {name: PublishedWeights(policy, new) for name, policy in policies.items() if plan.takes_newest}
+    return SharedBlocks(blocks, snapshots, published, signals)
 
 
 class _Ruler:

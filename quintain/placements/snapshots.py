@@ -1,13 +1,26 @@
-"""Copies of a policy for actors: bitwise equal outputs, because state and memory alignment are equal."""
+"""Copies of a policy for actors: bitwise equal outputs, because state and memory alignment are equal.
+
+A block of lanes is filled with a snapshot of its own. Collectors of fragments take the newest weights between two acts,
+in any thread or process. A publication is then one record: weights, version and session. It is written to a slot that
+is not the newest, and becomes the newest by one number. A reader that was overtaken while it copied sees that by the
+number, and copies again: it never acts with half of a record, or with the version of another.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
+from quintain.data.rollout import Allocator
 from quintain.policies.base import Policy
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
 
 Snapshot = Mapping[str, torch.Tensor]
 """The policy's state for a block, by name."""
@@ -67,3 +80,65 @@ def align(policy: Policy, alignment: Mapping[str, int]) -> None:
         moved = room[start:end].view(parameter.dtype).view(parameter.shape)
         moved.copy_(parameter)
         parameter.data = moved
+
+
+class Label(NamedTuple):
+    """Says which weights acted."""
+
+    version: int
+    session: int
+    """The session of the learner that published them; see `RolloutBuffer.session`."""
+
+
+class PublishedWeights:
+    """Two slots, each with one publication; one learner writes, any number of readers copy."""
+
+    def __init__(self, policy: Policy, allocate: Allocator, *, has_copies: bool = True) -> None:
+        """Allocates the slots; without copies the learner's own policy acts, and labels alone are published."""
+        state = policy.state_dict() if has_copies else {}
+        self.slots = [
+            {name: allocate(tuple(value.shape), value.dtype) for name, value in state.items()} for _ in range(2)
+        ]
+        self.labels = allocate((2, 2), torch.int64).numpy()
+        """Version and session of each slot."""
+        self.newest = allocate((1,), torch.int64).numpy()
+        """The number of publications; the newest is in slot `newest % 2`."""
+
+    def publish(self, label: Label, policy: Policy) -> None:
+        """Publishes the policy's weights as one record."""
+        with self._next(label) as slot:
+            take_snapshot(policy, slot)
+
+    def publish_arrays(self, label: Sequence[int], weights: Mapping[str, Array]) -> None:
+        """Publishes weights that another process sent."""
+        with self._next(label) as slot:
+            for name, value in slot.items():
+                np.copyto(value.numpy(), weights[name])
+
+    @contextmanager
+    def _next(self, label: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:
+        number = int(self.newest[0]) + 1
+        self.labels[number % 2] = label
+        yield self.slots[number % 2]
+        self.newest[0] = number
+
+
+class WeightReader:
+    """A collector's view of published weights."""
+
+    def __init__(self, published: PublishedWeights, policy: Policy) -> None:
+        self.published = published
+        self.policy = policy
+        self.number = 0
+        self.label = Label(0, 0)
+
+    def take(self) -> Label:
+        """Copies the newest weights to the policy, if it does not have them; returns their label."""
+        published = self.published
+        # A slot is written again only after the other one became the newest, so that what was copied is whole if its
+        # number is still the newest afterwards.
+        while (number := int(published.newest[0])) != self.number:
+            version, session = published.labels[number % 2].tolist()
+            load_snapshot(self.policy, published.slots[number % 2])
+            self.number, self.label = number, Label(version, session)
+        return self.label

@@ -6,9 +6,11 @@ Messages are JSON; arrays are packed in memory that is sent with a command. Noth
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import EnvError
@@ -18,6 +20,7 @@ from quintain.services.processes import unnamed_memory
 
 if TYPE_CHECKING:
     from quintain.placements.plan import Blocks
+    from quintain.typing import Saved
 
 
 def answer_to_json(answer: Answer) -> dict[str, Any]:
@@ -53,6 +56,15 @@ def place_blocks(blocks: Blocks, places: Iterable[Sequence[Any]]) -> None:
     for behavior, number, sequence, num_final in places:
         block = blocks[behavior][number]
         block.sequence, block.final.count = int(sequence), int(num_final)
+
+
+def as_arrays(state: Saved) -> Saved:
+    """Returns a state with arrays in place of tensors; those of the CPU share their memory."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().numpy()
+    if isinstance(state, Mapping):
+        return {name: as_arrays(value) for name, value in state.items()}
+    return [as_arrays(value) for value in state] if isinstance(state, list | tuple) else state
 
 
 def parcel(value: Any) -> int:

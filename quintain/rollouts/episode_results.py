@@ -35,6 +35,11 @@ class EpisodeResults:
     def mean_length(self) -> float:
         return float(self.lengths.mean())
 
+    @property
+    def success_rate(self) -> float | None:
+        """The part of the episodes whose last `info["is_success"]` was true; None if the environment has none."""
+        return float(self.said["success"].mean()) if "success" in self.said else None
+
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Returns a confidence interval of the mean return, by Student's t; infinite with one episode."""
         num, mean = len(self.returns), self.mean_return

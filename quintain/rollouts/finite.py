@@ -18,6 +18,7 @@ from quintain.envs.base import Env, StepResult
 from quintain.errors import NonFiniteError, SettingsError
 
 if TYPE_CHECKING:
+    from quintain.envs.hosts.lane_rows import LaneRows
     from quintain.typing import Array, Metrics
 
 CLAMP_LIMIT = 1e6
@@ -62,6 +63,20 @@ class FiniteGate(KeepsState):
             return Admitted(self._clamped(result), is_changed=True)
         self.num_dropped_episodes += int(bad.sum())
         return Admitted(self._restarted(result, bad), is_changed=True, dropped=bad)
+
+    def clamp_rows(self, rows: LaneRows, lanes: Array) -> None:
+        """Replaces values of these lanes that are not finite where they were written; only in mode clamp."""
+        if self.mode != "clamp" or not len(lanes):
+            return
+        spec = self.env.spec.obs
+        seen, last = (build(spec, {k: v[lanes] for k, v in obs.items()}, f.OBS) for obs in (rows.obs, rows.final_obs))
+        admitted = self.admit(StepResult(seen, rows.reward[lanes], rows.terminated[lanes], rows.truncated[lanes], last))
+        if admitted.is_changed:
+            found = admitted.result
+            rows.reward[lanes] = found.reward
+            for into, obs in ((rows.obs, found.obs), (rows.final_obs, found.final_obs)):
+                for name, values in self._leaves(obs).items():
+                    into[name][lanes] = values
 
     def metrics(self) -> Metrics:
         """Returns the counts of corrections; empty without any."""

@@ -7,9 +7,10 @@ value that the lane's next action is sampled with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -18,15 +19,16 @@ from quintain.core.rng import Rng
 from quintain.core.state import require_count, require_shapes
 from quintain.data import fields as f
 from quintain.data.fields import Declared, resolve_fields
-from quintain.data.fragments import Ending, FragmentBlock
+from quintain.data.fragments import FRAGMENT_FIELDS, Ending, FragmentBlock
 from quintain.data.rollout import Rollout
 from quintain.data.spec import flatten, leaves
 from quintain.envs.hosts.ready_lanes import Arrived, ReadyLanes
-from quintain.errors import SettingsError
+from quintain.errors import EnvError, SettingsError
 from quintain.policies.base import Policy, fill_noise
 from quintain.rollouts.bootstrap import value_truncated
-from quintain.rollouts.finite import refuse_nonfinite
+from quintain.rollouts.finite import FiniteGate, refuse_nonfinite
 from quintain.rollouts.row_slots import RowSlots
+from quintain.rollouts.step_metrics import StepMetrics
 from quintain.rollouts.sync_collector import EpisodeListener, StepListener
 
 if TYPE_CHECKING:
@@ -38,6 +40,24 @@ LOOK_SECONDS = 0.1
 
 def _ignore(returns: Array, lengths: Array) -> None:
     """Ignores episodes."""
+
+
+def _require_support(policy: Policy, on_nonfinite: str) -> None:
+    if policy.device.type != "cpu":
+        raise SettingsError("rollout.type fragments acts on the CPU; set run.device to cpu", code="E0254")
+    if on_nonfinite == "drop_episode":
+        raise SettingsError(
+            "env.on_nonfinite: drop_episode resets lanes between steps, and with rollout.type fragments lanes do "
+            "not step together; use clamp or error, or let the environment raise",
+            code="E0254",
+        )
+
+
+class TakesWeights(Protocol):
+    """Gives the policy the newest weights."""
+
+    def take(self) -> tuple[int, int]:
+        """Returns version and session of the newest weights, which the policy then has."""
 
 
 class FragmentCollector:
@@ -52,14 +72,21 @@ class FragmentCollector:
         *,
         num_steps: int,
         deadline_seconds: float,
+        timeout_seconds: float = math.inf,
+        weights: TakesWeights | None = None,
+        on_nonfinite: str = "error",
     ) -> None:
-        """Takes the fields of the block, the length of fragments, and how long lanes that are ready wait for more."""
-        if policy.device.type != "cpu":
-            raise SettingsError("rollout.type fragments acts on the CPU; set run.device to cpu", code="E0254")
+        """Takes the fields of the block, the length of fragments, and how long lanes that are ready wait for more.
+
+        A block that gets no fragment for `timeout_seconds` is given up. Newest weights are taken before each act;
+        without `weights` the policy acts as it is, as the version that a block is collected with.
+        """
+        _require_support(policy, on_nonfinite)
         self.env = env
         self.policy = policy
         self.rng = rng
-        self.deadline_seconds = deadline_seconds
+        self.deadline_seconds, self.timeout_seconds = deadline_seconds, timeout_seconds
+        self.weights = weights
         self.on_episodes: EpisodeListener = _ignore
         num_lanes = env.num_lanes
         self.open: Rollout = FragmentBlock(env.spec, fields, num_lanes=num_lanes, num_steps=num_steps)
@@ -74,6 +101,15 @@ class FragmentCollector:
         self.episode_return: Array = np.zeros(num_lanes, np.float64)
         self.episode_length: Array = np.zeros(num_lanes, np.int64)
         self.is_ready: Array = np.zeros(num_lanes, np.bool_)
+        self.ready_since: Array = np.zeros(num_lanes)
+        """The time at which each lane that is ready arrived."""
+        self.left_at: float | None = None
+        """The time at which the last block was full; lanes may have arrived since."""
+        self.idle_seconds, self.counted_from = 0.0, perf_counter()
+        """Seconds in which lanes waited for an action, of all lanes, and since when."""
+        self.gate, self.step_metrics = FiniteGate(env, on_nonfinite), StepMetrics()
+        self.is_gone: Array = np.zeros(num_lanes, np.bool_)
+        """Lanes that went down while they waited for an action: no step of theirs broke."""
         self.row_slots = RowSlots(env.spec, policy.declare_fields())
         standard, declared = (resolve_fields(env.spec, each) for each in ({}, policy.declare_fields()))
         more = (name for name in declared if name not in standard)
@@ -91,16 +127,22 @@ class FragmentCollector:
     def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
         """Fills the rest of the block with fragments; returns False if it was asked to stop before."""
         assert isinstance(rollout, FragmentBlock)
+        room, progressed = rollout.num_lanes - rollout.num_fragments, perf_counter()
         with torch.inference_mode():
-            while (room := rollout.num_lanes - rollout.num_fragments) > 0:
+            while room > 0:
                 if should_stop():
                     return False
                 started = perf_counter()
+                if started - progressed > self.timeout_seconds:
+                    raise self._too_slow(room)
                 self._receive()
                 received = perf_counter()
-                self._act(rollout, room, version)
+                self._act(rollout, room, (version, 0) if self.weights is None else self.weights.take())
                 self.seconds["env"] += received - started
                 self.seconds["act"] += perf_counter() - received
+                left = rollout.num_lanes - rollout.num_fragments
+                room, progressed = left, progressed if left == room else received
+            self.left_at = perf_counter()
             if self.policy.has_values:
                 value_truncated(rollout, self.policy)
             refuse_nonfinite(rollout, self.env.first_lane)
@@ -120,7 +162,27 @@ class FragmentCollector:
             if left <= 0.0 or not self.is_ready.any():
                 return
 
-    def _act(self, rollout: FragmentBlock, room: int, version: int) -> None:
+    def _too_slow(self, room: int) -> EnvError:
+        env, lanes = self.env, np.arange(self.env.num_lanes)
+        states = {
+            "are stepping": env.is_stepping,
+            "are made again": env.is_restarting,
+            "are broken": env.is_down,
+            "wait for an action": self.is_ready,
+        }
+        said = [
+            f"{', '.join(map(str, env.first_lane + lanes[which]))} {state}"
+            for state, which in states.items()
+            if which.any()
+        ]
+        return EnvError(
+            f"no fragment of {self.open.num_steps} steps was completed for {self.timeout_seconds:g} s, and {room} of "
+            f"the block are missing. Of the lanes {'; '.join(said)}. Raise rollout.timeout_seconds if they are only "
+            f"slow, or lower rollout.num_steps",
+            code="E0518",
+        )
+
+    def _act(self, rollout: FragmentBlock, room: int, weights: tuple[int, int]) -> None:
         """Acts for the lanes that are ready; a lane with a complete fragment acts if the block has room for it."""
         lanes = np.flatnonzero(self.is_ready)
         is_complete = self.cursor[lanes] == self.open.num_steps
@@ -143,7 +205,8 @@ class FragmentCollector:
             step = self.cursor[lanes]
         for name in self.written_names:
             fields[name][step, lanes] = slot.arrays[name][:num_rows]
-        fields[f.POLICY_VERSION][step, lanes] = version
+        fields[f.POLICY_VERSION][step, lanes], fields[f.SESSION][step, lanes] = weights
+        self.idle_seconds += float(np.sum(perf_counter() - self.ready_since[lanes]))
         self.state_before[lanes] = before
         self.policy_state[lanes] = state[:num_rows]
         chosen = flatten(self.env.spec.action, self.policy.env_action(slot), f.ACTION)
@@ -165,7 +228,7 @@ class FragmentCollector:
         fields[f.FOLLOWS][:, lanes] = follows
         fields[f.VALID][:, lanes] = True
         for name in (f.DONE, f.TERMINATED, f.TRUNCATED, f.REWARD, f.FINAL_VALUE, *self.open.declared_names):
-            if name not in (f.LANE, f.FRAGMENT, f.FOLLOWS):
+            if name not in FRAGMENT_FIELDS:
                 fields[name][:, lanes] = 0
         self.open.policy_state[lanes] = self.policy_state[lanes]
         self.cursor[lanes] = 0
@@ -186,14 +249,22 @@ class FragmentCollector:
         self.episode_return[lanes] = 0.0
         self.episode_length[lanes] = 0
         self.is_ready[lanes] = True
+        self.ready_since[lanes] = perf_counter()
 
     def _take_in(self, arrived: Arrived) -> None:
-        self.is_ready[arrived.gone] = False
+        if len(gone := arrived.gone):
+            self.is_ready[gone], self.is_gone[gone] = False, True
+            # No action was chosen by their last observation: the memory there is the present one.
+            self.state_before[gone] = self.policy_state[gone]
+        self.gate.clamp_rows(self.env.rows, arrived.lanes)
         if len(anew := arrived.lanes[arrived.is_anew]):
             self._cut(anew)
         if len(lanes := arrived.lanes[~arrived.is_anew]):
             self._write(lanes)
         self.is_ready[arrived.lanes] = True
+        # Lanes that arrived while there was no block are found by the first look.
+        self.ready_since[arrived.lanes] = self.left_at or perf_counter()
+        self.left_at = None
 
     def _write(self, lanes: Array) -> None:
         """Writes the results of complete steps."""
@@ -214,6 +285,8 @@ class FragmentCollector:
                 last = {name: obs[lane].copy() for name, obs in rows.final_obs.items()}
                 self.endings[lane].append(Ending(int(self.cursor[lane]) - 1, last, self.policy_state[lane].clone()))
             self.on_episodes(self.episode_return[ended], self.episode_length[ended])
+            if said := self.env.metrics_of(ended):
+                self.step_metrics.add(said)
             self.episode_return[ended] = 0.0
             self.episode_length[ended] = 0
 
@@ -227,13 +300,13 @@ class FragmentCollector:
             elif not fields[f.DONE][step - 1, lane]:
                 fields[f.DONE][step - 1, lane] = fields[f.TRUNCATED][step - 1, lane] = True
                 last = {name: fields[name][step, lane].copy() for name in self.env.rows.obs}
-                state = self.policy_state if self.is_ready[lane] else self.state_before
-                self.endings[lane].append(Ending(step - 1, last, state[lane].clone()))
+                self.endings[lane].append(Ending(step - 1, last, self.state_before[lane].clone()))
         self._see(lanes, self.cursor[lanes])
         fields[f.FIRST][self.cursor[lanes], lanes] = True
         self.episode_return[lanes] = 0.0
         self.episode_length[lanes] = 0
-        self.num_broken += len(lanes)
+        self.num_broken += int(np.count_nonzero(~self.is_gone[lanes]))
+        self.is_gone[lanes] = False
 
     def _see(self, lanes: Array, step: Array) -> None:
         """Copies observations and masks of these lanes to time steps of their fragments."""
@@ -251,6 +324,11 @@ class FragmentCollector:
     def begin_anew(self, states: Sequence[State]) -> None:
         self.env.begin_anew([state["env"] for state in states])
         self.open.arrays[f.FRAGMENT][...] = max(int(np.max(state["fragment"])) for state in states)
+        if self.env.first_lane == 0:
+            # Of the collectors of all ranks one goes on counting for those that were.
+            counts = [[require_count("counts", each) for each in state["counts"]] for state in states]
+            self.num_collected, self.num_broken, self.num_discarded = map(sum, zip(*counts, strict=True))
+            self.num_discarded += sum(require_count("num_open", state["num_open"]) for state in states)
         self._leave_open()
 
     def _leave_open(self) -> None:
@@ -263,9 +341,20 @@ class FragmentCollector:
         return seconds
 
     def drain_metrics(self) -> Metrics:
-        """Returns the number of steps in all lanes by what became of them, since the beginning."""
+        """Returns the number of steps in all lanes by what became of them, since the beginning, and environments' own.
+
+        `rollout/idle` is the share of the lanes' time, since the last call, in which they waited for an action: for
+        the policy, for other lanes, or for a block.
+        """
+        now = perf_counter()
+        waiting = float(np.sum(now - self.ready_since[self.is_ready]))
+        idle = (self.idle_seconds + waiting) / max(1e-9, (now - self.counted_from) * len(self.cursor))
+        # What is under way is counted here and not again.
+        self.idle_seconds, self.counted_from = -waiting, now
         counts = {"collected": self.num_collected, "discarded": self.num_discarded, "broken": self.num_broken}
-        return {f"fragments/{name}": float(count) for name, count in {**counts, "open": self.cursor.sum()}.items()}
+        known = {f"fragments/{name}": float(count) for name, count in {**counts, "open": self.cursor.sum()}.items()}
+        own = {**self.step_metrics.drain(), **self.gate.metrics()}
+        return {**own, **known, "rollout/idle": min(1.0, max(0.0, idle))}
 
     @property
     def on_step(self) -> StepListener | None:
@@ -282,12 +371,16 @@ class FragmentCollector:
             "fragment": self.open.arrays[f.FRAGMENT][0].copy(),
             "num_open": int(self.cursor.sum()),
             "counts": [self.num_collected, self.num_broken, self.num_discarded],
+            "metrics": self.step_metrics.state_dict(),
+            "gate": self.gate.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Starts new episodes and fragments; complete fragments are in the store, and unfinished ones are discarded."""
         require_shapes("fragment", state["fragment"], self.cursor)
         counts = [require_count("counts", each) for each in state["counts"]]
+        self.step_metrics.load_state_dict(state["metrics"])
+        self.gate.load_state_dict(state["gate"])
         self.env.load_state_dict(state["env"])
         self.open.arrays[f.FRAGMENT][...] = np.asarray(state["fragment"])
         self.cursor[...] = 0

@@ -53,7 +53,7 @@ class ReplayBuffer(RolloutBuffer):
         if self.keeps_open:
             self.writer.load_state_dict(state["writer"])
 
-    def begin_anew(self, state: State) -> None:
+    def begin_anew(self, state: State, *, is_learned: bool = False) -> None:
         """Keeps the replay buffer of a store that had other lanes; experience that is not complete is dropped."""
         self.memory.load_state_dict(state["memory"])
 

@@ -41,13 +41,19 @@ class FragmentSettings(RolloutSettings):
     """Fragments in one update, of any lanes."""
 
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Maximum age of a fragment in versions, at arrival and at use; 0 takes turns, without a bound."""
+    """Maximum age of a fragment's first step in versions, at arrival and at use; 0 takes turns, without a bound."""
 
     max_reuse: Count = 1
-    """How often a fragment may be learned from; an update then has `num_fragments / max_reuse` new ones."""
+    """How often a fragment may be learned from; `num_fragments / max_reuse` are collected for an update."""
+
+    capacity: Count | None = None
+    """Fragments in the store, beyond which the oldest are dropped; null is as many as updates leave there."""
 
     deadline_seconds: Annotated[float, Field(ge=0.0)] = 0.002
     """How long lanes that are ready wait for others before the policy acts for them."""
+
+    timeout_seconds: Annotated[float, Field(gt=0.0)] = 900.0
+    """How long an update waits for the next fragment of any lane before the run ends with the lanes' states."""
 
     @property
     def num_new(self) -> int:

@@ -20,16 +20,25 @@ if TYPE_CHECKING:
 class RolloutStore(Protocol):
     """Provides free blocks, keeps filled ones, and decides when there is enough data for an update."""
 
+    session: int
+    """Number of the learner's session, for stores that refuse experience of another."""
+    draws: bool
+    """Whether batches are drawn from what is kept (`admit`), so that a full block may not be enough for one."""
+
     def reserve(self) -> Rollout | None: ...
     def take_back(self, rollout: Rollout) -> None: ...
     def commit(self, rollout: Rollout) -> None: ...
     def ready(self) -> bool: ...
+    def admit(self, version: int) -> bool:
+        """Takes the oldest full block in, at this version of the learner; returns whether a batch can be drawn."""
+
     def take(self) -> Batch: ...
     def mark_consumed(self) -> None: ...
     def release(self) -> None: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
-    def begin_anew(self, state: State) -> None: ...
+    def begin_anew(self, state: State, *, is_learned: bool = False) -> None:
+        """Continues after a store that had other lanes; `is_learned` if its last batch had been learned from."""
 
 
 class StoreSettings(Protocol):
@@ -68,6 +77,9 @@ class RolloutBuffer:
     has enough steps; the last may exceed the size.
     """
 
+    session = 0
+    draws = False
+
     def __init__(self, block: Rollout, *more: Rollout, settings: StoreSettings | None = None) -> None:
         self.shelves = [_Shelf(each) for each in (block, *more)]
         self.steps_per_batch = 0 if settings is None else settings.steps_per_batch
@@ -77,7 +89,7 @@ class RolloutBuffer:
         """The learner's current block, or its next one."""
         return self._oldest.block
 
-    def begin_anew(self, state: State) -> None:
+    def begin_anew(self, state: State, *, is_learned: bool = False) -> None:
         """Continues after a store that had other lanes; what is in its blocks is dropped."""
 
     def reserve(self) -> Rollout | None:
@@ -139,6 +151,10 @@ class RolloutBuffer:
 
     def ready(self) -> bool:
         return any(shelf.is_committed for shelf in self.shelves)
+
+    def admit(self, version: int) -> bool:
+        """Does nothing: a full block is a batch."""
+        return True
 
     def take(self) -> Batch:
         """Returns the oldest filled block; it stays the oldest until it is released."""

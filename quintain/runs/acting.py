@@ -28,7 +28,9 @@ from quintain.envs.hosts.workers import WorkerEnv
 from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import SettingsError
 from quintain.placements.plan import Blocks
+from quintain.placements.snapshots import PublishedWeights, WeightReader
 from quintain.policies.base import Policy
+from quintain.policies.settings import NetworkModuleSettings
 from quintain.rollouts.agent_collector import AgentCollector
 from quintain.rollouts.agent_world import AgentWorld
 from quintain.rollouts.halves_collector import HalvesCollector
@@ -83,28 +85,21 @@ class ActingPlan:
         rollout = next(iter(run_file.experiment.behaviors.values())).rollout
         self.fragments = rollout if isinstance(rollout, FragmentSettings) else None
         """The settings of fragments, if lanes do not wait for each other."""
+        self.takes_newest = self.fragments is not None
+        """Whether collectors take the newest weights between two acts."""
+        self.num_collectors = integer(run_file.experiment.env, "num_collectors") or 1
+        """Number of groups of this rank's lanes, or copies, that act by themselves."""
+        self.pass_environment: Sequence[str] = run_file.run.env_workers.pass_environment
+        """Names of further environment variables that are passed to other processes."""
+        self.patience_seconds = run_file.run.env_workers.reset_timeout_seconds
+        """Time without progress after which an actor is given up: a reset is the longest call of a lane."""
         self.fields: dict[str, Mapping[str, Field]] = {}
         """The fields of blocks by behaviour; set by the composition root once policies and algorithms are made."""
-
-    @property
-    def num_collectors(self) -> int:
-        """Number of groups of this rank's lanes, or copies, that act by themselves."""
-        return integer(self.run_file.experiment.env, "num_collectors") or 1
 
     @property
     def runs_ahead(self) -> bool:
         """Whether any behaviour has a block that is filled while it learns from another."""
         return any(map(max_staleness, self.run_file.experiment.behaviors.values()))
-
-    @property
-    def pass_environment(self) -> Sequence[str]:
-        """Names of further environment variables that are passed to other processes."""
-        return self.run_file.run.env_workers.pass_environment
-
-    @property
-    def patience_seconds(self) -> float:
-        """Time without progress after which an actor is given up: a reset is the longest call of a lane."""
-        return self.run_file.run.env_workers.reset_timeout_seconds
 
     def make_hosting(self, collector: int = 0) -> Hosting:
         """Makes separate hosting for a collector's lanes, with its own fault keeper."""
@@ -176,7 +171,13 @@ class ActingPlan:
         return GroupedAgents(envs) if self.has_agents else GroupedEnv(*envs)
 
     def make_collector(
-        self, env: TrainingEnv, policies: Mapping[str, Policy], *, starts_fresh: bool, collector: int = 0
+        self,
+        env: TrainingEnv,
+        policies: Mapping[str, Policy],
+        *,
+        starts_fresh: bool,
+        collector: int = 0,
+        published: Mapping[str, PublishedWeights] | None = None,
     ) -> Collector:
         if self.has_agents:
             return self._make_world(env, policies, collector)
@@ -198,6 +199,9 @@ class ActingPlan:
                 self.fields[name],
                 num_steps=self.fragments.num_steps,
                 deadline_seconds=self.fragments.deadline_seconds,
+                timeout_seconds=self.fragments.timeout_seconds,
+                weights=None if published is None else WeightReader(published[name], policy),
+                on_nonfinite=on_nonfinite,
             )
         elif isinstance(env, GroupedEnv):
             if starts_fresh:
@@ -300,6 +304,7 @@ class ActingPlan:
         named: list[tuple[str, PartSettings]] = [("env", self.run_file.experiment.env)]
         for each in self.run_file.experiment.behaviors.values():
             named += [("policy", each.policy), ("algorithm", each.algorithm), ("rollout", each.rollout)]
+            named += [("network", part) for _, part in each.policy if isinstance(part, NetworkModuleSettings)]
         # Parts that only the user's script registers are sent themselves.
         parts = [part for kind, each in named if (part := registry.only_here(kind, each.type)) is not None]
         return {
@@ -361,8 +366,8 @@ def max_staleness(behavior: Behavior) -> int:
 
 def _cannot_travel(what: str, advice: str) -> SettingsError:
     return SettingsError(
-        f"run.placement.type processes: {what} cannot be sent to the collector's process; {advice}, or set it to "
-        f"threads or local",
+        f"run.placement.type: {what} cannot be sent to the collector's process; {advice}, or set it to threads or "
+        f"local",
         code="E0252",
     )
 

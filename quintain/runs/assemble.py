@@ -29,6 +29,7 @@ from quintain.placements.plan import Placement
 from quintain.policies.base import Policy
 from quintain.rollouts.replay import replay_rows
 from quintain.rollouts.replay_place import ReplayPlace
+from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.store import RolloutStore
 from quintain.runs.acting import FALLBACK, ActingPlan, settings_of, stream_of
 from quintain.runs.env_maker import env_maker
@@ -46,6 +47,7 @@ from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.guard import UpdateGuard
 from quintain.trainers.learner import Learner, ReadyLearner
 from quintain.trainers.loop import Loop
+from quintain.trainers.parts import Hosted
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import Writer
@@ -70,6 +72,8 @@ class Slots:
     """Makes the loop from its settings and a stream, where a user brought its function."""
     trainer_class: type[Trainer] | None = None
     """The trainer class of the parts, where an instance is already being made."""
+    function: Callable[..., object] | None = None
+    """The function of a hosted trainer."""
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of the training environment, in addition to those of the settings."""
     evaluation_env_events: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +117,8 @@ def assemble_loop(
     rng = _prepare_process(run_file, world)
     settings = run_file.experiment.loop
     make = (slots or Slots()).make_loop or load_part("loop", settings)
-    loop: Loop = make(settings, rng.child("loop"))
+    is_class = isinstance(make, type) and issubclass(make, Loop)
+    loop: Loop = (make.from_settings if is_class else make)(settings, rng.child("loop"))  # type: ignore[union-attr]
     loop.install_loop(
         progress=Progress(run_file.budget.env_steps, run_file.budget.updates),
         events=EventManager(),
@@ -136,7 +141,7 @@ def _prepare_process(run_file: RunFile, world: ProcessGroup) -> Rng:
 
 def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: Slots, world: ProcessGroup) -> Parts:
     """Builds, behaviour by behaviour, policy, signals, algorithm and fields; then the source; then the learners."""
-    _prepare_process(run_file, world)
+    rng = _prepare_process(run_file, world)
     hosting = Hosting.from_settings(run_file.run.env_workers)
     plan = ActingPlan(
         run_file,
@@ -192,6 +197,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         writer=writer if slots.writer is None else slots.writer,
         world=world,
         curriculum=curriculum,
+        hosted=Hosted(settings_of(run_file, next(iter(specs))).trainer, rng.child("loop"), slots.function),
     )
 
 
@@ -291,6 +297,9 @@ class _Maker:
         """Makes the store of a behaviour; a replay buffer keeps these fields with each step."""
         settings: Any = behavior.rollout
         make: Callable[..., RolloutStore] = load_part("rollout", settings)
+        if isinstance(settings, FragmentSettings):
+            rng = Rng(self.run_file.experiment.seed).child("fragments").child(f"rank_{self.world.rank}")
+            return make(*blocks, settings=settings, rng=rng)
         if not keeps_replay(behavior):
             return make(*blocks, settings=settings)
         # On all ranks together there are as many transitions as on one.

@@ -10,31 +10,23 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from quintain.compiled.plug import accelerate
-from quintain.data.fields import fields_from_json
-from quintain.envs.hosts.hosting import Hosting
-from quintain.errors import NonFiniteError, QuintainError, ResourceError
+from quintain.errors import NonFiniteError, QuintainError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
-from quintain.placements.remote_env import describe
 from quintain.placements.remote_errors import error_to_json
-from quintain.placements.shared_blocks import PULSE, STOP, lay_out, measure
-from quintain.placements.snapshots import align
+from quintain.placements.shared_blocks import PULSE, STOP, SharedBlocks, lay_out, measure
 from quintain.placements.wire import answer_to_json, contents, place_blocks, places_of, refill
+from quintain.policies.base import Policy
 from quintain.runs.acting import ActingPlan
-from quintain.runs.parts import make_policy
+from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 from quintain.services.reporting.redaction import redact
-from quintain.services.user_code import as_part_error
-from quintain.trainers.global_streams import GlobalStreams
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -66,49 +58,29 @@ class CollectorServer:
         words, _ = self._receive()
         sys.path[:] = words["sys_path"]
         os.chdir(words["cwd"])
-        self.plan = ActingPlan.from_json(words)
-        self.numbers: list[int] = words["collectors"]
-        torch.set_num_threads(self.plan.run_file.run.threads)
-        stream = f"collector_{self.plan.rank}" + (f"_{self.numbers[0]}" if self.numbers[0] else "")
-        GlobalStreams().seed(self.plan.rng.child("global").child(stream))
+        self.collectors = HostedCollectors(words)
 
     def live(self) -> None:
-        envs: dict[int, Any] = {}
-        # Collectors take turns here, and yet each relays the faults of its own lanes.
-        hostings = {number: self.plan.make_hosting(number) for number in self.numbers}
         try:
-            for number in self.numbers:
-                envs[number] = self.plan.make_env(hostings[number], number)
-            self._send({"envs": [describe(env) for env in envs.values()]})
+            self._send({"envs": self.collectors.make_envs()})
             words, descriptor = self._receive()
             if words:
-                self._act(envs, hostings, words, descriptor)
+                self._act(words, descriptor)
         finally:
-            for env in envs.values():
-                env.close()
+            self.collectors.close()
 
-    def _act(self, envs: dict[int, Any], hostings: dict[int, Hosting], words: dict[str, Any], descriptor: int) -> None:
-        plan = self.plan
-        plan.fields = {name: fields_from_json(each) for name, each in words["fields"].items()}
-        policies = {
-            number: {name: make_policy(plan.run_file, spec, name) for name, spec in plan.specs(env).items()}
-            for number, env in envs.items()
-        }
-        for name, policy in (each for some in policies.values() for each in some.items()):
-            align(policy, words["alignment"][name])
-            accelerate(policy)
-        first = policies[self.numbers[0]]
-        size = measure(plan, words["num_lanes"], first)
-        if size != words["size"]:
-            raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")
-        shared = lay_out(mmap.mmap(descriptor, 0), plan, words["num_lanes"], first)
+    def _act(self, words: dict[str, Any], descriptor: int) -> None:
+        def in_shared_memory(plan: ActingPlan, num_lanes: int, policies: Mapping[str, Policy]) -> SharedBlocks:
+            size = measure(plan, num_lanes, policies)
+            if size != words["size"]:
+                raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")
+            return lay_out(mmap.mmap(descriptor, 0), plan, num_lanes, policies)
+
+        actors, shared = self.collectors.make_actors(words, in_shared_memory)
         os.close(descriptor)
-        hosted = {}
-        for number, env in envs.items():
-            collector = plan.make_collector(env, policies[number], starts_fresh=words["starts_fresh"], collector=number)
-            blocks = plan.parts_of(shared.blocks, policies[number], number)
-            actor = Actor(collector, blocks, shared.snapshots, hostings[number].faults)
-            hosted[number] = HostedActor(number, actor, shared.signals[number].numpy())
+        hosted = {
+            number: HostedActor(number, actor, shared.signals[number].numpy()) for number, actor in actors.items()
+        }
         self._send({})
         with _beating(list(hosted.values())):
             self._serve(hosted)
@@ -204,18 +176,10 @@ def _tell_failure(channel: socket.socket, error: Exception) -> None:
     trace = redact("".join(traceback.format_exception(error)))
     evidence = error.evidence if isinstance(error, NonFiniteError) else {}
     with suppress(ConnectionError):
-        failed = {"failed": error_to_json(_as_ours(error), trace), "has_evidence": bool(evidence)}
+        failed = {
+            "failed": error_to_json(as_ours(error, "the collector's process"), trace),
+            "has_evidence": bool(evidence),
+        }
         send_text(channel, json.dumps(failed).encode())
         if evidence:
             send_text(channel, pack_value(evidence))
-
-
-def _as_ours(error: Exception) -> QuintainError:
-    if isinstance(error, QuintainError):
-        return error
-    if isinstance(error, MemoryError):
-        return ResourceError("the collector's process ran out of memory. Use fewer lanes or steps", code="E0803")
-    first = str(error).strip().partition("\n")[0]
-    return as_part_error(error) or QuintainError(
-        f"the collector's process failed: {type(error).__name__}: {first}", code="E0102"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from quintain.core import registry
 from quintain.envs.base import Env
+from quintain.errors import SettingsError
 from quintain.settings.base import PartSettings
 
 if TYPE_CHECKING:
@@ -40,6 +42,24 @@ def env_settings(slot: EnvSlot, num_ranks: int = 1) -> PartSettings | JsonObject
             "group_size": int(getattr(slot, "group_size", 1)),
         }
     return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
+
+
+def wrapper_named(wrapper: EnvSlot) -> EnvSlot:
+    """Returns a wrapper by its name: Gymnasium's own or module:Name, alone or as the type of a mapping."""
+    if isinstance(wrapper, Mapping):
+        return {**wrapper, "type": wrapper_named(wrapper["type"])} if "type" in wrapper else wrapper
+    if not isinstance(wrapper, type):
+        return wrapper
+    name = wrapper.__name__
+    if vars(gymnasium.wrappers).get(name) is wrapper:
+        return name
+    if wrapper.__module__ == "__main__" or "<locals>" in wrapper.__qualname__:
+        raise SettingsError(
+            f"wrappers: {name} stands in a script or inside a function, where no other process finds it; "
+            f"put it into a module, or pass a function that makes the wrapped environment",
+            code="E0205",
+        )
+    return f"{wrapper.__module__}:{wrapper.__qualname__}"
 
 
 def is_instance(slot: EnvSlot) -> bool:

@@ -27,6 +27,7 @@ from quintain.services.checkpoints.catalog import CheckpointCatalog, load, verif
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.settings.fingerprint import changed_keys
+from quintain.settings.sources import ARGUMENT
 from quintain.settings.tree import RunFile
 from quintain.settings.tuned import tuned_path
 
@@ -67,7 +68,8 @@ def start(
         chosen = default_run_id(env_name(run_file), run_file.trained, runs_dir=runs_dir)
     planned = RunDirectory.plan(runs_dir, chosen, force=force)
     writers = make_writers(run_file, stream, quiet=quiet)
-    _require_known_env(run_file)
+    if slots is None or slots.env is None:
+        require_known_env(run_file)
     run = Run(run_file, writers, planned, ranks=Ranks(run_file), has_objects=slots is not None, is_quiet=quiet)
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
@@ -193,10 +195,11 @@ def _closing_on_failure(resources: ExitStack) -> Iterator[None]:
 
 def with_weights(run_file: RunFile, runs_dir: Path, given: Path | None) -> tuple[RunFile, Path | None]:
     """Finds the checkpoint that a fork starts with; returns the settings that name exactly this one, and its path."""
-    named, digest = run_file.experiment.initialize_from, ""
+    named, digest, origin = run_file.experiment.initialize_from, "", ARGUMENT
     if given is None:
         if named is None:
             return run_file, None
+        origin = run_file.origins["experiment.initialize_from"]
         text, _, digest = named.partition("#")
         given = checkpoint_of(runs_dir, text)
     checkpoint = verify(given)
@@ -210,7 +213,7 @@ def with_weights(run_file: RunFile, runs_dir: Path, given: Path | None) -> tuple
     is_near = run.parent.resolve() == runs_dir.resolve()
     name = run.name if is_near else str(run) if "/" in str(run) else f"./{run}"
     exactly = f"{name}@{checkpoint.name}#{checkpoint.digest[:12]}"
-    return run_file.replace("experiment.initialize_from", exactly), checkpoint.path
+    return run_file.replace("experiment.initialize_from", exactly, origin=origin), checkpoint.path
 
 
 def checkpoint_of(runs_dir: Path, text: str) -> Path:
@@ -260,7 +263,7 @@ def _refuse_other_ranks(stored: RunFile, settings: RunFile, overrides: Sequence[
         )
 
 
-def _require_known_env(run_file: RunFile) -> None:
+def require_known_env(run_file: RunFile) -> None:
     """Refuses a misspelt Gymnasium id before anything is printed or built."""
     settings = run_file.experiment.env
     if settings.type == "gym" and ":" not in env_name(run_file):

@@ -31,6 +31,8 @@ class CommandHints:
     def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
         self.has_objects = has_objects
         self.has_policy = run_file.experiment.loop is None
+        kwargs = getattr(run_file.experiment.loop, "kwargs", {})
+        self.is_experiment = run_file.experiment.env.type == "scenario" or "hyper_params" in kwargs
         self.run_id = None if directory is None else directory.run_id
         # What this user makes here needs no permission, unless no key can be kept.
         is_own = directory is None or directory.doubt() is None
@@ -45,6 +47,7 @@ class CommandHints:
             return []
         run = f"{self.run_id}{self.place}"
         how = "Trainer.load(run, env)" if self.has_policy else "quintain.host(..., resume=True)"
+        how = "run_experiment(..., run_id=...)" if self.is_experiment else how
         saved = (f"quintain checkpoints list {run}", f"what was saved; {how} goes on from there")
         if self.has_objects:
             return [saved]
@@ -174,6 +177,7 @@ def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str,
         "settings": run_file.to_dict(),
         "forked_from": run_file.experiment.initialize_from,
         "exactness": exactness,
+        "updates": loop.progress.updates,
         **loop.facts(),
         "world_size": loop.world.size,
         **facts(run_file.run.threads),

@@ -14,15 +14,14 @@ from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.policies.base import Policy
 from quintain.settings.base import PartSettings
+from quintain.settings.normalize import of_stable_baselines
+from quintain.settings.spellings import BY_SPACES
 
 if TYPE_CHECKING:
     from quintain.typing import JsonObject
 
 PolicySlot: TypeAlias = Any
 """A policy's name, settings, class, network, or the policy itself."""
-
-_BY_SPACES = frozenset({"MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy"})
-"""Names of Stable-Baselines3 for policies that here follow from the spaces and from `memory`."""
 
 _trained: WeakSet[nn.Module] = WeakSet()
 """Networks that a trainer of this process has taken."""
@@ -31,29 +30,33 @@ _trained: WeakSet[nn.Module] = WeakSet()
 def policy_settings(slot: PolicySlot, notes: list[str]) -> PartSettings | JsonObject:
     """Returns the settings of a policy's slot; classes and networks are named, so that settings can hold them."""
     if isinstance(slot, str):
-        if slot in _BY_SPACES:
-            memory = ", and memory={'cell': 'lstm'} adds one" if "Lstm" in slot else ""
-            notes.append(f"note: policy {slot} is left out: encoders follow the spaces{memory}")
-            return {}
+        if slot in BY_SPACES:
+            return of_stable_baselines(slot, notes)
         registry.get("policy", slot)
         return {"type": slot}
     if isinstance(slot, PartSettings):
         return slot
     if isinstance(slot, Mapping):
         given = dict(slot)
-        if not isinstance(network := given.get("network"), str | Mapping | PartSettings | None):
-            given["network"] = {"type": _name_of_network(network, notes)}
+        given |= {"network": network_settings(given["network"], notes)} if "network" in given else {}
         if isinstance(kind := given.get("type"), type):
             given["type"] = registry.name_for("policy", kind)
         return given
     if isinstance(slot, type) and issubclass(slot, Policy):
         return {"type": registry.name_for("policy", slot)}
     if isinstance(slot, nn.Module) or callable(slot):
-        return {"network": {"type": _name_of_network(slot, notes)}}
+        return {"network": network_settings(slot, notes)}
     raise SettingsError(
         f"policy slot got a {type(slot).__name__}; pass a registered name, settings, a class, a torch network, or a "
         f"ready policy"
     )
+
+
+def network_settings(slot: PolicySlot, notes: list[str]) -> PolicySlot:
+    """Returns the settings of a network's slot; classes, functions and objects are named."""
+    if isinstance(slot, str | Mapping | PartSettings | None):
+        return slot
+    return {"type": _name_of_network(slot, notes)}
 
 
 def _name_of_network(slot: PolicySlot, notes: list[str]) -> str:

@@ -62,8 +62,12 @@ def restore_rank(loop: Loop, state: State, *, anew: bool = False) -> None:
             ) from error
         if not isinstance(error, _OF_OTHER_STATE):
             raise
+        # Of torch's lists of differing weights, only the first.
+        head, _, listed = str(error).partition("\n")
+        is_list = head.startswith("Error(s) in loading state_dict") and listed.strip()
+        why = listed.strip().partition("\n")[0].rstrip(". ") if is_list else in_one_line(error)
         raise CheckpointIncompatible(
-            f"the checkpoint does not fit this run ({in_one_line(error)}). Resume with the settings it was made with"
+            f"the checkpoint does not fit this run ({why}). Resume with the settings it was made with"
         ) from error
 
 

@@ -74,8 +74,7 @@ class Run:
         self.last: Checkpoint | None = None
         self.saved_updates = -1
         """The updates that are in the last checkpoint; a loop without an environment has no other measure."""
-        self.last_commit_time = time.monotonic()
-        self.failed_commits = 0
+        self.last_commit_time, self.failed_commits = time.monotonic(), 0
         self.num_faults = 0
         """Faults of all ranks, as far as they were reported."""
         self.state = "running"
@@ -103,7 +102,8 @@ class Run:
         """Removes leftovers of a killed process and opens the files; the caller holds the run's lock in `resources`."""
         self.directory = directory
         self.commands = CommandHints(directory, self.run_file, has_objects=self.has_objects)
-        self.checkpoints = CheckpointManager(directory.checkpoints, keep=self.run_file.run.checkpoint.keep)
+        kept = self.run_file.run.checkpoint
+        self.checkpoints = CheckpointManager(directory.checkpoints, kept.keep, kept.keep_every_updates)
         for warning in self.checkpoints.sweep():
             self.writer.note(warning)
         self.metrics = MetricsFile(directory.metrics, warn=self.writer.note)
@@ -221,11 +221,24 @@ class Run:
     def after_cycle(self, loop: Loop) -> None:
         """Writes the row and the checkpoint that are due, in this order."""
         if is_report_due(self.run_file, loop):
-            self._report(loop)
+            self.report(loop)
         is_due = is_commit_due(self.run_file, loop, time.monotonic() - self.last_commit_time)
         is_due = is_due or (self.artifacts is not None and self.artifacts.is_due(loop))
         if decide(loop.world, self.checkpoints is not None and is_due):
             self._try_commit(loop)
+
+    def report(self, loop: Loop) -> None:
+        """Writes a row of the statistics since the last one."""
+        stats, progress = loop.stats, loop.progress
+        stats.set_all(reported := loop.report())
+        self.num_faults = int(reported.get("env/restarts", 0))
+        stats.set_stat("time/iterations", progress.updates)
+        stats.set_stat("time/episodes", progress.episodes)
+        row = stats.write_stats(progress.env_steps, progress.updates)
+        if self.metrics is not None:
+            self.metrics.append(progress.env_steps, row)
+        if self.artifacts is not None:
+            self.artifacts.reported(row)
 
     def save(self, loop: Loop) -> Path:
         """Commits a checkpoint now; a run without a directory gets one."""
@@ -329,18 +342,6 @@ class Run:
             with suppress(QuintainError):
                 path = self.keep_evidence(loop, error.evidence)
                 error.notes = (*error.notes, *([f"note: the last steps are in {path}"] if path else []))
-
-    def _report(self, loop: Loop) -> None:
-        stats, progress = loop.stats, loop.progress
-        stats.set_all(reported := loop.report())
-        self.num_faults = int(reported.get("env/restarts", 0))
-        stats.set_stat("time/iterations", progress.updates)
-        stats.set_stat("time/episodes", progress.episodes)
-        row = stats.write_stats(progress.env_steps, progress.updates)
-        if self.metrics is not None:
-            self.metrics.append(progress.env_steps, row)
-        if self.artifacts is not None:
-            self.artifacts.reported(row)
 
     def _try_commit(self, loop: Loop) -> None:
         """Commits; on a full disk it tries again at the next interval, a few times, before the run fails."""

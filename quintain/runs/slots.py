@@ -18,10 +18,10 @@ from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
 from quintain.runs.continuing import continue_later
-from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more
+from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more, wrapper_named
 from quintain.runs.launch import with_weights
 from quintain.runs.output import make_writers, needs_directory
-from quintain.runs.policy_slots import PolicySlot, policy_settings
+from quintain.runs.policy_slots import PolicySlot, network_settings, policy_settings
 from quintain.runs.ranks.follow import Follower
 from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of, with_ranks_of_torchrun
 from quintain.runs.restore import change_of_lanes, restore_policies, restore_rank, stored_settings
@@ -174,6 +174,12 @@ def parts_from_slots(
 ) -> Parts:
     """Builds the parts of a trainer from its slots; without a policy the settings make one."""
     _require_mappings(translation.given)
+    # Names stand for networks and wrappers that are classes, functions or objects.
+    settings = translation.settings
+    if "network" in settings:
+        settings["network"] = network_settings(settings["network"], translation.notes)
+    if isinstance(wrappers := settings.get("wrappers"), list | tuple | type):
+        settings["wrappers"] = list(map(wrapper_named, [wrappers] if isinstance(wrappers, type) else wrappers))
     if isinstance(policy, Policy) and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}

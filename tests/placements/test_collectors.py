@@ -189,7 +189,8 @@ def test_agents_that_are_stopped_half_way_go_on_elsewhere(task: str) -> None:
         trainer = agents_of(placement, 2, 1, task)
         if saved is not None:
             trainer.load_state_dict(saved)
-        looks = iter(range(stops.randrange(2, 14)))
+        # In turns every such stop is inside a block; in threads and processes it depends on the machine.
+        looks = iter(range(stops.randrange(5, 13)))
         trainer.should_stop = lambda looks=looks: next(looks, None) is None  # type: ignore[method-assign,misc]
         trainer.advance()
         trainer.source.pause(lambda: True)

@@ -62,6 +62,22 @@ def trained(**where):
     trainer.close()
     return found
 
+def make_mine():
+    from quintain.policies import RecurrentImagePolicy
+    return RecurrentImagePolicy(Walk.observation_space, Walk.action_space, hidden_size=STATES)
+
+STATES = 4
+
+def mine(**where):
+    settings = dict(num_lanes=2, num_steps=8, batch_size=16, num_epochs=1, seed=1, writers=[], events=[])
+    policy = {"type": "mine_policy", "network": make_mine}
+    trainer = Trainer("online_ppo", Walk, policy=policy, **settings, **where)
+    trainer.train(48)
+    found = digest_of(trainer.state_dict())
+    trainer.close()
+    return found
+
+assert mine(placement="processes", value_warmup=2) == mine(value_warmup=2)
 here = trained()
 assert trained(**{"env_workers.num_workers": 2}) == here
 assert trained(placement="processes") == here

@@ -45,6 +45,19 @@ class DiesOnOneRank(BreaksOnOneRank):
         return CartPoleEnv.step(self, action)
 
 
+class SucceedsOnRankZero(CartPoleEnv):
+    """Reaches its goal within eight steps, but for ranks that rank 0 started."""
+
+    def reset(self, **options: Any) -> Any:
+        self.age = 0
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.age == 8, False, {"is_success": not _is_started_rank()}
+
+
 class CannotBeMadeTwice(CartPoleEnv):
     """Is refused by its maker on a rank that rank 0 started."""
 

@@ -37,6 +37,18 @@ KINDS: dict[str, dict[str, Any]] = {
             "surprise": {"type": "tests.algorithms.stream_signals:Surprise", "gamma": 0.8},
         },
     },
+    # Normalised returns have a mean of 0, so the gradient of the last bias is rounding alone, which Adam would enlarge.
+    "online": {
+        "algorithm": {
+            "type": "online_ppo",
+            "num_epochs": 2,
+            "batch_size": ALL,
+            "value_warmup": 1,
+            "learning_rate": 1e-3,
+            "adam_eps": 1e-3,
+        },
+        "policy": {"type": "mine_policy", "network": {"hidden_size": 4, "memory": {"size": 3}}},
+    },
     "a2c": {"algorithm": {"type": "a2c", "normalize_advantage": True}},
     # Ranks would drift apart if only the first one's gradients were averaged.
     "two optimizers": {"algorithm": {"type": TWO}},

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load
+from tests import warm
 from tests.hold import Hold, wait_for
 from tests.ranks.commands import children, finish, is_alive, run, start, train
 from tests.resume.outcome import assert_every_checkpoint_is_sound, digest_of, rows_of
@@ -164,6 +166,33 @@ def test_the_error_of_a_rank_is_the_error_of_the_run(
     else:
         [report] = (directory / "crash").iterdir()
         assert "faulty_envs.py" in report.read_text() or env == "NanOnOneRank", "the user's own traceback"
+
+
+@pytest.mark.parametrize("rollout", ["block", "fragments"])
+def test_success_rates_are_of_all_ranks(tmp_path: Path, rollout: str) -> None:
+    words = train(
+        "s", "total_timesteps=600", f"rollout.type={rollout}", env="tests.ranks.faulty_envs:SucceedsOnRankZero"
+    )
+    words = [word for word in words if word not in ("normalize_reward=true", "num_steps=32")]
+    status, printed = run(tmp_path, [*words, "rollout.num_steps=32"])
+    assert status == 0, printed
+    rows = rows_of(tmp_path / "runs" / "s")
+    assert {row["rollout/success_rate"] for row in rows} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("dies_while_it_imports", "E0530 rank 1 ended with exit code 7, and the others cannot learn without it"),
+        ("fails_while_it_imports", "E0505 rank 1: the camera is in use"),
+        ("dies_while_it_connects", "E0530 rank 1 ended with exit code 7, and the others cannot learn without it"),
+    ],
+)
+def test_a_rank_that_ends_before_all_are_connected_is_not_waited_for(tmp_path: Path, how: str, said: str) -> None:
+    # Connecting to one that is not there takes at least two minutes to fail.
+    done = warm.run([sys.executable, "-m", "tests.ranks.early_ends", how], timeout=60, cwd=tmp_path,
+                    env=warm.ENVIRONMENT, capture_output=True)  # fmt: skip
+    assert done.stdout.splitlines() == [said], done.stderr
 
 
 def test_another_number_of_ranks_is_refused_until_it_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess, joint_moments
 from quintain.errors import RankError
+from tests.hold import wait_for
 from tests.ranks.party import Arrays, on_ranks
 
 SIZES = (0, 5, 1)
@@ -63,20 +63,22 @@ def test_three_ranks_agree(tmp_path: Path) -> None:
         assert answers["moments"].tobytes() == found[0]["moments"].tobytes()
 
 
-def wait_in_vain(world: ProcessGroup) -> Arrays:
-    """Lets rank 1 come too late to a meeting."""
-    hasty = GlooGroup(world.rank, world.size, timeout_seconds=1.0)
+def wait_in_vain(world: ProcessGroup, given_up: Path) -> Arrays:
+    """Lets rank 1 stay away from a meeting until rank 0 has given up."""
+    # The group itself must be formed within this time, also on a busy machine.
+    hasty = GlooGroup(world.rank, world.size, timeout_seconds=3.0)
     if world.rank == 1:
-        time.sleep(4.0)
+        wait_for(given_up.exists)
         return {"said": np.array("")}
     with pytest.raises(RankError) as raised:
         hasty.any(True)
+    given_up.touch()
     return {"said": np.array(str(raised.value))}
 
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    said = str(on_ranks(2, tmp_path, wait_in_vain)[0]["said"])
+    said = str(on_ranks(2, tmp_path, wait_in_vain, tmp_path / "given up")[0]["said"])
     assert said.startswith("rank 0 waited for another rank, which did not answer in time"), said
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -25,11 +28,11 @@ from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.data.rollout import Batch, Rollout
 from quintain.envs.gym.make import gym_env
-from quintain.envs.hosts.faults import LaneFault
+from quintain.envs.hosts.faults import DIED, LaneFault
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.ready_lanes import ReadyLanes
 from quintain.envs.settings import GymSettings
-from quintain.errors import SettingsError
+from quintain.errors import EnvError, SettingsError
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.settings import ActorCriticSettings, MemorySettings
 from quintain.rewards.extrinsic import Extrinsic
@@ -211,6 +214,42 @@ def test_borders_by_hand(recursion: Any, order: list[int]) -> None:
     assert found.T.tolist() == [rows[place][-1] for place in order]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_ranks_estimate_what_one_does(seed: int) -> None:
+    """Lanes belong to one rank, so that no border is between two of them; draws may leave any fragment out."""
+    random = np.random.default_rng(seed)
+    spec = scripted_env(SCRIPT, "lanes").spec
+    whole = FragmentBlock(spec, declared(), num_lanes=12, num_steps=T)
+    whole.begin(1, 0)
+    # Of each of 4 lanes 3 fragments, two of which are consecutive; some do not follow the one before.
+    names = (f.REWARD, f.VALUE, f.FINAL_VALUE)
+    for column, (lane, number) in enumerate(itertools.product(range(4), (1, 2, 4))):
+        for name, known in ((f.LANE, lane), (f.FRAGMENT, number), (f.FOLLOWS, random.random() < 0.7)):
+            whole.arrays[name][:, column] = known
+        for name in names:
+            whole.arrays[name][:, column] = random.normal(size=T + 1)
+        ends = random.random(T + 1) < 0.2
+        whole.arrays[f.DONE][:, column] = ends
+        whole.arrays[f.TERMINATED][:, column] = ends & (random.random(T + 1) < 0.5)
+
+    def estimated(columns: list[int]) -> dict[tuple[int, int], list[float]]:
+        block = FragmentBlock(spec, declared(), num_lanes=len(columns), num_steps=T)
+        block.begin(1, 0)
+        block.put([whole.fragment(column) for column in columns])
+        steps = (block.array(name)[:-1] for name in (f.REWARD, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.VALID))
+        reward, final_value, ends, done, valid = steps
+        found = block.over_borders(
+            functools.partial(generalized_advantages, gamma=0.9, gae_lambda=0.8),
+            reward, block.array(f.VALUE), final_value, ends, done, valid,
+        )  # fmt: skip
+        held = zip(block.array(f.LANE)[0].tolist(), block.array(f.FRAGMENT)[0].tolist(), strict=True)
+        return {each: found[:, column].tolist() for column, each in enumerate(held)}
+
+    order = random.permutation(12).tolist()
+    ranks = [[column for column in order if column // 6 == rank] for rank in range(2)]
+    assert estimated(ranks[0]) | estimated(ranks[1]) == estimated(list(range(12)))
+
+
 def test_a_step_that_broke_is_in_no_fragment_and_truncates_its_episode() -> None:
     # Of lane 1, whose episodes have 4 steps: the 2nd step (within a fragment), and the 5th, which is the first of the
     # second fragment. The episode begins again each time.
@@ -232,6 +271,120 @@ def test_a_step_that_broke_is_in_no_fragment_and_truncates_its_episode() -> None
     assert two[f.OBS][0, column].tolist() == [1, 0, 0]
     assert collector.env.lane_env.attempt.tolist() == [0, 0, 0], "an episode that follows is tried for the first time"
     assert two[f.FIRST][0, column]
+
+
+def test_a_lane_that_waits_for_an_action_and_goes_down_with_its_worker_is_cut_where_it_stood() -> None:
+    """Both lanes are of one worker. Lane 1 has a complete fragment and waits for a block when lane 0 kills it."""
+    lanes = scripted_env([[Episode(99, "terminated")]] * 2, "lanes")
+    lanes.faults = Hosting.from_settings(EnvWorkerSettings()).faults
+    env = ReadyLanes(lanes)
+    memory = MemorySettings(cell="gru", size=4)
+    policy = ActorCritic(ActorCriticSettings(hidden_sizes=(8,), memory=memory), env.spec, Rng(0))
+    fields = policy.declare_fields()
+    collector = FragmentCollector(env, policy, Rng(0), fields, num_steps=T, deadline_seconds=0.0)
+    blocks = [FragmentBlock(env.spec, fields, num_lanes=1, num_steps=T) for _ in range(2)]
+    for number, block in enumerate(blocks, 1):
+        block.begin(number, 0)
+    assert collector.collect(blocks[0], 0, never)
+    assert (collector.is_ready.tolist(), collector.cursor.tolist()) == ([False, True], [0, T])
+    finished, died = env.steps.finished, LaneFault((0, 1), "step", "it died", "", code="E0507", warning=DIED)
+    told = [died]
+
+    def dies(seconds: float) -> tuple[list[int], list[LaneFault]]:
+        found, faults = finished(seconds)
+        return ([0, 1], told) if told else (found, faults)
+
+    env.steps.finished = dies  # type: ignore[method-assign]
+    collector._receive()
+    told = []
+    assert not collector.is_ready.any()
+    assert collector.collect(blocks[1], 0, never)
+    block = blocks[1]
+    assert block.arrays[f.LANE][0, 0] == 1
+    assert block.arrays[f.TRUNCATED][:T, 0].tolist() == [False, False, False, True]
+    assert block.arrays[f.OBS][T, 0].tolist() == [1, 0, 0], "the environment that was made again"
+    state, slot = policy.initial_state(1), Rollout(env.spec, fields, num_lanes=1, num_steps=1).slots[0]
+    with torch.no_grad():
+        for t in range(T):
+            slot.arrays[f.OBS][0], slot.arrays[f.FIRST][0] = (1, 0, t), t == 0
+            policy.act(slot, state)
+        expected = policy.value_of(torch.tensor([[1.0, 0.0, T]]), state)
+    assert block.arrays[f.FINAL_VALUE][T - 1, 0] == pytest.approx(float(expected), abs=1e-6)
+    # Lane 0 was stepping, and lane 1 was not.
+    assert collector.num_broken == 1
+    assert collector.num_collected == 2 * T + int(collector.cursor.sum())
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_an_end_whose_reset_breaks_is_kept(when: str) -> None:
+    """An episode that ended before its environment broke is whole, with its reward and its last observation."""
+    lanes = scripted_env([[Episode(2, "terminated")]], "lanes")
+    lanes.faults = Hosting.from_settings(EnvWorkerSettings()).faults
+    env = ReadyLanes(lanes)
+    finished, num_looks = env.steps.finished, itertools.count(1)
+
+    def breaks(seconds: float) -> tuple[list[int], list[LaneFault]]:
+        found, _ = finished(seconds)
+        return found, [LaneFault((0,), when, "it broke", "")] if next(num_looks) == 2 else []
+
+    env.steps.finished = breaks  # type: ignore[method-assign]
+    policy = LinearPolicy(env.spec)
+    collector = FragmentCollector(env, policy, Rng(0), declared(), num_steps=T, deadline_seconds=0.0)
+    block = FragmentBlock(env.spec, declared(), num_lanes=1, num_steps=T)
+    block.begin(1, 0)
+    assert collector.collect(block, 0, never)
+    ends = [block.arrays[name][:T, 0].tolist() for name in (f.TERMINATED, f.TRUNCATED)]
+    last = block.final.array(f.OBS).tolist()
+    if when == "reset":
+        # (lane, episode, step); made again, its episodes are counted from 0.
+        assert ends == [[False, True, False, True], [False] * 4]
+        assert last == [[0, 0, 2], [0, 0, 2]]
+        assert collector.num_broken == 0
+    else:
+        # The second step is discarded: after the cut come two steps of one episode, and one of the next.
+        assert ends == [[False, False, True, False], [True, False, False, False]]
+        assert last == [[0, 0, 1], [0, 0, 2]]
+        assert collector.num_broken == 1
+    rewards = block.arrays[f.REWARD][:T, 0].tolist()
+    assert rewards[:2] == ([1.0, 1.5] if when == "reset" else [1.0, 1.0])
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Episodes of three steps; each second one reaches its goal, and the second reward is infinite."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    num_episodes = num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.num_steps, self.num_episodes = 0, self.num_episodes + 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.num_steps += 1
+        obs = np.full(1, np.nan if self.num_steps == 1 else 0.5, np.float32)
+        reward = np.inf if self.num_steps == 2 else 1.0
+        info = {"is_success": self.num_episodes % 2 == 0, "height": 3.0}
+        return obs, reward, self.num_steps == 3, False, info
+
+
+@pytest.mark.parametrize("placement", ["local", "processes"])
+def test_values_that_are_not_finite_and_what_environments_say_of_episodes(placement: str) -> None:
+    rows: dict[int, dict[str, float]] = {}
+    writer = SimpleNamespace(add_scalar=lambda name, value, step: rows.setdefault(step, {}).update({name: value}))
+    more = {"env.on_nonfinite": "clamp", "env.info_metrics": ["height"], "num_lanes": 2, "total_timesteps": 192}
+    trainer = make_trainer(functools.partial(Odd), writer=writer, placement=placement, **more)
+    trainer.train()
+    block = trainer.taken.rollout
+    assert set(block.array(f.REWARD)[:-1].ravel().tolist()) == {1.0, 1e6}
+    assert np.isfinite(block.array(f.OBS)).all()
+    *_, last = rows.values()
+    assert last["rollout/success_rate"] == pytest.approx(0.5, abs=0.1)
+    assert last["info/height"] == 3.0
+    # Two of three steps.
+    assert last["rollout/clamped_steps"] == pytest.approx(last["fragments/collected"] * 2 / 3, abs=2)
+    trainer.close()
 
 
 def make_trainer(env: Any = "CartPole-v1", **more: Any) -> Trainer:
@@ -259,17 +412,21 @@ def test_one_that_is_slow_hangs_or_dies_keeps_no_other_waiting(tmp_path: Path) -
         counts = np.zeros(4, np.int64)
         num_blocks, during_hang = 0, 0
         crew: Any = env.lane_env.crew
-        while {fault.code for fault in told} != {"E0501", "E0507", "E0508"}:
+        # One fault after another: a worker that is killed while it raises or hangs reports only its death.
+        strikes = {
+            "E0501": (tmp_path / "raise").touch,
+            "E0507": lambda: os.kill(crew.workers[3].child.pid, signal.SIGKILL),
+            "E0508": (tmp_path / "hang").touch,
+        }
+        awaited = ""
+        while strikes or awaited not in {fault.code for fault in told}:
+            if strikes and (not awaited or awaited in {fault.code for fault in told}):
+                awaited = next(iter(strikes))
+                strikes.pop(awaited)()
             num_blocks += 1
             block.begin(num_blocks, num_blocks)
-            if num_blocks == 2:
-                (tmp_path / "hang").touch()
-            if num_blocks == 3:
-                (tmp_path / "raise").touch()
-            if num_blocks == 4:
-                os.kill(crew.workers[3].child.pid, signal.SIGKILL)
             assert collector.collect(block, num_blocks, never)
-            during_hang += not any(fault.code == "E0508" for fault in told)
+            during_hang += awaited == "E0508" and not any(fault.code == "E0508" for fault in told)
             counts += np.bincount(block.arrays[f.LANE][0], minlength=4)
             # An observation of a walk holds the sine of its first number; half a step would not.
             obs = block.arrays[f.OBS]
@@ -281,25 +438,138 @@ def test_one_that_is_slow_hangs_or_dies_keeps_no_other_waiting(tmp_path: Path) -
     assert collector.num_collected == 6 * num_blocks * T + int(collector.cursor.sum())
 
 
+ACCOUNTS = ("waiting", "open", "discarded", "dropped")
+
+
+@pytest.mark.parametrize("max_reuse", [1, 2])
 @pytest.mark.parametrize("placement", ["local", "threads", "processes"])
-def test_a_run_trains_in_every_placement_and_accounts_for_every_step(placement: str) -> None:
-    rows: list[dict[str, float]] = []
-    writer = SimpleNamespace(add_scalar=lambda name, value, step: rows.append({"step": step, name: value}))
-    trainer = make_trainer(placement=placement, max_staleness=int(placement != "local"), writer=writer)
+def test_a_run_trains_in_every_placement_and_accounts_for_every_step(placement: str, max_reuse: int) -> None:
+    rows: dict[int, dict[str, float]] = {}
+    writer = SimpleNamespace(add_scalar=lambda name, value, step: rows.setdefault(step, {}).update({name: value}))
+    # A lane's fragment of 8 steps is open for several updates, so that some are too old.
+    staleness = 0 if placement == "local" else 1
+    more = {"num_collectors": 2, "report.every_updates": 3, "rollout.max_reuse": max_reuse}
+    trainer = make_trainer(placement=placement, max_staleness=staleness, num_lanes=8, writer=writer, **more)
     trainer.train()
     assert trainer.source.exactness == "statistical: lanes do not wait for each other"
-    assert trainer.progress.env_steps == 1024
+    assert trainer.progress.env_steps >= 1024
     trainer.close()
-    columns: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        step = int(row.pop("step"))
-        [(name, value)] = row.items()
-        columns.setdefault(name, []).append((step, value))
-    assert len(columns["fragments/collected"]) > 3
-    names = ("fragments/collected", "fragments/open", "fragments/dropped")
-    for (step, all_steps), (_, unfinished), (_, dropped) in zip(*(columns[name] for name in names), strict=True):
-        # Metrics come with the batch that was learned from, so that no other batch is in between.
-        assert all_steps == step + unfinished + dropped
+    assert len(rows) > 3
+    for step, row in rows.items():
+        # Of several updates a row has the last counts.
+        accounts = {name: row[f"fragments/{name}"] for name in ACCOUNTS}
+        assert row["fragments/collected"] == step + sum(accounts.values()), row
+        dropped = [row[f"fragments/dropped_{reason}"] for reason in ("stale", "capacity", "session")]
+        assert accounts["dropped"] == sum(dropped)
+        assert 0.0 <= row["rollout/idle"] <= 1.0
+        assert 1.0 <= row["rollout/reuse"] <= max_reuse
+        assert staleness == 0 or row["rollout/staleness"] <= staleness
+        assert row["rollout/dropped"] <= accounts["dropped"]
+
+
+class Slow(gymnasium.Env[Any, Any]):
+    """Steps take as long as they are told to."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    seconds = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.seconds)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("placement", ["local", "threads", "processes"])
+def test_an_update_that_waits_too_long_says_what_is_missing(placement: str) -> None:
+    trainer = make_trainer(
+        functools.partial(Slow),
+        **{"num_lanes": 2, "rollout.timeout_seconds": 0.3, "placement": placement, "env_workers.num_workers": 2},
+    )
+    # Slow from the first step on: on a busy machine quick ones may take as long as that too.
+    trainer.source.set_env_parameters({"seconds": 30.0})
+    with pytest.raises(
+        EnvError,
+        match=r"no fragment of 8 steps was completed for 0.3 s, and \d+ of the block are missing"
+        r". Of the lanes 0, 1 are stepping",
+    ) as told:
+        trainer.advance()
+    assert told.value.code == "E0518"
+    trainer.close()
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2])
+def test_collectors_wait_while_the_learner_takes_nothing(max_staleness: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[FragmentCollector] = []
+    collect = FragmentCollector.collect
+
+    def noted(self: FragmentCollector, *arguments: Any) -> bool:
+        taken[:] = [self]
+        return collect(self, *arguments)
+
+    monkeypatch.setattr(FragmentCollector, "collect", noted)
+    trainer = make_trainer(placement="threads", max_staleness=max_staleness)
+    assert trainer._stage_collect()
+    # The block that was taken, one ahead however old fragments may be, and one unfinished fragment of each lane.
+    num_steps = 2 * 8 * 8
+    wait_for(lambda: taken[0].num_collected >= num_steps)
+    time.sleep(0.1)
+    assert taken[0].num_collected <= num_steps + 4 * 8
+    trainer.close()
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_batch_of_any_size_is_fetched_by_request(max_staleness: int) -> None:
+    trainer = make_trainer(placement="threads", **{"max_staleness": max_staleness, "rollout.capacity": 40})
+    for num_fragments in (8, 1, 29, 40, 3):
+        trainer.learner.store.request(num_fragments)
+        assert trainer._stage_collect()
+        assert trainer._stage_estimate()
+        assert trainer.batch.rollout.num_lanes == num_fragments
+        lanes, numbers = (trainer.batch.rollout.array(name)[0].tolist() for name in (f.LANE, f.FRAGMENT))
+        assert len(set(zip(lanes, numbers, strict=True))) == num_fragments
+        assert trainer._stage_publish()
+        trainer.learner.mark_consumed()
+    trainer.close()
+
+
+def assert_every_end_is_valued_with_its_own_memory(block: FragmentBlock, policy: ActorCritic) -> None:
+    """Replays each fragment by itself up to each end that is bootstrapped."""
+    slot = Rollout(block.spec, policy.declare_fields(), num_lanes=1, num_steps=1).slots[0]
+    ends = np.argwhere(block.arrays[f.DONE][:T] & ~block.arrays[f.TERMINATED][:T]).tolist()
+    assert len({tuple(end) for end in ends}) > 3
+    for step, column in ends:
+        state = block.policy_state[column : column + 1].clone()
+        with torch.no_grad():
+            for t in range(step + 1):
+                for name in (f.OBS, f.FIRST):
+                    slot.arrays[name][0] = block.arrays[name][t, column]
+                policy.act(slot, state)
+            last = block.final.array(f.OBS)[block.arrays[f.FINAL_INDEX][step, column]]
+            expected = policy.value_of(torch.from_numpy(last[None]), state)
+        assert block.arrays[f.FINAL_VALUE][step, column] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_after_a_resume_or_a_cut_no_fragment_follows_one_from_before() -> None:
+    blocks, collector = collected(0, num_blocks=3)
+    newest = {lane: max(n for one, n in fragments_of(blocks) if one == lane) for lane in range(3)}
+    saved, num_open = collector.state_dict(), int(collector.cursor.sum())
+    assert num_open > 0
+    for again in (collector.start_episodes, lambda: collector.load_state_dict(saved)):
+        again()
+        assert collector.num_discarded == num_open
+        block = FragmentBlock(collector.env.spec, declared(), num_lanes=6, num_steps=T)
+        block.begin(9, 0)
+        assert collector.collect(block, 3, never)
+        found = {(int(block.arrays[f.LANE][0, c]), int(block.arrays[f.FRAGMENT][0, c])): c for c in range(6)}
+        for lane in {lane for lane, _ in found}:
+            number, column = min((n, c) for (one, n), c in found.items() if one == lane)
+            assert number > newest[lane]
+            assert not block.arrays[f.FOLLOWS][0, column]
+            assert block.arrays[f.FIRST][0, column]
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -325,6 +595,7 @@ def test_replaying_fragments_of_a_recurrent_policy_equals_the_rollout(cell: str)
     torch.testing.assert_close(again[f.VALUE], everything[f.VALUE], atol=1e-5, rtol=0)
     assert everything[f.FIRST].any()
     assert everything[f.LOG_PROB].std() > 0.01
+    assert_every_end_is_valued_with_its_own_memory(block, policy)
     # Lane 2 broke in its third step: the second is bootstrapped with the memory after two observations, not three.
     column = next(c for c in range(24) if block.arrays[f.LANE][0, c] == 2 and block.arrays[f.FRAGMENT][0, c] == 1)
     state, slot = policy.initial_state(1), Rollout(env.spec, fields, num_lanes=1, num_steps=1).slots[0]
@@ -341,6 +612,7 @@ def test_replaying_fragments_of_a_recurrent_policy_equals_the_rollout(cell: str)
     [
         ({"env": "native/CartPole-v1"}, "steps all its lanes together"),
         ({"algorithm": "grpo", "group_size": 2}, "begins all lanes together"),
+        ({"env.on_nonfinite": "drop_episode"}, "drop_episode resets lanes between steps"),
     ],
 )
 def test_refusals(more: dict[str, Any], said: str) -> None:
@@ -351,22 +623,58 @@ def test_refusals(more: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_counts_what_it_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        (signal.SIGKILL, ["placement=local"]),
+        (signal.SIGTERM, ["placement=processes", "num_collectors=2", "max_staleness=2", "rollout.max_reuse=2"]),
+    ],
+)
+def test_an_interrupted_run_goes_on_and_counts_what_it_lost(
+    tmp_path: Path, number: signal.Signals, where: list[str]
+) -> None:
     words = ["train", "ppo", "CartPole-v1", "num_lanes=4", "rollout.type=fragments", "rollout.num_steps=8",
              "rollout.num_fragments=8", "batch_size=32", "num_epochs=1", "checkpoint.every_updates=2",
              "total_timesteps=100M", "--run-id", "k", "--quiet"]  # fmt: skip
-    process = start(tmp_path, words)
+    process = start(tmp_path, [*words, *where])
     metrics = tmp_path / "runs" / "k" / "metrics.jsonl"
     # It has a budget that it does not reach.
     wait_for(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= 10, process)
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(process.pid, number)
     finish(process)
     lines = metrics.read_text().splitlines()
-    total = json.loads(lines[-2])["step"] + 6400
+    total = json.loads(lines[-2])["step"] + 1600
     status, printed = run(tmp_path, ["resume", "k", "--quiet", f"total_timesteps={total}"])
     assert status == 0, printed
-    last = json.loads(metrics.read_text().splitlines()[-1])
-    assert last["step"] >= total
-    assert last["fragments/collected"] == last["step"] + sum(
-        last[f"fragments/{name}"] for name in ("open", "discarded", "dropped")
-    )
+    rows = rows_of(tmp_path / "runs" / "k")
+    assert rows[-1]["step"] >= total
+    for row in rows:
+        assert row["fragments/collected"] == row["step"] + sum(row[f"fragments/{name}"] for name in ACCOUNTS)
+
+
+@pytest.mark.slow
+def test_two_ranks_take_their_batches_together(tmp_path: Path) -> None:
+    """Fragments that are too old leave one rank with too few: both collect more, or neither."""
+    words = ["train", "ppo", "CartPole-v1", "num_lanes=4", "num_ranks=2", "placement=threads", "rollout.type=fragments",
+             "rollout.num_steps=8", "rollout.num_fragments=8", "rollout.max_reuse=2", "max_staleness=1",
+             "batch_size=32", "num_epochs=1", "total_timesteps=1200", "--run-id", "r", "--quiet"]  # fmt: skip
+    status, printed = run(tmp_path, words)
+    assert status == 0, printed
+    rows = rows_of(tmp_path / "runs" / "r")
+    assert rows[-1]["step"] >= 1200
+    assert max(row["rollout/staleness"] for row in rows) <= 1
+    assert rows[-1]["fragments/dropped"] > 0, "none was too old, which tests nothing"
+    for row in rows:
+        # Of all ranks.
+        assert row["fragments/collected"] == row["step"] + sum(row[f"fragments/{name}"] for name in ACCOUNTS)
+    # One rank with fragments of another length goes on counting for both; what they held is dropped.
+    status, printed = run(tmp_path, ["resume", "r", "num_ranks=1", "rollout.num_steps=5", "total_timesteps=2k"])
+    assert status == 0, printed
+    later = rows_of(tmp_path / "runs" / "r")[len(rows) :]
+    assert later[0]["fragments/dropped_session"] > rows[-1]["fragments/dropped_session"]
+    for row in later:
+        assert row["fragments/collected"] == row["step"] + sum(row[f"fragments/{name}"] for name in ACCOUNTS)
+
+
+def rows_of(directory: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

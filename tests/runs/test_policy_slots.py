@@ -177,3 +177,11 @@ def test_a_run_has_a_directory_from_its_name_on(tmp_path: Path, monkeypatch: pyt
 def test_mistakes_are_one_sentence(arguments: tuple[Any, ...], keywords: dict[str, Any], said: str) -> None:
     with pytest.raises(QuintainError, match=said):
         Trainer(*arguments, **keywords, **SMALL)
+
+
+def test_a_network_is_taken_by_its_own_keyword() -> None:
+    trainer = Trainer("ppo", "CartPole-v1", network=Net, hidden_sizes=[8], **SMALL)
+    trainer.train(32)
+    settings: Any = trainer.policy.settings
+    assert (settings.network.type, settings.hidden_sizes) == (f"{HERE}:Net", (8,))
+    trainer.close()

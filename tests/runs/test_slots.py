@@ -252,3 +252,24 @@ def test_predict_gives_actions_that_the_environment_takes() -> None:
     assert set(actions.tolist()) == {int(action)}
     env.close()
     trainer.close()
+
+
+class Doubled(gymnasium.RewardWrapper[Any, Any]):
+    """Doubles rewards."""
+
+    def reward(self, reward: Any) -> float:
+        return 2.0 * float(reward)
+
+
+def test_wrappers_may_be_classes() -> None:
+    clipped = {"type": gymnasium.wrappers.TimeLimit, "kwargs": {"max_episode_steps": 7}}
+    trainer = Trainer("ppo", "Pendulum-v1", wrappers=[gymnasium.wrappers.ClipAction, clipped, Doubled], **SMALL)
+    env: Any = trainer.session.run_file.experiment.env  # type: ignore[attr-defined]
+    assert [each.type for each in env.wrappers] == ["ClipAction", "TimeLimit", f"{Doubled.__module__}:Doubled"]
+    trainer.close()
+
+    class Inner(Doubled):
+        pass
+
+    with pytest.raises(SettingsError, match="wrappers: Inner stands in a script or inside a function"):
+        Trainer("ppo", "Pendulum-v1", wrappers=[Inner], **SMALL)

@@ -26,7 +26,8 @@ def is_commit_due(run_file: RunFile, loop: Loop, seconds_since_last: float) -> b
     """Whether a checkpoint is committed after this cycle; rank 0 decides, for it has the clock."""
     every, progress = run_file.run.checkpoint, loop.progress
     return (
-        (every.every_env_steps is not None and progress.crossed(every.every_env_steps))
+        loop.commits_after_stages
+        or (every.every_env_steps is not None and progress.crossed(every.every_env_steps))
         or (every.every_updates is not None and progress.updates % every.every_updates == 0)
         or (every.every_seconds is not None and seconds_since_last >= every.every_seconds)
         or loop.records.is_new_best(progress.env_steps)

@@ -61,6 +61,9 @@ class Follower:
             loop.report()
         self.commit_if_decided(loop)
 
+    def report(self, loop: Loop) -> None:
+        loop.report()
+
     def save(self, loop: Loop) -> Path:
         _give_state(loop)
         return Path(loop.world.broadcast(b"").decode())
