@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check format lint types fast learning bench clean
+.PHONY: help install demo test check format lint types fast learning learning-minecraft learning-text bench clean
 
 help:               ## what each word does
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -11,7 +11,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (about a minute the first time) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "quintain needs Python 3.11 or newer; run: make PYTHON=python3.11 install"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,box2d,dev,export,minigrid,tensorboard,video,wandb]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,box2d,dev,export,minigrid,ray,tensorboard,text,video,wandb]'
 	@touch $@
 
 install: $(VENV)/installed    ## create .venv and install everything into it
@@ -43,9 +43,43 @@ types: install      ## strict types
 fast: install       ## the tests that take seconds
 	@$(BIN)/python -m pytest -n 2
 
+TORCHRL := .cache/torchrl
+$(TORCHRL)/installed: pyproject.toml constraints.txt
+	@echo "installing TorchRL and quintain into $(TORCHRL) (about a minute the first time) ..."
+	@$(PYTHON) -m venv $(TORCHRL)
+	@$(TORCHRL)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . pytest pytest-timeout
+	@$(TORCHRL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl==0.14.1 cloudpickle  # asks for tensordict < 0.15, works with ours
+	@touch $@
+
+.PHONY: test-torchrl
+test-torchrl: $(TORCHRL)/installed    ## losses of TorchRL in our loop, in an environment of its own, for minutes; writes docs/results/
+	@OMP_NUM_THREADS=1 $(TORCHRL)/bin/python -m pytest tests/torchrl
+
+.PHONY: bench-team-collection
+bench-team-collection: $(TORCHRL)/installed    ## collection of a scenario beside TorchRL's own collector, for a minute; writes docs/results/
+	@OMP_NUM_THREADS=1 $(TORCHRL)/bin/python bench/team_collection.py
+
 .PHONY: test-collectors
 test-collectors: install    ## every number of collectors in every placement, killed and not, for minutes; writes docs/results/
 	@$(BIN)/python -m tests.placements.collector_cells
+
+.PHONY: test-ray
+test-ray: install    ## runs on Ray that are killed, stopped and interrupted, for minutes; writes docs/results/
+	@$(BIN)/python -m tests.placements.ray_cells
+
+learning-minecraft: install   ## look and recall in Minecraft's stand-in, 3 seeds each; writes docs/results/
+	@$(BIN)/python -m pytest -m learning -k minecraft
+
+learning-text: install   ## expert iteration with small text models, 3 seeds and a control; writes docs/results/
+	@$(BIN)/python bench/learning_text.py
+
+.PHONY: learning-teams
+learning-teams: install   ## provers and verifiers of find_the_plus, 3 seeds of each kind; writes docs/results/
+	@$(BIN)/python bench/learning_teams.py
+
+.PHONY: text-faults
+text-faults: install   ## kills and faults of text runs, for minutes; writes docs/results/
+	@PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/text_faults.py
 
 learning: install   ## train to a score over several seeds; writes docs/results/
 	@$(BIN)/python -m pytest -m learning
@@ -85,9 +119,13 @@ bench-off-policy: install    ## DQN and TD3 beside Stable-Baselines3, learning a
 bench-fragments: install    ## lanes that do not wait beside lanes in lockstep, for minutes; writes docs/results/
 	@$(BIN)/python bench/fragments.py
 
+.PHONY: soak
+soak: install    ## 256 lanes that break all the time, for MINUTES=60; writes docs/results/
+	@PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py --minutes $(or $(MINUTES),60)
+
 .PHONY: bench-old-and-new
 bench-old-and-new: install    ## an older commit (OLD=...) beside this one, without peers; writes docs/results/
 	@$(BIN)/python bench/old_and_new.py $(OLD)
 
 clean:              ## remove what make made
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(TORCHRL) .mypy_cache .ruff_cache .pytest_cache .hypothesis

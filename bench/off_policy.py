@@ -54,6 +54,14 @@ _ANNEALED_DQN = {
     "buffer_size": 100_000,
     "learning_starts": 1000,
 }
+_POLYAK_DQN = {
+    "learning_rate": {"start": 1e-3, "end": 0.0},
+    "batch_size": 128,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "gamma": 0.99,
+    "tau": 0.005,
+}
 _ZOO_TD3 = {"learning_rate": 1e-3, "batch_size": 256, "buffer_size": 200_000, "learning_starts": 10_000}
 _FAST_DQN = {"learning_rate": 1e-4, "batch_size": 32, "buffer_size": 50_000, "learning_starts": 1000}
 _FAST_TD3 = {"learning_rate": 1e-3, "batch_size": 256, "buffer_size": 50_000, "learning_starts": 500}
@@ -115,6 +123,36 @@ TASKS = {
         },
         least_return=475.0,
     ),
+    # Chosen on seeds 10 to 19: values climb slowly behind a target that is averaged, and double Q-learning keeps them
+    # below their bound of 100; without it one of the seven seeds that were tried lost its policy. Stable-Baselines3 has
+    # no double Q-learning; everything else is equal. It averages after every 4th environment step, we after every
+    # gradient step, of which there are 4 after every 16 environment steps.
+    "dqn-cartpole-double": Task(
+        "dqn",
+        "CartPole-v1",
+        100_000,
+        {
+            **_POLYAK_DQN,
+            "num_steps": 16,
+            "updates_per_step": 0.25,
+            "target_update_every": 1,
+            "num_return_steps": 3,
+            "double": True,
+            "epsilon": {"start": 1.0, "end": 0.05, "until": 0.15},
+            "hidden_sizes": [256, 256],
+        },
+        {
+            **_POLYAK_DQN,
+            "train_freq": 16,
+            "gradient_steps": 4,
+            "target_update_interval": 4,
+            "n_steps": 3,
+            "exploration_fraction": 0.15,
+            "exploration_final_eps": 0.05,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+        least_return=475.0,
+    ),
     "td3-pendulum": Task(
         "td3",
         "Pendulum-v1",
@@ -148,6 +186,8 @@ TASKS = {
         warm_steps=1000,
     ),
 }
+# Measured again after TD3's gradients were mended: the same work under another name, because a row is never repeated.
+TASKS["td3-pendulum-speed-mended"] = TASKS["td3-pendulum-speed"]
 
 
 def main(words: list[str]) -> None:
@@ -283,7 +323,9 @@ def markdown(rows: list[Row]) -> str:
         "Learning: the mean return of the final policy over 100 episodes, of seeds 0, 1, 2 on both sides; the "
         "criterion holds where all seeds reach it. A run that is recorded is never repeated; settings that missed the "
         "criterion stay here beside those that followed them. These runs shared the machine with others, so their "
-        "speed is not compared." + commits.note_on_lost(row["commit"] for row in rows),
+        "speed is not compared. Stable-Baselines3 has no double Q-learning: in dqn-cartpole-double quintain alone has "
+        "it; its settings were chosen on seeds 10 to 19 after the two before it had missed the criterion (docs/log.md)."
+        + commits.note_on_lost(row["commit"] for row in rows),
         "",
     ]
     lines += [

@@ -2,7 +2,7 @@
 
 Every run is one line of docs/results/tuned.jsonl, which is only ever appended to. A run is repeated only where no line
 has the same file, seed and settings, so it can be stopped and started again. A file whose settings changed, or that has
-not run with all its seeds, gets no scores. Needs the extras box2d and minigrid.
+not run with all its seeds, gets no scores. Needs the extras box2d, minigrid and mujoco.
 
 python bench/tuned.py [TEXT ...] [--report]
 """
@@ -35,7 +35,7 @@ CODE = ("quintain", "constraints.txt", ":!quintain/tuned")
 SEEDS = (0, 1, 2)
 NUM_EPISODES = 30
 MARK = "measured:"
-ONE_SEED = {"ppo-ALE_Pong-v5"}
+ONE_SEED = {"ppo-ALE_Breakout-v5"}
 """Files that are too slow for several seeds; they say so."""
 
 Row = dict[str, Any]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -34,7 +36,13 @@ def _folder_in_memory() -> Path | None:
 if "TMPDIR" not in os.environ and (_found := _folder_in_memory()) is not None:
     os.environ["TMPDIR"] = str(_found)
 
+# A shell's background jobs ignore Ctrl-C and `nohup` ignores SIGHUP, and programs inherit that; tests send both.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 _state = tempfile.TemporaryDirectory(prefix="quintain-state-")
+# The interpreter would remove it too, with a warning, and warnings are errors.
+atexit.register(_state.cleanup)
 
 
 @pytest.hookimpl(wrapper=True)

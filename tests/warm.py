@@ -140,13 +140,15 @@ def command(*words: str) -> str:
     return shlex.join([sys.executable, "-I", "-S", __file__, _address(), *words])
 
 
+_FOLDER = tempfile.gettempdir()
+"""Asked at import: a test may have put a folder of its own in its place, which ends with that test."""
 _server: list[tuple[subprocess.Popen[bytes], str]] = []
 
 
 def _address() -> str:
     """Returns where the warm process of this process answers; starts it for the first who asks."""
     if not _server:
-        address = tempfile.mkdtemp(prefix="quintain-warm-") + "/socket"
+        address = tempfile.mkdtemp(prefix="quintain-warm-", dir=_FOLDER) + "/socket"
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
         listener.listen(64)

@@ -40,6 +40,11 @@ PANELS = {
     "clue-images-ppo": "A clue in two images, number and choice, PPO",
     "clue-memory-sac": "A clue to remember, a number, SAC",
     "clue-memory-mixed-sac": "A clue to remember, number and choice, SAC",
+    "minecraft-look": "Minecraft's stand-in: look",
+    "minecraft-online": "Minecraft's stand-in: look, online PPO with a MinePolicy",
+    "minecraft-recall-lstm": "Minecraft's stand-in: recall, LSTM",
+    "minecraft-recall-transformer": "Minecraft's stand-in: recall, transformer",
+    "minecraft-recall-none": "Minecraft's stand-in: recall, no memory",
 }
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 LINE, GOAL = "#2563eb", "#d97706"

@@ -107,6 +107,10 @@ class Algorithm(Optimization):
     def begin_from_policy(self) -> None:
         """Called when the policy got other weights before the run began."""
 
+    def makes_version(self, progress: Progress) -> bool:
+        """Whether the update of this cycle makes a new version of the policy; weights are published either way."""
+        return True
+
     def declare_fields(self) -> Declared:
         """Declares its own fields by name: `{"weight": Field()}`, or like another one, `like("action")`.
 

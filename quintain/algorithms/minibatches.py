@@ -52,6 +52,11 @@ class MinibatchSampler:
         order = self._permutation(batch.num_valid, counters).to(batch.valid_rows.device)
         return self._split(batch.valid_rows[order], batch_size)
 
+    def joint_numbers(self, batch: Batch, num_agents: int, batch_size: int, *counters: int) -> tuple[torch.Tensor, ...]:
+        """Returns the indices of joint rows [T * N / A], each with all its agents, of each minibatch."""
+        num_rows = batch.rollout.num_steps * batch.rollout.num_lanes // num_agents
+        return self._split(self._permutation(num_rows, counters).to(batch.rollout.device), batch_size)
+
     def lanes(self, batch: Batch, names: Sequence[str], batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields whole lanes in a new random order, as many at a time as fit into `batch_size`, at least one."""
         rollout = batch.rollout

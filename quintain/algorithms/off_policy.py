@@ -138,7 +138,11 @@ class OffPolicy(Algorithm):
                     counts[name] = counts.get(name, 0) + 1
         # A loss that only some steps have is the mean over these.
         sums |= {name: sums[name] * (due / count) for name, count in counts.items() if count < due}
-        return {**self.report(sums, due, progress), "train/learning_rate": learning_rate} if due else {}
+        if not due:
+            return {}
+        exploration = self.policy.schedule
+        told = {} if exploration is None else {"train/exploration": exploration.at(fraction)}
+        return {**self.report(sums, due, progress), "train/learning_rate": learning_rate, **told}
 
     def _gradient_steps(self, batch: Batch, progress: Progress) -> tuple[int, int]:
         """Returns how many gradient steps came before these environment steps, and how many follow them.

@@ -194,7 +194,14 @@ class Optimizer:
         self.bind_gradients()
         inputs = None if self.is_alone and not self.groups else self.inputs
         if inputs is None or inputs:
-            loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]  # torch does not type it
+            add_gradients(loss, inputs)
+
+    def collect_gradients(self) -> None:
+        """Takes over gradients that code of a user's own put in the place of this optimizer's memory."""
+        for parameter, grad in zip(self.parameters.values(), self.gradients, strict=True):
+            if parameter.grad is not grad and parameter.grad is not None:
+                grad.copy_(parameter.grad)
+        self.bind_gradients()
 
     def apply(self, learning_rate: float, weight: float | torch.Tensor = 1.0) -> torch.Tensor | float:
         """Takes one step down the gradient that was added up and returns its norm before clipping.
@@ -277,3 +284,8 @@ class Optimizer:
 
     def _split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(flat, [p.numel() for p in self.parameters.values()])
+
+
+def add_gradients(loss: torch.Tensor, inputs: list[torch.Tensor] | None = None) -> None:
+    """Adds the gradient of a loss to that of these parameters, or of all, whichever optimizers they belong to."""
+    loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]  # torch does not type it

@@ -54,7 +54,7 @@ class SAC(OffPolicy):
             )
         super().__init__(settings, policy, signals, rng)
         self.settings: SACSettings = settings
-        self.num_continuous = policy.noise.num_normal
+        self.num_continuous = policy.num_continuous
         self.critics = self._make_critics(policy, self.rng)
         self.targets = target_network(self.critics)
         self.temperature = Temperature(settings, self.num_continuous, discrete_sizes(policy.spec.action)).to(
@@ -148,7 +148,7 @@ class SAC(OffPolicy):
         spec, settings = policy.spec, policy.settings
         return TwinCritics(
             observed(spec, "critic", settings.critic_obs),
-            policy.noise.num_normal,
+            policy.num_continuous,
             sum(discrete_sizes(spec.action)),
             settings,
             rng.torch_generator("critics"),

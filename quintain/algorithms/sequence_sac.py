@@ -71,7 +71,7 @@ class SequenceSAC(SAC):
         settings = policy.settings.model_copy(update={"normalize_obs": False})
         return TwinCritics(
             {f.OBS: box(policy.memory.size)},
-            policy.noise.num_normal,
+            policy.num_continuous,
             sum(discrete_sizes(policy.spec.action)),
             settings,
             rng.torch_generator("critics"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
@@ -56,7 +58,7 @@ class AlgorithmSettings(PartSettings):
     needs_teammates: ClassVar[bool] = False
 
     learning_rate: PositiveSchedule = constant(3e-4)
-    """Learning rate of Adam."""
+    """Learning rate of Adam; may decay to 0."""
 
     max_grad_norm: Positive | None = 0.5
     """Maximum norm of the gradient; null does not clip it."""
@@ -82,9 +84,6 @@ class PPOSettings(AlgorithmSettings):
     """Environment steps of all lanes in one update, from which the default of num_steps follows."""
     min_lane_steps: ClassVar[int] = 128
     """The least default of num_steps, with however many lanes."""
-
-    learning_rate: PositiveSchedule = constant(3e-4)
-    """Learning rate of Adam; may decay to 0."""
 
     clip_coef: PositiveSchedule = constant(0.2)
     """Clip range of the probability ratio around 1."""
@@ -229,6 +228,9 @@ def _read_auto(value: object) -> object:
     return None if value == "auto" else value
 
 
+_AUTO_FROM = re.compile(r"auto_(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
+
+
 class SACSettings(OffPolicySettings):
     """Soft actor-critic (SAC): off-policy, with twin critics, a replay buffer and an entropy bonus."""
 
@@ -241,11 +243,20 @@ class SACSettings(OffPolicySettings):
     initial_entropy_coef: Positive = 1.0
     """Initial entropy coefficient of automatic tuning."""
 
-    target_entropy: float | None = None
-    """Target entropy of continuous actions; null is minus their number."""
+    target_entropy: Annotated[float | None, BeforeValidator(_read_auto)] = None
+    """Target entropy of continuous actions; null or auto is minus their number."""
 
     target_entropy_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Target entropy of discrete actions, as a fraction of the maximum."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_initial(cls, data: object) -> object:
+        """Reads `auto_0.1` of Stable-Baselines3: tuned automatically, from 0.1 on."""
+        coef = data.get("entropy_coef") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping) or not isinstance(coef, str) or not (found := _AUTO_FROM.fullmatch(coef)):
+            return data
+        return {**data, "entropy_coef": None, "initial_entropy_coef": float(found[1])}
 
 
 class TD3Settings(OffPolicySettings):
@@ -313,10 +324,49 @@ class REINFORCESettings(AlgorithmSettings):
     """Normalize the advantages of each batch to mean 0 and deviation 1."""
 
 
+class TeamPPOSettings(PPOSettings):
+    """PPO for each agent of a team by itself: a loss, an optimizer and a schedule of its own (IPPO)."""
+
+    loss_type: Literal["clip", "kl_penalty"] = "clip"
+    """Clip the probability ratio, or penalize the KL divergence with an adapted coefficient."""
+
+    kl_target: NonNegative = 0.01
+    """KL divergence that the penalty's coefficient is adapted to."""
+
+    kl_beta: NonNegative = 1.0
+    """Initial coefficient of the KL penalty."""
+
+    kl_decrement: NonNegative = 0.5
+    """Factor on the coefficient where the divergence is below the target by a factor of 1.5."""
+
+    kl_increment: NonNegative = 2.0
+    """Factor on the coefficient where the divergence exceeds the target by a factor of 1.5."""
+
+    value_loss: Literal["l1", "l2", "smooth_l1"] = "smooth_l1"
+    """Error of the critics."""
+
+    update_schedules: dict[str, list[int]] = Field(default_factory=dict)
+    """Period, start and stop by agent: it is updated where start <= iteration modulo period < stop."""
+
+
+class TeamREINFORCESettings(TeamPPOSettings):
+    """REINFORCE for each agent of a team by itself, with or without a critic."""
+
+    steps_per_update: ClassVar[int] = 1024
+
+    use_critic: bool = False
+    """Weight log-probabilities by normalized GAE advantages; if not, by the discounted reward-to-go."""
+
+
+_TEAM = {"policy": {"type": "team"}, "rollout": {"type": "block"}}
 _WITHOUT_CRITIC = {"policy": {"type": "actor_only"}}
 _REPLAYED = {"policy": {"type": "soft_actor"}, "rollout": {"type": "replay"}}
 
 REGISTERED = (
+    Registration("algorithm", "team_ppo", TeamPPOSettings, "quintain.algorithms.team_ppo:TeamPPO", _TEAM),
+    Registration(
+        "algorithm", "team_reinforce", TeamREINFORCESettings, "quintain.algorithms.team_ppo:TeamREINFORCE", _TEAM
+    ),
     Registration("algorithm", "ppo", PPOSettings, "quintain.algorithms.ppo:PPO"),
     Registration("algorithm", "poca", POCASettings, "quintain.algorithms.poca:POCA", _WITHOUT_CRITIC),
     Registration(

@@ -285,6 +285,10 @@ class RLTrainer(Trainer):
     def consumed(self) -> tuple[int, int]:
         return self.hooks.step - self.progress.env_steps, self.hooks.episodes - self.progress.episodes
 
+    @property
+    def has_data(self) -> bool:
+        return self.consumed[0] > 0
+
     def published(self) -> None:
         if self.hooks.has_updated:
             for queue in self.policy_queues:

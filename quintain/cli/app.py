@@ -28,12 +28,22 @@ COMMANDS = {
         "quintain.cli.evaluate:eval_run",
         "Plays episodes with a trained policy and reports the returns.",
     ),
+    "sweep": ("quintain.cli.sweep:app", "Trains a grid of settings and seeds, resumable, with one summary table."),
     "check": ("quintain.cli.check:check", "Looks an environment over: spaces, ends, seeds, scale, workers, speed."),
     "bench": ("quintain.cli.bench:bench", "Measures an environment's limits, and says what to change."),
     "export": ("quintain.cli.export:export_run", "Writes a trained policy as ONNX, compared with the original."),
     "checkpoints": ("quintain.cli.checkpoints:app", "Lists, verifies and digests the checkpoints of a run."),
     "config": ("quintain.cli.config:app", "Shows every setting with its origin, or the JSON schema."),
     "validate": ("quintain.cli.validate:validate", "Checks run files without running them."),
+    "doctor": ("quintain.cli.doctor:doctor", "Explains this installation: Python, torch, devices, threads, extras."),
+    "serve-text": (
+        "quintain.cli.serve_text:serve_text",
+        "Serves text models as OpenAI does, on loopback and with a token.",
+    ),
+    "transcripts": (
+        "quintain.cli.transcripts:transcripts",
+        "Shows the conversations of a text run, with rewards and decisions.",
+    ),
     "list": ("quintain.cli.list:list_registered", "Lists everything that a run file can name."),
 }
 """Name -> (`module:attribute` of a function or a `typer.Typer`, one line for the help)."""

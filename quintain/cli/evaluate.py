@@ -36,7 +36,7 @@ def eval_run(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="An id, a unique prefix, `latest`, or a path; RUN@best too.")
     ],
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many episodes to play.")] = 10,
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many episodes to play.")] = 10,
     deterministic: Annotated[
         bool, typer.Option("--deterministic/--stochastic", help="Take the likeliest action, or sample.")
     ] = True,
@@ -99,10 +99,11 @@ def run_evaluation(request: EvalRequest) -> None:
         return
     for name, each in played.results.items():
         mean, low, high = estimated(each.mean_return, *each.interval())
-        is_sure = len(each.returns) > 1
+        is_sure, success = len(each.returns) > 1, each.success_rate
         typer.echo(
             f"{labels[name]}return {mean}{f' (95% interval of the mean: {low} to {high})' if is_sure else ''} · "
             f"std {spread(each.std_return)} · length {measured(each.mean_length)} · "
+            f"{'' if success is None else f'success {success:.0%} · '}"
             f"{plural(len(each.returns), 'episode')}{f', {each.num_cut} of them cut' if each.num_cut else ''} · "
             f"checkpoint {played.checkpoint.name} of {played.checkpoint.parents[1].name}"
         )
@@ -125,6 +126,7 @@ def _as_json(played: Evaluation, request: EvalRequest) -> JsonObject:
             "std_return": each.std_return,
             "interval": list(each.interval()) if len(each.returns) > 1 else None,
             "mean_length": each.mean_length,
+            **({} if each.success_rate is None else {"success_rate": each.success_rate}),
             "returns": each.returns.tolist(),
         }
         for name, each in played.results.items()

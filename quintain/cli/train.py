@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -124,7 +125,7 @@ def run_training(request: TrainRequest) -> None:
 
         follow_in_torchrun()
         return
-    if isinstance(request.source, FileSource):
+    if isinstance(request.source, FileSource) and request.source.path.suffix != ".py":
         # Only for files: ML-Agents' settings are as many as all others together, and take as long to import.
         from quintain.cli.mlagents import is_mlagents_source, run_configuration
 
@@ -176,6 +177,10 @@ def run_resume(request: ResumeRequest) -> None:
 
 
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
+    if isinstance(source, FileSource) and source.path.suffix == ".py":
+        # Only for modules: most runs have nothing to do with online trainers.
+        settings = import_module("quintain.online.start").file_settings(source.path)
+        return RunFile.from_mapping(settings, *request.overrides, origin=str(source.path))
     if isinstance(source, FileSource):
         return RunFile.load(source.path, *request.overrides)
     return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)

@@ -99,6 +99,8 @@ def why_replay_is_plain(algorithm: SAC | TD3 | DQN, *, is_changed: bool) -> str:
         return f"gradients are not written out for what {type(algorithm if is_changed else policy).__name__} changes"
     if policy.settings.network is not None:
         return "gradients are not written out for policy.network"
+    if policy.settings.use_sde:
+        return "gradients are not written out for policy.use_sde"
     if algorithm.auxiliary_losses:
         return "gradients are not written out for auxiliary_losses"
     if policy.settings.compiled is False:

@@ -31,34 +31,55 @@ Maker: TypeAlias = Callable[..., Any]
 """The class of a part, or a function that makes or is one; its kind says with which arguments it is called."""
 Part = TypeVar("Part", bound=Maker)
 
+_ALGORITHMS = tuple(f"quintain.algorithms.{name}" for name in ("settings", "loss_settings", "online_settings"))
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "env": ("EnvSettings", "quintain.envs.settings"),
         "env_event": ("EnvEventSettings", "quintain.envs.settings"),
         "policy": ("PolicySettings", "quintain.policies.settings"),
         "network": ("NetworkModuleSettings", "quintain.policies.settings"),
-        "algorithm": ("AlgorithmSettings", "quintain.algorithms.settings"),
-        "auxiliary_loss": ("AuxiliaryLossSettings", "quintain.algorithms.settings"),
+        "algorithm": ("AlgorithmSettings", *_ALGORITHMS),
+        "auxiliary_loss": ("AuxiliaryLossSettings", *_ALGORITHMS),
         "reward_signal": ("RewardSignalSettings", "quintain.rewards.settings"),
         "rollout": ("RolloutSettings", "quintain.rollouts.settings"),
         "trainer": ("TrainerSettings", "quintain.trainers.settings"),
-        "loop": ("LoopSettings", "quintain.trainers.settings"),
+        "loop": ("LoopSettings", "quintain.trainers.settings", "quintain.text.settings"),
+        "provider": ("ProviderSettings", "quintain.text.settings"),
+        "text_scenario": ("TextScenarioSettings", "quintain.text.settings"),
         "event": ("ScheduledEventSettings", "quintain.trainers.settings"),
         "writer": ("WriterSettings", "quintain.services.reporting.settings"),
         "placement": ("PlacementSettings", "quintain.placements.settings"),
     }
 )
-"""Each kind: the settings of a part that brings none, then the modules that declare the parts that ship.
+"""Each kind: the settings of a part that brings none, then the torch-free modules that declare the parts that ship.
 
-The first module has these settings. All of them are torch-free, and are imported when the kind is first asked for.
+The first module has these settings; the others are imported when a name is not found there, or all are listed.
 """
+
+COUNTERPARTS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("algorithm", "a3c"): "a2c is its synchronous counterpart",
+        ("algorithm", "ars"): "reinforce and ppo also learn from whole returns",
+        ("algorithm", "crossq"): "sac is the nearest",
+        ("algorithm", "ddpg"): "td3 is its successor",
+        ("algorithm", "ddqn"): "it is dqn with double=true",
+        ("algorithm", "maskableppo"): "it is ppo: masks of info or of an action_masks method are used by themselves",
+        ("algorithm", "ppo_lstm"): 'it is ppo with memory="{cell: lstm}"',
+        ("algorithm", "qrdqn"): "dqn is the nearest",
+        ("algorithm", "recurrentppo"): 'it is ppo with memory="{cell: lstm}"',
+        ("algorithm", "tqc"): "sac is the nearest",
+        ("algorithm", "trpo"): "ppo is its successor",
+        ("algorithm", "vpg"): "it is called reinforce here",
+    }
+)
+"""What stands for names of other frameworks, in lower case, by kind."""
 
 DEFAULTED_BLOCKS = frozenset({"policy", "rollout", "trainer"})
 """The blocks of a behaviour for which an algorithm may bring defaults."""
 
 GIVEN_ARGUMENTS = {"event": 1, "env_event": 2, "network": 0}
 """How many leading arguments a function of this kind is called with: the trainer, or the environment and its lanes."""
-GIVEN_BY_NAME = frozenset({"rng", "observation_space"})
+GIVEN_BY_NAME = frozenset({"rng", "observation_space", "action_space"})
 """Arguments that a function gets by name if it asks for them."""
 
 
@@ -116,7 +137,7 @@ def register(
 
 def get(kind: str, name: str) -> Registration:
     """Finds a registration by its name, or by module:Name, which imports that module."""
-    known = _known(kind)
+    known = _known(kind, name)
     if name in known:
         return known[name]
     if (lower := as_registered(kind, name)) in known:
@@ -129,14 +150,13 @@ def get(kind: str, name: str) -> Registration:
     shown = shortened(name)
     nearest = get_close_matches(shown, names(kind), n=1)
     expected = f"expected one of: {', '.join(names(kind))}" if names(kind) else "code of yours is module:Name"
-    hint = f'did you mean "{nearest[0]}"?' if nearest else expected
+    hint = COUNTERPARTS.get((kind, name.lower())) or (f'did you mean "{nearest[0]}"?' if nearest else expected)
     raise SettingsError(f'unknown {kind} "{shown}"; {hint}', code="E0204")
 
 
 def as_registered(kind: str, name: str) -> str:
     """Returns a name as it is registered where it differs in upper and lower case only, such as PPO."""
-    known = _known(kind)
-    return name.lower() if name not in known and name.lower() in known else name
+    return name.lower() if name not in (known := _known(kind, name)) and name.lower() in known else name
 
 
 def env_named(name: str) -> dict[str, str]:
@@ -187,8 +207,7 @@ def name_for(kind: str, part: Maker) -> str:
         found = getattr(found, step, None)
     if place and found is part:
         return place
-    registered = [each.name for each in _known(kind).values() if each.target is part]
-    if registered:
+    if registered := [each.name for each in _known(kind).values() if each.target is part]:
         return registered[0]
     name = getattr(part, "__name__", type(part).__name__)
     _known(kind)[name] = _registration_of(kind, name, part)
@@ -209,15 +228,14 @@ def is_local(kind: str, name: str) -> bool:
     return ":" not in name and not isinstance(target, str) and name not in _plugins(kind) and _is_local(target)
 
 
-def _is_local(target: Maker) -> bool:
+def _is_local(target: str | Maker) -> bool:
     return "<locals>" in _place(target) or _place(target).startswith("__main__:")
 
 
 def only_here(kind: str, name: str) -> Registration | None:
     """Returns a registration that no other process can import: of the main script, or made inside a function."""
     found = get(kind, name)
-    place = _place(found.target)
-    return found if place.startswith("__main__:") or "<locals>" in place else None
+    return found if _is_local(found.target) else None
 
 
 def adopt(registration: Registration) -> None:
@@ -280,16 +298,15 @@ def _raised_in_file(error: BaseException) -> str:
     return "" if is_machinery else f" ({frame.filename}:{frame.lineno})"
 
 
-def _known(kind: str) -> dict[str, Registration]:
+def _known(kind: str, wanted: str = "") -> dict[str, Registration]:
     if kind not in KINDS:
         raise SettingsError(f'unknown kind "{kind}"; expected one of: {", ".join(KINDS)}', code="E0204")
-    if kind not in _registered:
-        _registered[kind] = {}
-        for module in KINDS[kind][1:]:
-            for registration in import_module(module).REGISTERED:
-                if registration.kind == kind:
-                    _add(registration)
-    return _registered[kind]
+    is_empty, known = not _registered.get(kind), _registered.setdefault(kind, {})
+    for number, module in enumerate(KINDS[kind][1:]):
+        if is_empty if number == 0 else wanted not in known:
+            for registration in (each for each in import_module(module).REGISTERED if each.kind == kind):
+                _add(registration)
+    return known
 
 
 def _plugins(kind: str) -> dict[str, str]:
@@ -305,8 +322,7 @@ def _installed(kind: str, path: tuple[str, ...]) -> dict[str, str]:
 
 
 def _add(registration: Registration) -> None:
-    known = _known(registration.kind)
-    existing = known.get(registration.name)
+    existing = (known := _registered[registration.kind]).get(registration.name)
     if existing is not None and _place(existing.target) != _place(registration.target):
         raise SettingsError(
             f'{registration.kind} "{registration.name}" is already registered for {_place(existing.target)}; '
@@ -331,6 +347,8 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
             if _place(known.target) == _place(base):
                 # What derives from a part takes the settings, and prefers the blocks, of that part.
                 return Registration(kind, name, known.settings_class, part, known.defaults)
+    if kind in ("reward_signal", "auxiliary_loss") and isinstance(part, type):
+        return Registration(kind, name, _settings_of(kind, part), part)
     raise SettingsError(
         f'{kind} "{name}" has no settings; put @register("{name.rpartition(":")[2].lower()}", …) on it '
         "or give it an attribute settings_class that derives from PartSettings",
@@ -339,8 +357,7 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
 
 
 def _settings_of(kind: str, part: Maker) -> type[PartSettings]:
-    base, module, *_ = KINDS[kind]
-    default: type[PartSettings] = getattr(import_module(module), base)
+    default: type[PartSettings] = getattr(import_module(KINDS[kind][1]), KINDS[kind][0])
     if kind == "network" and isinstance(part, type) and not hasattr(part, "settings_class"):
         # Without the object itself, which is the first parameter.
         return _settings_from_parameters(inspect.getattr_static(part, "__init__"), default, 1, part.__name__)
@@ -356,16 +373,21 @@ def _settings_from_parameters(
     function: Maker, base: type[PartSettings], num_given: int, name: str = ""
 ) -> type[PartSettings]:
     """Makes a settings class from the parameters of a function; the first ones are given by the caller."""
-    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[num_given:]
+    hints = get_type_hints(function, include_extras=True) if parameters else {}
     name = name or getattr(function, "__name__", "event")
     fields: Keywords = {}
-    for parameter in list(inspect.signature(function).parameters.values())[num_given:]:
+    for parameter in parameters:
         if parameter.name in GIVEN_BY_NAME or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if parameter.name not in hints:
-            raise SettingsError(f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float")
         has_default = parameter.default is not parameter.empty
-        fields[parameter.name] = (hints[parameter.name], parameter.default if has_default else ...)
+        if parameter.name not in hints and (not has_default or parameter.default is None):
+            raise SettingsError(
+                f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float, or a default; "
+                f"{' and '.join(sorted(GIVEN_BY_NAME))} are given by their names"
+            )
+        annotation = hints.get(parameter.name, type(parameter.default))
+        fields[parameter.name] = (annotation, parameter.default if has_default else ...)
     title = "".join(word.capitalize() for word in name.split("_")) + "Settings"
     return create_model(title, __base__=base, __doc__=function.__doc__, __module__=function.__module__, **fields)
 

@@ -95,6 +95,16 @@ class Rng:
             # 24 bits: the largest set of equally spaced numbers below one that float32 holds exactly.
             part[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
+    def uniforms_at(self, stream: str, steps: Array, lanes: Array, size: int) -> Array:
+        """Returns uniforms in [0, 1), [n, size]: those that `fill_uniform` writes at these n pairs of step and lane."""
+        grid = (len(steps), (size + 3) // 4)
+        step, lane = steps.astype(np.uint64)[:, None], lanes.astype(np.uint64)[:, None]
+        parts = (step & _LOW, step >> _32, lane, np.arange(grid[1], dtype=np.uint64))
+        c0, c1, c2, c3 = (np.ascontiguousarray(np.broadcast_to(word, grid)) for word in parts)
+        words = np.stack(philox4x32((c0, c1, c2, c3), self.key(stream)), axis=-1).reshape(len(steps), -1)[:, :size]
+        drawn: Array = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+        return drawn
+
     def fill_normal(self, out: Array, stream: str, first_step: int, first_lane: int = 0) -> None:
         """Fills `out [steps, lanes, size]` with standard normals (Box-Muller, computed in float64)."""
         numbers = out.shape[2]

@@ -305,6 +305,16 @@ class LessonSettings(Settings):
         return self
 
 
+class ScenarioSettings(EnvSettings):
+    """Conversations between the agents of an experiment: a lane is one agent of one conversation."""
+
+    hyper_params: Keywords = Field(default_factory=dict)
+    """The experiment's hyper-parameters, as `HyperParameters.to_dict` writes them."""
+
+    shuffle_messages: bool = False
+    """Give every message to another conversation, in evaluations: accuracy then shows if messages carry information."""
+
+
 class AgentsSettings(PartSettings):
     """A multi-agent environment whose agents come and go, with one or several behaviours, by module:Name."""
 
@@ -360,6 +370,7 @@ class AgentsSettings(PartSettings):
 
 
 REGISTERED = (
+    Registration("env", "scenario", ScenarioSettings, "quintain.experiments.scenario_env:ScenarioEnv"),
     Registration("env", "agents", AgentsSettings, "quintain.envs.agents.factory:agent_env"),
     Registration("env", "gym", GymSettings, "quintain.envs.gym.make:gym_env"),
     Registration("env", "none", NoEnvSettings, "quintain.envs.base:no_env"),

@@ -185,8 +185,19 @@ class ActorCritic(Policy):
         judged, value_features = self.judge_actions(batch)
         return {**judged, f.VALUE: self.critic(value_features).squeeze(-1)}
 
+    def evaluate_outputs(
+        self, batch: Mapping[str, torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], JointHead, torch.Tensor]:
+        judged, value_features, output = self._judged(batch)
+        return {**judged, f.VALUE: self.critic(value_features).squeeze(-1)}, self.head, output
+
     def judge_actions(self, batch: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Returns log-probability and entropy of given actions by name, and the critic's features."""
+        judged, value_features, _ = self._judged(batch)
+        return judged, value_features
+
+    def _judged(self, batch: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+        """Returns the results of `judge_actions` and the head's inputs."""
         saved = batch.get(f.POLICY_STATE)
         states = (None, None) if saved is None else self._states(saved)
         features = self.trunk.replay(batch, states[0])
@@ -194,9 +205,9 @@ class ActorCritic(Policy):
         output, mask = self.actor(features), batch.get(f.ACTION_MASK)
         if f.COMPONENTS in batch:
             parts, entropy = self.head.evaluate_components(output, dict(batch), mask)
-            return {f.LOG_PROB: parts.sum(dim=1), f.COMPONENTS: parts, f.ENTROPY: entropy}, value_features
+            return {f.LOG_PROB: parts.sum(dim=1), f.COMPONENTS: parts, f.ENTROPY: entropy}, value_features, output
         log_prob, entropy = self.head.evaluate(output, dict(batch), mask)
-        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy}, value_features
+        return {f.LOG_PROB: log_prob, f.ENTROPY: entropy}, value_features, output
 
     @property
     def actor_state_size(self) -> int:

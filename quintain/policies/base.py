@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from tensordict import TensorDict
 
+    from quintain.policies.joint_head import JointHead
     from quintain.typing import Array
 
 
@@ -84,6 +85,35 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns sample_log_prob, entropy and value of a batch's actions, with gradients."""
+
+    def evaluate_outputs(
+        self, batch: Mapping[str, torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], JointHead, torch.Tensor]:
+        """Returns the result of `evaluate_actions`, and the head with its inputs, to compare distributions."""
+        raise self._lacks("algorithm.kl_coef and value_warmup", "its actions have no distribution that can be compared")
+
+    @property
+    def value_scale(self) -> torch.Tensor | float:
+        """The deviation of returns by which errors of the value function are divided; 1 without a normaliser."""
+        return 1.0
+
+    def normalize_values(self) -> None:
+        """Makes the value head predict normalised returns; values are in the scale of rewards all the same."""
+        raise self._lacks("algorithm.normalize_values", "it has no value head with a normalizer")
+
+    def observe_returns(self, mean: torch.Tensor, mean_square: torch.Tensor) -> None:
+        """Updates the normaliser of values by the moments of one step's returns."""
+
+    def zero_values(self) -> None:
+        """Sets the value head to zero."""
+        raise self._lacks("algorithm.zero_initial_values", "it has no value_head")
+
+    def _lacks(self, setting: str, why: str) -> SettingsError:
+        return SettingsError(
+            f"{setting}: a {type(self).__name__} cannot do that, as {why}; leave it out, or set policy.type to "
+            f"mine_policy",
+            code="E0243",
+        )
 
     def declare_fields(self) -> Declared:
         """Declares the fields of acting in addition to obs and action; a subclass adds its own to these.
@@ -196,7 +226,8 @@ class Policy(nn.Module, ABC):
                 "predict() got no action mask, and this policy was trained with masks: it may choose actions that are "
                 "not allowed. Pass action_mask=info['action_mask'], or the result of the environment's action_masks()",
                 UserWarning,
-                stacklevel=2,
+                # Above the decorator.
+                stacklevel=3,
             )
         self.act(slot, memory, deterministic=deterministic)
         named = flatten(self.spec.action, self.env_action(slot), f.ACTION)

@@ -39,7 +39,7 @@ class DeterministicActor(NetworkPolicy):
         if len(self.boxes) < len(leaves(spec.action, f.ACTION)):
             raise SpecMismatch(
                 f"a deterministic_actor has continuous actions only, and the action is {spec.action}; use another "
-                f"policy and algorithm, such as sac"
+                f"policy and algorithm, such as dqn, sac or ppo"
             )
         require_bounds(spec, "a deterministic_actor squashes actions, so it needs")
         refuse_unscalable(spec, settings)

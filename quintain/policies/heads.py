@@ -256,7 +256,7 @@ class GaussianHead(Head):
 
     def draw(self, output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns an action [B, size] before clipping or squashing and its log-probability, both with gradients."""
-        mean, log_std = self._mean_and_log_std(output)
+        mean, log_std = self.mean_and_log_std(output)
         drawn = mean + log_std.exp() * noise
         return drawn, self._log_prob(noise, log_std, drawn)
 
@@ -269,14 +269,14 @@ class GaussianHead(Head):
         return even.new_full((len(even),), -math.log(2.0) * even.shape[1])
 
     def mode(self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        mean, log_std = self._mean_and_log_std(output)
+        mean, log_std = self.mean_and_log_std(output)
         action.copy_(mean.view_as(action))
         return self._log_prob(torch.zeros_like(mean), log_std, mean)
 
     def evaluate(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, log_std = self._mean_and_log_std(output)
+        mean, log_std = self.mean_and_log_std(output)
         flat = action.reshape(len(action), -1)
         log_prob = self._log_prob((flat - mean) * (-log_std).exp(), log_std, flat)
         entropy = (log_std + (_HALF_LOG_2PI + 0.5)).sum(dim=-1).expand_as(log_prob)
@@ -285,7 +285,7 @@ class GaussianHead(Head):
     def evaluate_components(
         self, output: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, log_std = self._mean_and_log_std(output)
+        mean, log_std = self.mean_and_log_std(output)
         flat = action.reshape(len(action), -1)
         slope, mean_slope = (
             (_log_slopes(flat), self._mean_log_slopes(mean, log_std))
@@ -312,7 +312,8 @@ class GaussianHead(Head):
             return self.low + 0.5 * (torch.tanh(action) + 1.0) * (self.high - self.low)
         return torch.clamp(action, self.low, self.high) if self.is_clipped else action
 
-    def _mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns mean and log standard deviation of the Gaussian, before clipping or squashing."""
         if not self.has_state_std:
             return output, self.log_std
         mean, log_std = output.chunk(2, dim=-1)
@@ -346,14 +347,17 @@ class StateDependentNoiseHead(GaussianHead):
     def sample(
         self, output: torch.Tensor, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
-        mean, log_std = self._mean_and_log_std(output)
+        mean, log_std = self.mean_and_log_std(output)
         features = output[:, self.spec.size :].unsqueeze(1)
         matrix = noise.view(-1, *self.std_shape) * self.log_std.exp()
         moved = (features @ matrix).squeeze(1)
         action.copy_((mean + moved).view_as(action))
         return self._log_prob(moved * (-log_std).exp(), log_std, mean + moved)
 
-    def _mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def explore(self, noise: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        return super().explore(noise[:, : self.spec.size] if self.is_squashed else noise, action, mask)
+
+    def mean_and_log_std(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, features = output[:, : self.spec.size], output[:, self.spec.size :]
         variance = features.detach().square() @ (2.0 * self.log_std).exp()
         return mean, 0.5 * torch.log(variance + _SMALLEST_VARIANCE)

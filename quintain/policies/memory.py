@@ -55,7 +55,7 @@ class Memory(nn.Module, ABC):
         self, features: torch.Tensor, state: torch.Tensor, first: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns outputs [N, size] and hidden state after one step; `first [N]` says which lanes begin an episode."""
-        inputs = self._read(features)
+        inputs = self.read(features)
         return self.run(inputs.unsqueeze(0), state, None if first is None else first.unsqueeze(0))
 
     def replay(self, features: torch.Tensor, state: torch.Tensor | None, first: torch.Tensor | None) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Memory(nn.Module, ABC):
             )
         lanes = len(state)
         # The inputs' part of all steps at once: only the rest has to wait for the step before.
-        inputs = self._read(features)
+        inputs = self.read(features)
         inputs = inputs.view(-1, lanes, inputs.shape[1])
         firsts = first.view(-1, lanes)
         starts = chunk_starts(len(inputs), self.context_length, self.burn_in)
@@ -77,7 +77,8 @@ class Memory(nn.Module, ABC):
             outputs.append(output)
         return torch.cat(outputs)
 
-    def _read(self, features: torch.Tensor) -> torch.Tensor:
+    def read(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs of `first_layer`."""
         layer = self.first_layer
         return functional.linear(features, layer.weight, layer.bias)
 

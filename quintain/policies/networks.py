@@ -55,7 +55,10 @@ class Mlp(nn.Sequential):
     def weights_and_biases(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
         """Returns the current parameters of every layer; an exporter replaces even the dicts that hold them."""
         held = [layer._parameters for layer in self.linears]
-        return [(each["weight"], each["bias"]) for each in held]  # type: ignore[misc]  # they are never None
+        try:
+            return [(each["weight"], each["bias"]) for each in held]  # type: ignore[misc]  # they are never None
+        except KeyError:  # a functional call, as TorchRL makes it, puts tensors in the place of parameters
+            return [(layer.weight, layer.bias) for layer in self.linears]  # type: ignore[misc]  # as above
 
     def with_outputs(self, output_size: int, output_gain: float, generator: torch.Generator) -> Mlp:
         """Returns a network with the same hidden layers and new outputs."""

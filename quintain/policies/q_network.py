@@ -41,7 +41,7 @@ class QNetwork(NetworkPolicy):
         if others or len(options) != 1:
             raise SpecMismatch(
                 f"a q_network values each action of one Discrete space, and the action is {spec.action}; use another "
-                f"policy and algorithm, such as sac"
+                f"policy and algorithm, such as td3, sac or ppo"
             )
         refuse_unscalable(spec, settings)
         self.settings = settings

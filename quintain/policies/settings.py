@@ -164,9 +164,14 @@ class SoftActorSettings(StochasticSettings):
 
     clip_actions: ClassVar[bool] = False
     squash_actions: ClassVar[bool] = True
-    state_dependent_std: ClassVar[bool] = True
-    use_sde: ClassVar[bool] = False
-    noise_hold: ClassVar[int] = 1
+
+    use_sde: bool = False
+    """Generalized state-dependent exploration (gSDE): noise on continuous actions is a function of the state that is
+    kept for some steps, so that exploration is smooth."""
+
+    noise_hold: Count | Literal["auto"] = "auto"
+    """Steps of an environment for which the noise on continuous actions is held before it is drawn again, that of
+    random actions before learning starts too; 1 is white noise. With auto it is 16 with use_sde, otherwise 1."""
 
     hidden_sizes: tuple[Count, ...] = (256, 256)
     """Width of each hidden layer, of the actor and of each critic."""
@@ -181,9 +186,14 @@ class SoftActorSettings(StochasticSettings):
     """Act by compiled kernels and learn by hand-written gradients, which round differently; null uses them where
     faster."""
 
+    @property
+    def state_dependent_std(self) -> bool:
+        """Whether the network outputs the standard deviation; with gSDE it follows from the features."""
+        return not self.use_sde
+
 
 class _WithoutDistribution:
-    """Fixes the settings of action distributions for policies that sample from none."""
+    """Fixes the settings of continuous action distributions for policies that sample from none."""
 
     clip_actions: ClassVar[bool] = False
     squash_actions: ClassVar[bool] = False
@@ -227,7 +237,78 @@ class DeterministicActorSettings(_WithoutDistribution, CriticObsSettings):
     faster."""
 
 
+class TeamSettings(_WithoutDistribution, PolicySettings):
+    """A network of its own for each agent of a team; the entry `agent` of an observation says whose it is."""
+
+    hidden_sizes: tuple[Count, ...] = (64, 64)
+    """Sizes of the layers of an agent's body."""
+
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Activation function of the hidden layers."""
+
+    agents: tuple[str, ...] = ()
+    """Names of the agents, in the order of their numbers in observations."""
+
+    shared_body: bool = True
+    """Let an agent's policy head and value head share one body."""
+
+    random_agents: tuple[str, ...] = ()
+    """Agents that act uniformly at random and have no parameters."""
+
+    hand_written_agents: dict[str, str] = Field(default_factory=dict)
+    """module:function of agents that are not learned: a function of what the agent sees and the number of logits."""
+
+
+class RecurrentImageSettings(NetworkModuleSettings):
+    """A MinePolicy for images: convolutions, a memory, and MineStudio's heads."""
+
+    hidden_size: Count = 64
+    """Number of features that the heads read."""
+
+    image_features: Count = 64
+    """Number of features per image."""
+
+    memory: MemorySettings | None = MemorySettings(size=64)
+    """The layer with a hidden state; null for a feed-forward network."""
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Divides logits before probabilities are computed; below 1 actions are drawn closer to the likeliest."""
+
+    nucleus_prob: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Draw discrete actions from the likeliest options with this probability in sum; null draws from all."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Part of the features that dropout would leave out in training mode; policies act and learn in evaluation mode."""
+
+
+class MinePolicySettings(PolicySettings):
+    """A module under the contract of MineStudio's MinePolicy, trained as it is."""
+
+    clip_actions: ClassVar[bool] = True
+    squash_actions: ClassVar[bool] = False
+    state_dependent_std: ClassVar[bool] = False
+    use_sde: ClassVar[bool] = False
+    noise_hold: ClassVar[int] = 1
+
+    network: Annotated[PartSettings, Choice("network", default="recurrent_image")] = RecurrentImageSettings(
+        type="recurrent_image"
+    )
+    """The module: a MinePolicy of your own (module:Name), a function that returns one, or the one that ships."""
+
+    context_length: Count | None = None
+    """Steps of an episode after which gradients end while the hidden state is carried on; null goes back to its start
+    in the sequence."""
+
+    initial_log_std: float = 0.0
+    """Initial log standard deviation of continuous actions."""
+
+
 REGISTERED = (
+    Registration("policy", "mine_policy", MinePolicySettings, "quintain.policies.mine_adapter:MinePolicyAdapter"),
+    Registration(
+        "network", "recurrent_image", RecurrentImageSettings, "quintain.policies.recurrent_image:RecurrentImagePolicy"
+    ),
+    Registration("policy", "team", TeamSettings, "quintain.policies.team:TeamPolicy"),
     Registration("policy", "q_network", QNetworkSettings, "quintain.policies.q_network:QNetwork"),
     Registration(
         "policy",

@@ -6,10 +6,12 @@ all probabilities of discrete ones, so that an expectation over discrete actions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from quintain.core.rng import Rng
 from quintain.data import fields as f
@@ -18,13 +20,13 @@ from quintain.data.spec import BehaviorSpec, build
 from quintain.errors import SettingsError
 from quintain.policies.encoders import Encoder, make_encoder
 from quintain.policies.exploring import ExploringPolicy
-from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
-from quintain.policies.joint_head import JointHead
+from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead, StateDependentNoiseHead
+from quintain.policies.joint_head import HELD_STEPS, JointHead
 from quintain.policies.memory import Memory, make_memory
 from quintain.policies.networks import first_layers, mlp
 from quintain.policies.normalizer import FirstLayer, Fold
 from quintain.policies.settings import SoftActorSettings
-from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds
+from quintain.policies.spec_rules import observed, refuse_unscalable, require_bounds, require_boxes
 
 if TYPE_CHECKING:
     from quintain.typing import Array
@@ -48,15 +50,16 @@ class SoftActor(ExploringPolicy):
         super().__init__()
         require_bounds(spec, "a soft_actor squashes actions, so it needs")
         refuse_unscalable(spec, settings)
+        require_boxes(spec, settings, "use_sde")
         if settings.memory is not None and settings.critic_obs is not None:
             raise SettingsError(
                 "policy.critic_obs has no effect with policy.memory: critics see the recurrent features. Leave one out",
                 code="E0224",
             )
+        if settings.noise_hold == "auto":
+            settings = settings.model_copy(update={"noise_hold": HELD_STEPS if settings.use_sde else 1})
         self.settings = settings
         self.spec = spec
-        self.head = JointHead(spec.action, settings)
-        self.noise = self.head.noise
         rng = rng or Rng(0)
         self.predict_rng = rng.child("predict")
         generator = rng.torch_generator("init")
@@ -65,20 +68,33 @@ class SoftActor(ExploringPolicy):
         memory = settings.memory
         self.memory = None if memory is None else make_memory(memory, seen, generator)
         self.state_size = 0 if self.memory is None else self.memory.state_size
+        features = seen if self.memory is None else self.memory.size
+        self.head = JointHead(spec.action, settings, (features, *settings.hidden_sizes)[-1])
+        self.noise = self.head.noise
         self.actor = mlp(
-            seen if self.memory is None else self.memory.size,
+            features,
             settings.hidden_sizes,
             self.head.output_size,
             activation=settings.activation,
             output_gain=None,
             generator=generator,
+            with_features=settings.use_sde,
         )
+        for head in self.head.parts:
+            if isinstance(head, StateDependentNoiseHead):
+                # Noise adds up over hundreds of features: as much as initial_log_std says for features of size 1.
+                nn.init.constant_(head.log_std, settings.initial_log_std - 0.5 * math.log(head.num_features))
 
     @property
     def fits_kernels(self) -> bool:
         """Whether its network and heads are supported by kernels and hand-written gradients."""
         # What a subclass changes nobody else can know.
         return type(self) is SoftActor
+
+    @property
+    def num_continuous(self) -> int:
+        """Number of continuous components of an action."""
+        return sum(head.spec.size for head in self.head.parts if isinstance(head, GaussianHead))
 
     @property
     def encoders(self) -> tuple[Encoder, Encoder]:
@@ -120,7 +136,10 @@ class SoftActor(ExploringPolicy):
     def propose(
         self, obs: Mapping[str, torch.Tensor], noise: torch.Tensor, mask: torch.Tensor | None = None
     ) -> ActionSample:
-        """Samples continuous actions with normal noise [B, C] and returns discrete probabilities, with gradients."""
+        """Samples continuous actions with normal noise [B, C] and returns discrete probabilities, with gradients.
+
+        With state-dependent exploration they come from the distribution over all matrices of noise.
+        """
         return self.sample_with_grad(self.encoder(obs), noise, mask)
 
     def sample_with_grad(
@@ -131,10 +150,11 @@ class SoftActor(ExploringPolicy):
         numbers, densities, choices, start = [], [], [], 0
         for head, (out, _, allowed) in zip(self.head.parts, self.head.columns, strict=True):
             if isinstance(head, GaussianHead):
-                drawn, density = head.draw(output[:, out], noise[:, start : start + head.noise.size])
+                size = head.spec.size
+                drawn, density = head.draw(self.head.seen_by(head, output, out), noise[:, start : start + size])
                 numbers.append(torch.tanh(drawn))
                 densities.append(density)
-                start += head.noise.size
+                start += size
             elif isinstance(head, CategoricalHead | MultiCategoricalHead):
                 choices.append(head.log_probs(output[:, out], None if mask is None else mask[:, allowed]))
         return ActionSample(

@@ -14,15 +14,8 @@ from quintain.policies.settings import ActorCriticSettings, NetworkSettings
 
 def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
     """Raises for the first setting that has no meaning for these spaces."""
-    boxes = {n: leaf for n, leaf in leaves(spec.action, f.ACTION).items() if isinstance(leaf, BoxSpec)}
-    about_boxes = {
-        "squash_actions": settings.squash_actions,
-        "state_dependent_std": settings.state_dependent_std,
-        "use_sde": settings.use_sde,
-    }
-    for name, is_on in about_boxes.items():
-        if is_on and not boxes:
-            raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
+    for name in ("squash_actions", "state_dependent_std", "use_sde"):
+        require_boxes(spec, settings, name)
     if settings.use_sde and settings.state_dependent_std:
         raise SettingsError(
             "policy.use_sde and policy.state_dependent_std both make the standard deviation depend on the state. Leave "
@@ -32,6 +25,13 @@ def refuse_misfits(spec: BehaviorSpec, settings: ActorCriticSettings) -> None:
     if settings.squash_actions:
         require_bounds(spec, "policy.squash_actions needs")
     refuse_unscalable(spec, settings)
+
+
+def require_boxes(spec: BehaviorSpec, settings: NetworkSettings, name: str) -> None:
+    """Raises if a setting about continuous actions is on and there are none."""
+    has_boxes = any(isinstance(leaf, BoxSpec) for leaf in leaves(spec.action, f.ACTION).values())
+    if settings.model_dump(include={name})[name] and not has_boxes:
+        raise SpecMismatch(f"policy.{name} is about Box actions, and there are none in {spec.action}. Leave it out")
 
 
 def refuse_unscalable(spec: BehaviorSpec, settings: NetworkSettings) -> None:

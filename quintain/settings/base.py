@@ -35,6 +35,8 @@ from quintain.typing import JsonObject, Keyword
 _COUNT_SUFFIXES = {"k": 1_000, "M": 1_000_000}
 _MAX_COUNT_TEXT = 40
 _COUNT_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kM])")
+_LINEAR = re.compile(r"lin_(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
+"""A schedule as rl-zoo writes it: linear to 0."""
 
 
 def _accepts_tuple(annotation: object) -> bool:
@@ -206,6 +208,8 @@ class Schedule(Settings):
     def _complete(cls, data: object) -> object:
         if isinstance(data, int | float) and not isinstance(data, bool):
             return {"start": data}
+        if isinstance(data, str) and (found := _LINEAR.fullmatch(data)):
+            return {"start": float(found[1]), "end": 0.0, "shape": "linear"}
         if isinstance(data, Schedule):
             return data
         if not isinstance(data, Mapping):

@@ -11,7 +11,7 @@ from quintain.settings.base import PartSettings, Schedule
 from quintain.settings.layers import env_defaults, with_algorithm_defaults
 from quintain.settings.outline import choices, class_at
 from quintain.settings.sources import DEFAULT, OVERRIDE, PYTHON, Draft, Origin, dotted
-from quintain.settings.spellings import ALIASES, GRADIENT_STEPS
+from quintain.settings.spellings import ALIASES, BY_SPACES, GRADIENT_STEPS, NET_ARCH
 from quintain.settings.yaml_text import KeyPath, Raw
 
 NO_DEFAULTS = "none"
@@ -55,10 +55,20 @@ def _write_out_short_forms(draft: Draft) -> None:
             name = value.type or registry.name_of(choice.kind, type(value))
             draft.set(path, {"type": name, **_set_fields(value)}, draft.origin(path))
         elif isinstance(value, str):
-            draft.set(path, {"type": value}, draft.origin(path))
+            is_foreign = choice.kind == "policy" and value in BY_SPACES
+            settings = of_stable_baselines(value, draft.notes) if is_foreign else {"type": value}
+            draft.set(path, settings, draft.origin(path))
         written = draft.get((*path, "type"))
         if isinstance(written, str) and not written.islower():
             draft.set((*path, "type"), registry.as_registered(choice.kind, written), draft.origin((*path, "type")))
+
+
+def of_stable_baselines(policy: str, notes: list[str]) -> dict[str, Raw]:
+    """Returns the settings for a policy of Stable-Baselines3: its networks follow from the algorithm and the spaces."""
+    settings: dict[str, Raw] = {"memory": {"cell": "lstm"}} if "Lstm" in policy else {}
+    instead = "memory={cell: lstm} here" if settings else "left out: networks follow from the algorithm and the spaces"
+    notes.append(f"note: policy {policy} is {instead}")
+    return settings
 
 
 def _set_fields(settings: PartSettings) -> dict[str, Raw]:
@@ -108,7 +118,23 @@ def canonical_path(draft: Draft, path: KeyPath) -> KeyPath:
     return path
 
 
-def updates_per_step(draft: Draft, value: object) -> object:
+def converted(draft: Draft, alias: str, value: object, place: str) -> object:
+    """Returns the value of the setting that an alias stands for."""
+    if alias == GRADIENT_STEPS:
+        return _updates_per_step(draft, value)
+    if alias != NET_ARCH or not isinstance(value, Mapping):
+        return value
+    first, *others = value.values()
+    if any(sizes != first for sizes in others):
+        raise SettingsError(
+            f"{place}: {alias} has {len(value)} different lists, and the networks of a policy have equal hidden layers "
+            f"here; write hidden_sizes={first}, or bring a network of your own (network=module:Name)",
+            code="E0205",
+        )
+    return first
+
+
+def _updates_per_step(draft: Draft, value: object) -> object:
     """Converts `gradient_steps`, which counts per rollout, to gradient steps per environment step."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
@@ -195,8 +221,7 @@ def _rename(draft: Draft, path: KeyPath, canonical: str) -> None:
         message = f"{draft.place(path)}: {dotted(path)} and {canonical} are the same setting; keep {canonical}"
         raise SettingsError(message, code="E0203")
     origin, value = draft.origin(path), draft.get(path)
-    if path[-1] == GRADIENT_STEPS:
-        value = updates_per_step(draft, value)
+    value = converted(draft, str(path[-1]), value, f"{draft.place(path)}: {dotted(path)}")
     if len(found) == len(path):
         draft.rename(path, canonical)
         if value != draft.get(found):

@@ -13,13 +13,14 @@ from quintain.settings.normalize import (
     alias_applies,
     behavior_path,
     canonical_path,
+    converted,
     missing_parts,
+    of_stable_baselines,
     set_one,
-    updates_per_step,
 )
 from quintain.settings.outline import RunTree, class_at
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
-from quintain.settings.spellings import ALIASES, COUNTERPARTS, GRADIENT_STEPS
+from quintain.settings.spellings import ALIASES, BY_SPACES, COUNTERPARTS, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, parse, shortened
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
@@ -45,9 +46,12 @@ def set_key(draft: Draft, key: str, value: object, place: str, origin: Origin, *
     path = resolve_key(draft, key, place)
     if isinstance(value, list | tuple) and (missing := missing_parts(draft, path, value)):
         value = [*(missing if adds_defaults else [NO_DEFAULTS]), *value]
-    if key.rpartition(".")[2] == GRADIENT_STEPS:
-        value = updates_per_step(draft, value)
-    set_one(draft, path, value, origin)
+    value = converted(draft, key.rpartition(".")[2], value, place)
+    if path == (*behavior_path(draft), "policy") and isinstance(value, str) and value in BY_SPACES:
+        for name, setting in of_stable_baselines(value, draft.notes).items():
+            set_one(draft, (*path, name), setting, origin)
+    else:
+        set_one(draft, path, value, origin)
 
 
 def types_first(overrides: Iterable[str]) -> list[str]:
@@ -75,7 +79,13 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
     if counterpart := COUNTERPARTS.get(first):
         raise SettingsError(f'{place}: no setting is called "{first}"; {counterpart}', code="E0203")
     known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
-    nearest = get_close_matches(first, known | {alias for block in ALIASES.values() for alias in block}, n=1)
+    aliases = {alias: canonical for block in ALIASES.values() for alias, canonical in block.items()}
+    if first in aliases:
+        raise SettingsError(
+            f'{place}: "{first}" is {aliases[first]} here, and no part of this run has it; see: quintain config show',
+            code="E0203",
+        )
+    nearest = get_close_matches(first, known | aliases.keys(), n=1)
     longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]
     nearest = longer or nearest
     hint = f'did you mean "{nearest[0]}"?' if nearest else "see: quintain config show"

@@ -10,26 +10,35 @@ from quintain.settings.experiment import Behavior
 from quintain.settings.outline import RunTree
 from quintain.settings.yaml_text import KeyPath
 
+ELSEWHERE = ("processes", "ray")
+"""Placements whose environments are in other processes than the learner."""
+
 
 def processes_have_place(tree: RunTree) -> Iterator[Problem]:
     run = tree.run
-    if run.placement.type != "processes":
+    if run.placement.type not in ELSEWHERE:
         return
     if run.device != "cpu":
         yield Problem(
             ("run", "device"),
-            f"{run.device} does not go with run.placement.type processes, which shares memory of the CPU; set it to "
-            "cpu, or run.placement to threads",
+            f"{run.device} does not go with run.placement.type {run.placement.type}, which shares memory of the CPU; "
+            "set it to cpu, or run.placement to threads",
             "E0253",
+        )
+    if run.placement.type == "ray" and (integer(run.placement, "num_ranks") or 1) > 1:
+        yield Problem(
+            ("run", "placement", "num_ranks"),
+            "with run.placement.type ray the driver is the one learner; set it to 1, or run.placement to processes",
+            "E0548",
         )
 
 
 def mirrors_are_here(path: KeyPath, behavior: Behavior, placement: PartSettings) -> Iterator[Problem]:
-    if placement.type == "processes" and getattr(behavior.algorithm, "use_symmetry", False):
+    if placement.type in ELSEWHERE and getattr(behavior.algorithm, "use_symmetry", False):
         yield Problem(
             (*path, "algorithm", "use_symmetry"),
-            "mirror(obs, action) is a function of the environment, which run.placement.type processes has in another "
-            "process than the learner; set run.placement to threads or local",
+            f"mirror(obs, action) is a function of the environment, which run.placement.type {placement.type} has in "
+            "another process than the learner; set run.placement to threads or local",
             "E0253",
         )
 
@@ -63,14 +72,15 @@ def halves_are_whole(tree: RunTree) -> Iterator[Problem]:
 def collectors_share_lanes(tree: RunTree) -> Iterator[Problem]:
     env, workers, placement = tree.experiment.env, tree.run.env_workers, tree.run.placement
     num_collectors = integer(env, "num_collectors") or 1
-    num_processes = integer(placement, "num_processes") or 1
-    if num_processes > num_collectors:
-        yield Problem(
-            ("run", "placement", "num_processes"),
-            f"{num_processes} is more than experiment.env.num_collectors, {num_collectors}: a collector acts in one "
-            "process; lower num_processes or raise num_collectors",
-            "E0255",
-        )
+    for name in ("num_processes", "num_actors"):
+        num_hosts = integer(placement, name) or 1
+        if num_hosts > num_collectors:
+            yield Problem(
+                ("run", "placement", name),
+                f"{num_hosts} is more than experiment.env.num_collectors, {num_collectors}: a collector acts in one "
+                f"process; lower {name} or raise num_collectors",
+                "E0255",
+            )
     if num_collectors == 1:
         return
     where: KeyPath = ("experiment", "env", "num_collectors")

@@ -52,6 +52,9 @@ class CheckpointSettings(Settings):
     keep: Annotated[Count, Field(ge=2)] = 5
     """Number of newest checkpoints to keep, in addition to the best one."""
 
+    keep_every_updates: Count | None = None
+    """Keep every checkpoint whose number of updates is a multiple of this, however old."""
+
 
 class ReplayPlaceSettings(Settings):
     """Where the replay buffer is stored; results do not depend on it."""

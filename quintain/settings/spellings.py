@@ -59,6 +59,12 @@ ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 GRADIENT_STEPS = "gradient_steps"
 """Counts per rollout where `updates_per_step` counts per environment step, so that its value is converted."""
 
+NET_ARCH = "net_arch"
+"""May be a mapping of lists (`pi`, `vf`, `qf`); networks have equal hidden layers here, so that equal lists are one."""
+
+BY_SPACES = frozenset({"MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy"})
+"""Policies of Stable-Baselines3 that here follow from the algorithm, the spaces and `memory`."""
+
 COUNTERPARTS: Mapping[str, str] = MappingProxyType(
     {
         "policy_kwargs": "its entries are settings here: hidden_sizes, activation, initial_log_std",

@@ -176,23 +176,37 @@ class RunFile:
     @cached_property
     def origins(self) -> Mapping[str, str]:
         """Returns the origin of each single value, by its dotted path."""
-        labels = {".".join(map(str, path)): origin.label for path, origin in self._draft.all_origins()}
+        labels, texts = {}, {}
+        for path, origin in self._draft.all_origins():
+            name = ".".join(map(str, path))
+            labels[name] = origin.label
+            if isinstance(self._draft.get(path), str):
+                # A text may stand for a whole mapping, such as lin_0.001 for a schedule.
+                texts[name] = origin.label
         from_algorithm = {
             path
             for block, defaults in algorithm_defaults(self._draft.values).items()
             for path, _ in leaves(defaults, ".".join(map(str, block)))
         }
         unset = {path: ALGORITHM_DEFAULT if path in from_algorithm else DEFAULT for path, _ in leaves(self.to_dict())}
-        return {path: labels.get(path, label) for path, label in unset.items()}
+        return {path: labels.get(path) or texts.get(path.rpartition(".")[0], label) for path, label in unset.items()}
 
-    def replace(self, key: str, value: object) -> RunFile:
+    def replace(self, key: str, value: object, *, origin: str = PYTHON) -> RunFile:
         """Returns the run file with one setting changed; `key` is a path or short name, as in an override.
 
         Lists of events and writers are set as they are.
         """
         draft = self._draft.copy()
-        set_key(draft, key, value, f'replace("{key}")', Origin(PYTHON), adds_defaults=False)
+        set_key(draft, key, value, f'replace("{key}")', Origin(origin), adds_defaults=False)
         normalize(draft)
+        return self._validate(draft)
+
+    def with_overrides(self, *overrides: str) -> RunFile:
+        """Returns the run file with settings changed by `key=value`, all of them before it is validated."""
+        draft = self._draft.copy()
+        for override in types_first(overrides):
+            apply_override(draft, override)
+            normalize(draft)
         return self._validate(draft)
 
     def to_dict(self) -> JsonObject:

@@ -6,6 +6,7 @@ one whose block became full first. A learner whose budget is spent continues to 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from quintain.errors import NonFiniteError, SettingsError
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
-from quintain.services.reporting.stats import stats_of_totals
+from quintain.services.reporting.stats import joined_metrics, stats_of_totals
 from quintain.trainers.current_learner import CurrentLearner
 from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
@@ -187,10 +188,15 @@ class Trainer(CurrentLearner, Loop):
                 return False
             learner = self.learner
             has_enough = learner.take()
-            learner.stats.add_all(self.source.drain_metrics(learner.name))
+            of_batch = learner.batch.metrics if has_enough and learner.batch is not None else {}
+            metrics = {**self.source.drain_metrics(learner.name), **of_batch}
+            if self.world.size > 1:
+                own = {name: float(value) for name, value in metrics.items()}
+                said = self.world.collect(json.dumps(own).encode())
+                # Rank 0 alone writes a row; the others have their own values.
+                metrics = joined_metrics([json.loads(each) for each in said] or [own])
+            learner.stats.add_all(metrics)
             if has_enough:
-                if learner.batch is not None:
-                    learner.stats.add_all(learner.batch.metrics)
                 return True
             learner.mark_consumed()
             learner.begin_cycle()
@@ -221,7 +227,7 @@ class Trainer(CurrentLearner, Loop):
         return True
 
     def _stage_update(self) -> bool:
-        if not self.learner.consumed[0]:
+        if not self.learner.has_data:
             return True
         try:
             losses = self.learner.update()
@@ -240,9 +246,11 @@ class Trainer(CurrentLearner, Loop):
         # Before publishing, so that actors get the normalizer.
         learner.observe()
         env_steps, episodes = map(int, self.world.sum(learner.consumed))
-        learner.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+        algorithm = learner.given_algorithm
+        publishes = algorithm is None or algorithm.makes_version(learner.progress)
+        learner.progress.close_cycle(env_steps=env_steps, episodes=episodes, publishes=publishes)
         if learner.progress is not self.progress:
-            self.progress.close_cycle(env_steps=env_steps, episodes=episodes)
+            self.progress.close_cycle(env_steps=env_steps, episodes=episodes, publishes=publishes)
         learner.policy.explore_at(learner.progress.fraction)
         self.source.publish(learner.name, learner.progress.version, learner.policy)
         learner.published()
@@ -293,13 +301,13 @@ class Trainer(CurrentLearner, Loop):
     def begin_anew(self, ranks: Sequence[State]) -> None:
         """Starts new episodes in all lanes: unconsumed experience belonged to the old lanes, and is dropped.
 
-        Replay buffers are kept if there are as many ranks as before.
+        Replay buffers are kept if there are as many ranks as before. Stores of fragments go on counting in any case.
         """
         self.source.begin_anew([state["source"] for state in ranks])
-        if len(ranks) == self.world.size:
-            saved = ranks[self.world.rank]["learners"]
-            for name, learner in self.learners.items():
-                learner.store.begin_anew(saved[name]["store"])
+        for name, learner in self.learners.items():
+            if learner.store.draws or len(ranks) == self.world.size:
+                for state in ranks[self.world.rank :: self.world.size]:
+                    learner.store.begin_anew(state["learners"][name]["store"], is_learned=self.progress.is_closing)
         self.progress.begin_cycle_anew()
 
     def episode_stats(self) -> Metrics:

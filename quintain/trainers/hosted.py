@@ -36,7 +36,7 @@ from quintain.services.user_code import in_one_line
 from quintain.trainers.kept import restore_object, save_object
 from quintain.trainers.learner import train_metrics
 from quintain.trainers.loop import Loop
-from quintain.trainers.settings import HostedSettings
+from quintain.trainers.settings import HostedSettings, HostedTrainerSettings
 
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from quintain.typing import State
 
 
-class _Stop(BaseException):
+class Stop(BaseException):
     """Leaves a hosted function from within `tick`; no error, so that `except Exception` lets it pass."""
 
     def __init__(self, streams: State) -> None:
@@ -138,11 +138,13 @@ class HostedLoop(Loop):
     stages: ClassVar[tuple[str, ...]] = ("iterate",)
     counts_cycles: ClassVar[bool] = False
     stops_after: ClassVar[str] = "this iteration"
+    ends_with_budget: ClassVar[bool] = True
+    """Whether the function is left at the tick that spends the budget; else it may return by itself."""
     training_parts: ClassVar[tuple[str, ...]] = ("progress", "events", "kept", "global_streams")
 
     def __init__(
         self,
-        settings: HostedSettings,
+        settings: HostedSettings | HostedTrainerSettings,
         rng: Rng,
         function: Callable[..., object] | None = None,
         keep: Mapping[str, Kept] | None = None,
@@ -219,17 +221,21 @@ class HostedLoop(Loop):
         if self.progress.iteration == 1 and not self.kept.knows_position:
             self.session.warn(self, "W0402", f"determinism L1: a resume is not exact; {self.exactness}")
         self.stats.add_all(train_metrics(shown))
-        self.progress.close_cycle(env_steps=int(env_steps), episodes=0)
+        self.close_cycle(int(env_steps))
         self.progress.next_stage(len(self.stages))
         self._fire("after_iterate")
         self.progress.is_closing = True
         self._end_cycle()
-        if self.is_finished or self._must_stop():
+        if (self.is_finished and self.ends_with_budget) or self._must_stop():
             # A `finally` of the function may change what it likes; this is the state that is saved.
             self.kept.let_go()
-            raise _Stop(self.global_streams.state_dict())
+            raise Stop(self.global_streams.state_dict())
 
     # -- the loop --------------------------------------------------------------------------------------------------
+
+    def close_cycle(self, env_steps: int) -> None:
+        """Counts an iteration that has ended."""
+        self.progress.close_cycle(env_steps=env_steps, episodes=0)
 
     def _stage_iterate(self) -> bool:
         """Calls the function; each of its ticks closes a cycle, so that none is left to close afterwards."""
@@ -241,7 +247,7 @@ class HostedLoop(Loop):
             self.keep(**self.kept.given)
         try:
             self.function(self, **self.settings.kwargs)
-        except _Stop as left:
+        except Stop as left:
             self.global_streams.load_state_dict(left.streams)
             return False
         except (QuintainError, MemoryError):
@@ -251,7 +257,7 @@ class HostedLoop(Loop):
         if self.progress.iteration == 0:
             raise HostedError(f"{self._name} returned without a tick; call host.tick(...) at the end of each iteration")
         # It has nothing left to do, whatever the budget. It may have changed its parts since its last tick.
-        self.records.goal_reached = True
+        self.records.goal_reached |= not self.progress.is_budget_spent
         self.session.after_stage(self)
         return False
 

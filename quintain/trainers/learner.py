@@ -104,6 +104,8 @@ class Learner:
 
     def take(self) -> bool:
         """Takes the full block; returns False if there is not yet enough data for an update."""
+        if self.store.draws and not self.world.all(self.store.admit(self.progress.version)):
+            return False
         self.batch = self.store.take()
         return True
 
@@ -126,6 +128,11 @@ class Learner:
     def consumed(self) -> tuple[int, int]:
         """New environment steps and episodes of this cycle's batch."""
         return self.taken.num_new, self.taken.num_episodes
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the batch has a step to learn from, new or not."""
+        return self.taken.num_valid > 0
 
     def mark_consumed(self) -> None:
         """Marks the batch as consumed: it can still be read, but is not saved."""

@@ -7,9 +7,10 @@ between        events fire, rows are written and checkpoints are taken only betw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from quintain.core.budget import Budget
 from quintain.core.process_group import ProcessGroup
@@ -25,6 +26,7 @@ from quintain.trainers.records import Records
 from quintain.trainers.settings import LoopSettings
 
 if TYPE_CHECKING:
+    from quintain.core.rng import Rng
     from quintain.services.reporting.writers import RunSummary
     from quintain.settings.base import PartSettings
     from quintain.trainers.session import Session
@@ -59,6 +61,11 @@ class Loop:
         for stage in cls.stages:
             if not callable(getattr(cls, f"_stage_{stage}", None)):
                 raise TypeError(f"{cls.__name__}.stages names {stage!r}, but there is no method _stage_{stage}")
+
+    @classmethod
+    def from_settings(cls, settings: PartSettings, rng: Rng) -> Self:
+        """Makes the loop of a run file; called with its settings and a stream of its own."""
+        return cls(settings, rng)  # type: ignore[call-arg]  # of subclasses
 
     def install_loop(
         self,
@@ -100,6 +107,23 @@ class Loop:
         return self.session.summary(self)
 
     learn = train
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Opens the run for cycles one by one (`run_cycle`), as `train` does for all of them, and closes it."""
+        with self.session.running(self):
+            self._start_events()
+            yield
+
+    def run_cycle(self) -> bool:
+        """Completes the cycle that is on, or the next one; returns False once training is finished or must stop."""
+        cycles = self.progress.iteration
+        while not self.is_finished and not self._must_stop():
+            if not self.advance():
+                self.wait()
+            elif self.progress.iteration > cycles and self.progress.is_between_cycles:
+                return True
+        return False
 
     def _start_events(self) -> None:
         self.events.start(self)

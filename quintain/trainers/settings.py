@@ -38,6 +38,16 @@ class RolloutTrainerSettings(TrainerSettings):
     """Repeats collect, estimate, update and publish until the budget is spent."""
 
 
+class HostedTrainerSettings(TrainerSettings):
+    """Runs a training function of your own, which asks for fragments and publishes weights."""
+
+    function: str = Field(min_length=1)
+    """The function as module:name; it is called with its host."""
+
+    kwargs: Keywords = Field(default_factory=dict)
+    """Keyword arguments of the function."""
+
+
 class EventSettings(PartSettings):
     """Settings of a callback between the stages of a trainer."""
 
@@ -167,14 +177,35 @@ class StopAtReturnSettings(EventSettings):
     """Mean return over the episodes of one evaluation that ends the run."""
 
 
+class SampleConversationsSettings(ScheduledEventSettings):
+    """Plays conversations of an experiment's agents in a separate environment and writes their transcripts."""
+
+    observes_only: ClassVar[bool] = True
+
+    num_conversations: Count = 10
+    """Number of conversations per sample."""
+
+
+class PretrainBodiesSettings(ScheduledEventSettings):
+    """Fits the bodies of a team's agents to the labels of their data; `on: startup` is before the first rollout."""
+
+
 REGISTERED = (
     Registration("loop", "hosted", HostedSettings, "quintain.trainers.hosted:HostedLoop"),
     Registration("trainer", "rollout", RolloutTrainerSettings, "quintain.runs.slots:Trainer"),
+    Registration("trainer", "hosted", HostedTrainerSettings, "quintain.trainers.hosted_trainer:HostedTrainer"),
     Registration("event", "none", NoEventSettings, "quintain.trainers.events:NoEvent"),
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),
     Registration("event", "collect_data", CollectDataSettings, "quintain.trainers.data_events:CollectData"),
     Registration("event", "log_data", LogDataSettings, "quintain.trainers.data_events:LogData"),
     Registration("event", "randomize_env", RandomizeEnvSettings, "quintain.trainers.events:RandomizeEnv"),
+    Registration(
+        "event",
+        "sample_conversations",
+        SampleConversationsSettings,
+        "quintain.experiments.transcripts:SampleConversations",
+    ),
+    Registration("event", "pretrain_bodies", PretrainBodiesSettings, "quintain.experiments.solo_agent:PretrainBodies"),
     Registration("event", "reset_env", ResetEnvSettings, "quintain.trainers.events:ResetEnv"),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from quintain import Trainer
 from quintain.algorithms.dqn import DQN
 from quintain.algorithms.settings import DQNSettings
 from quintain.compiled.plug import accelerate
@@ -162,3 +164,14 @@ def test_dueling_networks_are_left_to_torch() -> None:
     paths = accelerate(algorithm.policy, algorithm).paths
     assert paths["learning"] == "plain: gradients are not written out for policy.dueling"
     assert paths["acting"] == "plain: there is no kernel for policy.dueling"
+
+
+def test_exploration_is_reported_as_it_was_acted_with() -> None:
+    words: dict[str, Any] = {"learning_starts": 8, "batch_size": 4, "hidden_sizes": [4], "updates_per_step": 1}
+    epsilon = {"start": 1.0, "end": 0.0, "until": 0.5}
+    rows: list[dict[str, float]] = []
+    recorder = SimpleNamespace(open=print, note=print, close=print, write=lambda step, row: rows.append(dict(row)))
+    budget = {"total_timesteps": 40, "num_lanes": 1, "num_steps": 8}
+    Trainer("dqn", "CartPole-v1", epsilon=epsilon, writer=recorder, writers=[], events=[], **budget, **words).train()
+    # Five cycles acted with what holds at 0, 8, 16, 24 and 32 of the 20 steps until its end: (1 + 0.6 + 0.2) / 5.
+    assert [row["train/exploration"] for row in rows] == pytest.approx([0.36])

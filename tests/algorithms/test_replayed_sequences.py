@@ -76,27 +76,11 @@ def test_a_replay_repeats_the_rollout(kind: str, context_length: int | None) -> 
     trainer.close()
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
-def test_a_policy_that_ignores_resets_is_found_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = collected(MEMORIES[kind])
-    replay = Trunk.replay
-
-    def without_resets(trunk: Trunk, batch: dict[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
-        return replay(trunk, {**batch, f.FIRST: torch.zeros_like(batch[f.FIRST])}, state)
-
-    monkeypatch.setattr(Trunk, "replay", without_resets)
-    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
-        assert_replay_repeats_rollout(trainer, NUM_STEPS)
-    trainer.close()
-
-
-@pytest.mark.parametrize("kind", ["none", "lstm", "gru", "transformer"])
-def test_a_replay_repeats_fragments_of_lanes_that_do_not_wait(kind: str) -> None:
-    """Fragments begin inside episodes, with the hidden state that the lane had."""
-    memory = MEMORIES[kind]
+def collected_fragments(memory: dict[str, Any] | None) -> Trainer:
+    """Collects fragments of lanes that do not wait for each other."""
     trainer = Trainer(
         "ppo", "CartPole-v1", num_lanes=4, rollout={"type": "fragments", "num_steps": 10, "num_fragments": 12}, seed=3,
-        batch_size=40, num_epochs=1, hidden_sizes=[16], memory=memory and {**memory, "context_length": 4},
+        batch_size=40, num_epochs=1, hidden_sizes=[16], memory=memory,
         # A fragment may hold steps of two versions, so that both act alike.
         learning_rate=1e-12, compiled=False, writers=[], events=[],
     )  # fmt: skip
@@ -105,7 +89,35 @@ def test_a_replay_repeats_fragments_of_lanes_that_do_not_wait(kind: str) -> None
     first = trainer.batch.rollout[f.FIRST][:, :-1]
     assert first[:, 1:].any()
     assert not first[:, 0].all()
-    for num_fragments in (1, 4):
+    return trainer
+
+
+@pytest.mark.parametrize("rollout", ["block", "fragments"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
+def test_a_policy_that_ignores_resets_is_found_out(kind: str, rollout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = collected(MEMORIES[kind]) if rollout == "block" else collected_fragments(MEMORIES[kind])
+    replay = Trunk.replay
+
+    def without_resets(trunk: Trunk, batch: dict[str, torch.Tensor], state: torch.Tensor | None) -> torch.Tensor:
+        return replay(trunk, {**batch, f.FIRST: torch.zeros_like(batch[f.FIRST])}, state)
+
+    monkeypatch.setattr(Trunk, "replay", without_resets)
+    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+        assert_replay_repeats_rollout(trainer, trainer.batch.rollout.num_steps)
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "context_length"),
+    [("none", None), *((kind, length) for kind in ("lstm", "gru", "transformer") for length in (None, 5, 4))],
+)
+def test_a_replay_repeats_fragments_of_lanes_that_do_not_wait(kind: str, context_length: int | None) -> None:
+    """Fragments begin inside episodes, with the hidden state that the lane had."""
+    memory = MEMORIES[kind]
+    trainer = collected_fragments(None if memory is None else {**memory, "context_length": context_length})
+    first = trainer.batch.rollout[f.FIRST][:, :-1]
+    assert len({tuple(row.nonzero().flatten().tolist()) for row in first}) > 4, "resets were at the same steps"
+    for num_fragments in (1, 3, 4, 12):
         assert_replay_repeats_rollout(trainer, num_fragments * 10)
     trainer.close()
 

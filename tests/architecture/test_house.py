@@ -17,7 +17,7 @@ from tests.architecture.source import functions, modules, tree_of
 from tests.architecture.test_layers import part_of
 
 AT_ROOT = frozenset({"__init__", "__main__", "errors", "typing", "events"})
-FACADES = frozenset({"behaviors", "compat"})
+FACADES = frozenset({"behaviors", "compat", "experiments", "online"})
 """Parts whose classes are called as users of another system know them."""
 PEOPLE = re.compile(r"\b(nobody|somebody|whoever|everybody|anybody)\b", re.IGNORECASE)
 DIALECT = re.compile(r"\b(numbers|choices)\b", re.IGNORECASE)

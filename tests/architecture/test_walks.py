@@ -18,7 +18,7 @@ PAGE = DOCS / "concepts/walks.md"
 BOUNDS = {
     # In this order: the first walk may have to compile what the second only loads.
     "checkpoint": {"functions": 152, "files": 47},
-    "first_step": {"functions": 751, "files": 143, "modules": 280},
+    "first_step": {"functions": 750, "files": 143, "modules": 280},
 }
 """A count may fall, never rise."""
 REWARD_WALKS = ("### Lanes", "### Agents", "### Hooks")

@@ -228,6 +228,7 @@ def test_a_run_of_other_spaces(quintain: Command, trained: Path) -> None:
 def test_a_run_with_other_weights(quintain: Command, trained: Path) -> None:
     answer = quintain("resume", "a1", "hidden_sizes=[8]", "budget.env_steps=128")
     assert answer.exit_code == 4
+    assert 'the checkpoint does not fit this run (Unexpected key(s) in state_dict: "actor.' in answer.error
     assert "does not fit" in answer.error
 
 

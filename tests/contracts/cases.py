@@ -16,14 +16,38 @@ ENVS: dict[str, dict[str, Any]] = {
     "native, choices": {"type": "native", "id": "CartPole-v1", "max_episode_steps": 15},
     "native, numbers": {"type": "native", "id": "Pendulum-v1", "max_episode_steps": 15},
     "corridor": {"type": "corridor"},
+    "scenario": {
+        "type": "scenario",
+        "hyper_params": {
+            "scenario": "find_the_plus",
+            "trainer": "vanilla_ppo",
+            "dataset": "generated",
+            "interaction_protocol": "adp",
+        },
+    },
 }
 STATISTICAL: dict[str, dict[str, Any]] = {"envpool": {"type": "envpool", "id": "Fake-v0"}}
 """Environments whose state cannot be saved; they say so, and a resume starts new episodes."""
-ALGORITHMS = ("ppo", "a2c", "grpo", "reinforce", "sac", "td3", "dqn", "my_reinforce")
+ALGORITHMS = (
+    "ppo",
+    "online_ppo",
+    "a2c",
+    "grpo",
+    "reinforce",
+    "sac",
+    "td3",
+    "dqn",
+    "my_reinforce",
+    "team_ppo",
+    "team_reinforce",
+    "loss_module",
+)
 REPLAYING = ("sac", "td3", "dqn")
 """Algorithms that learn from replay."""
 AGENT_ALGORITHMS = ("poca",)
 """Algorithms for groups of agents, which have no lanes."""
+TEAMS = ("team_ppo", "team_reinforce", "loss_module")
+"""Algorithms for teams of agents in a scenario."""
 GROUPLESS = {"gym native"}
 """Environments that cannot start lanes alike."""
 NUM_LANES, NUM_STEPS = 4, 32
@@ -31,6 +55,8 @@ NUM_LANES, NUM_STEPS = 4, 32
 
 def fits(algorithm: str, env: str) -> bool:
     """Whether an algorithm can learn in an environment: some have discrete or continuous actions only."""
+    if algorithm in TEAMS or env == "scenario":
+        return algorithm in TEAMS and env == "scenario"
     is_continuous = env.endswith("numbers")
     if algorithm == "grpo":
         return env not in GROUPLESS
@@ -39,7 +65,7 @@ def fits(algorithm: str, env: str) -> bool:
 
 def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: int = 3, **behavior: Any) -> RunFile:
     chosen: dict[str, Any] = {"type": algorithm}
-    if algorithm in ("ppo", "grpo"):
+    if algorithm in ("ppo", "online_ppo", "grpo", "team_ppo", "loss_module"):
         chosen |= {"batch_size": 48, "num_epochs": 2}
     rollout: dict[str, Any] = {"num_steps": NUM_STEPS}
     if algorithm in REPLAYING:
@@ -47,7 +73,10 @@ def run_file(env: dict[str, Any] | None = None, algorithm: str = "ppo", cycles: 
         chosen |= {"batch_size": 48, "updates_per_step": 0.05, "learning_starts": 10}
         rollout |= {"buffer_size": 300, "num_return_steps": 2}
         behavior = {"policy": {"hidden_sizes": [16, 16]}, **behavior}
-    env = {"num_lanes": NUM_LANES, **(env or ENVS[f"gym lanes, {'numbers' if algorithm == 'td3' else 'choices'}"])}
+    if algorithm in TEAMS:
+        behavior = {"policy": {"type": "team", "agents": ["prover", "verifier"], "hidden_sizes": [8, 8]}, **behavior}
+    own = {"td3": "gym lanes, numbers", **dict.fromkeys(TEAMS, "scenario")}.get(algorithm, "gym lanes, choices")
+    env = {"num_lanes": NUM_LANES, **(env or ENVS[own])}
     if algorithm == "grpo":
         chosen["kl_coef"] = 0.1
         env["group_size"] = 2

@@ -49,6 +49,9 @@ def _keyword_errors(
         case "additionalProperties":
             for name in (value if isinstance(value, dict) else {}).keys() - schema.get("properties", {}).keys():
                 yield from schema_errors(value[name], rule, root, f"{path}.{name}")
+        case "propertyNames":
+            for name in value if isinstance(value, dict) else ():
+                yield from schema_errors(name, rule, root, f"{path}.{name}")
         case "items":
             for i, item in enumerate(value if isinstance(value, list) else ()):
                 yield from schema_errors(item, rule, root, f"{path}[{i}]")

@@ -10,14 +10,14 @@ import torch
 
 from quintain.core import registry
 from quintain.core.rng import Rng
-from quintain.data.spec import DiscreteSpec
+from quintain.data.spec import DiscreteSpec, MultiDiscreteSpec, flatten, leaves
 from quintain.envs.base import Env, StepResult
 from quintain.testing import Episode, ScriptedEnv, differences
 from tests.contracts.cases import ENVS, STATISTICAL
 
 EVERY = {**ENVS, **STATISTICAL}
 
-NUM_LANES = 3
+NUM_LANES = 4
 
 
 def make(case: str, seed: int = 0) -> Env:
@@ -33,6 +33,8 @@ def actions(env: Env, step: int) -> torch.Tensor:
     generator = np.random.default_rng(step)
     if isinstance(env.spec.action, DiscreteSpec):
         return torch.from_numpy(generator.integers(0, env.spec.action.n, env.num_lanes))
+    if isinstance(env.spec.action, MultiDiscreteSpec):
+        return torch.from_numpy(generator.integers(0, env.spec.action.nvec, (env.num_lanes, len(env.spec.action.nvec))))
     return torch.from_numpy(generator.uniform(-1, 1, (env.num_lanes, *env.spec.action.shape)).astype(np.float32))
 
 
@@ -42,7 +44,9 @@ def arrays(result: StepResult) -> dict[str, np.ndarray]:
 
 
 def copied(values: Any) -> np.ndarray:
-    """Returns numbers in memory of their own, because an environment may reuse its arrays."""
+    """Returns values in memory of their own, because an environment may reuse its arrays; a Dict as columns."""
+    if isinstance(values, dict):
+        return np.concatenate([copied(each).reshape(NUM_LANES, -1) for each in values.values()], axis=1)
     return torch.as_tensor(values).numpy().copy()
 
 
@@ -54,12 +58,14 @@ def test_every_registered_environment_has_a_case() -> None:
 @pytest.mark.parametrize("case", EVERY)
 def test_reset_and_step_have_the_shapes_and_dtypes_of_the_spec(case: str) -> None:
     env = make(case)
-    obs = torch.as_tensor(env.reset())
+    obs = env.reset()
     assert env.num_lanes == NUM_LANES
-    assert (*obs.shape,) == (NUM_LANES, *env.spec.obs.shape)
-    assert str(obs.dtype) == f"torch.{env.spec.obs.dtype}"
     result = env.step(actions(env, 0))
-    assert torch.as_tensor(result.obs).shape == torch.as_tensor(result.final_obs).shape == obs.shape
+    for seen in (obs, result.obs, result.final_obs):
+        values = flatten(env.spec.obs, seen, "obs")
+        for name, leaf in leaves(env.spec.obs, "obs").items():
+            assert (*values[name].shape,) == (NUM_LANES, *leaf.shape)
+            assert str(torch.as_tensor(values[name]).dtype) == f"torch.{leaf.dtype}"
     for values in (result.reward, result.terminated, result.truncated):
         assert (*torch.as_tensor(values).shape,) == (NUM_LANES,)
     assert torch.as_tensor(result.terminated).dtype == torch.as_tensor(result.truncated).dtype == torch.bool

@@ -21,6 +21,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "log_data": [{"type": "log_data", "every_updates": 1, "fields": ["reward", "action"]}],
     "randomize_env": [{"type": "randomize_env", "every_updates": 1, "ranges": {"friction": [0.5, 1.0]}}],
     "reset_env": [{"type": "reset_env", "every_updates": 2}],
+    "sample_conversations": [{"type": "sample_conversations", "every_updates": 1, "num_conversations": 2}],
+    "pretrain_bodies": [{"type": "pretrain_bodies", "on": "startup"}],
     "anneal_friction": [{"type": "anneal_friction", "every_updates": 1, "low": 0.5}],
 }
 
@@ -32,12 +34,19 @@ def test_every_registered_event_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_with_the_event_resumes_exactly(name: str) -> None:
-    assert_resumes_exactly(run_file(ENVS["corridor"], cycles=3, events=CASES[name]))
+    chosen: dict[str, Any] = {"env": ENVS["corridor"]}
+    if name in ("sample_conversations", "pretrain_bodies"):
+        chosen = {"algorithm": "team_ppo"}
+    assert_resumes_exactly(run_file(**chosen, cycles=3, events=CASES[name]))
 
 
-@pytest.mark.parametrize("name", ["evaluate", "stop_at_return", "collect_data", "log_data"])
+@pytest.mark.parametrize("name", ["evaluate", "stop_at_return", "collect_data", "log_data", "sample_conversations"])
 def test_events_that_only_watch_change_no_number(name: str) -> None:
-    with_event, without = make_trainer(run_file(events=CASES[name])), make_trainer(run_file())
+    algorithm = "team_ppo" if name == "sample_conversations" else "ppo"
+    with_event, without = (
+        make_trainer(run_file(algorithm=algorithm, events=CASES[name])),
+        make_trainer(run_file(algorithm=algorithm)),
+    )
     for trainer in (with_event, without):
         trainer.train()
     left, right = with_event.state_dict()["training"], without.state_dict()["training"]

@@ -12,7 +12,7 @@ from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
-from quintain.data.spec import BehaviorSpec, box, discrete
+from quintain.data.spec import BehaviorSpec, BoxSpec, DictSpec, DiscreteSpec, box, build, discrete, leaves
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy, draw_noise
 
@@ -22,28 +22,58 @@ SPECS = {
     "choices from one": BehaviorSpec(obs=box(4), action=discrete(3, start=1)),
     "numbers": BehaviorSpec(obs=box(3), action=box(2, low=-0.5, high=0.5)),
     "images": BehaviorSpec(obs=box(2, 2, 3, low=0, high=255, dtype="uint8"), action=discrete(2)),
+    "teams": BehaviorSpec(obs=DictSpec((("agent", discrete(2)), ("seen", box(3)))), action=discrete(3)),
 }
-TAKES = {"q_network": ("choices", "choices from one", "images"), "deterministic_actor": ("numbers",)}
-"""Policies that are for some actions only."""
-CASES = [pytest.param(name, SPECS[spec], id=f"{name}-{spec}") for name in NAMES for spec in TAKES.get(name, SPECS)]
+SINGLE = ("choices", "choices from one", "numbers", "images")
+TAKES = {
+    "q_network": ("choices", "choices from one", "images"),
+    "deterministic_actor": ("numbers",),
+    "team": ("teams",),
+}
+"""Policies that are for some spaces only."""
+NEEDS: dict[str, dict[str, Any]] = {
+    "team": {"agents": ("prover", "verifier")},
+    "mine_policy": {"network": {"memory": None}},
+}
+"""Settings without which a policy cannot be made, or has a memory."""
+UNSCALED = ("team", "mine_policy")
+"""Policies that do not normalize observations."""
+CASES = [pytest.param(name, SPECS[spec], id=f"{name}-{spec}") for name in NAMES for spec in TAKES.get(name, SINGLE)]
 pytestmark = pytest.mark.parametrize(("name", "spec"), CASES)
 
 
 def make(name: str, spec: BehaviorSpec, seed: int = 0, **settings: object) -> Policy:
     registration = registry.get("policy", name)
-    policy: Policy = registration.load()(registration.settings_class(**settings), spec, Rng(seed))
+    policy: Policy = registration.load()(
+        registration.settings_class(**NEEDS.get(name, {}), **settings), spec, Rng(seed)
+    )
     return policy
 
 
-def observations(spec: BehaviorSpec, how_many: int) -> np.ndarray:
-    numbers = np.random.default_rng(0).uniform(0, 3, (how_many, *spec.obs.shape))
-    return numbers.astype(spec.obs.dtype)
+def observed(spec: BehaviorSpec, how_many: int) -> dict[str, np.ndarray]:
+    """Draws the leaves of observations."""
+    generator = np.random.default_rng(0)
+    drawn = {}
+    for name, leaf in leaves(spec.obs, f.OBS).items():
+        high = leaf.n if isinstance(leaf, DiscreteSpec) else 3
+        drawn[name] = generator.uniform(0, high, (how_many, *leaf.shape)).astype(leaf.dtype)
+    return drawn
+
+
+def observations(spec: BehaviorSpec, how_many: int) -> Any:
+    return build(spec.obs, observed(spec, how_many), f.OBS)
+
+
+def taken(rollout: Rollout, spec: BehaviorSpec) -> dict[str, torch.Tensor]:
+    """Returns a minibatch of the observations and the actions taken."""
+    return {name: rollout.flat(name) for name in (*leaves(spec.obs, f.OBS), f.ACTION)}
 
 
 def acted(policy: Policy, spec: BehaviorSpec, *, deterministic: bool = False) -> Rollout:
     rollout = Rollout(spec, num_lanes=6, num_steps=1, fields=policy.declare_fields())
     draw_noise(rollout, policy.noise, Rng(1), first_step=0)
-    rollout.write(f.OBS, 0, observations(spec, 6))
+    for leaf, values in observed(spec, 6).items():
+        rollout.write(leaf, 0, values)
     with torch.inference_mode():
         policy.act(rollout.slots[0], deterministic=deterministic)
     return rollout
@@ -62,20 +92,21 @@ def test_acting_is_a_function_of_the_noise(name: str, spec: BehaviorSpec) -> Non
 def test_learning_judges_actions_as_acting_did(name: str, spec: BehaviorSpec) -> None:
     policy = make(name, spec)
     rollout = acted(policy, spec)
-    judged = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
+    judged = policy.evaluate_actions(taken(rollout, spec))
     # Not bitwise: a Gaussian's noise is recovered from the action, (a - mean) / std, which rounds.
     torch.testing.assert_close(judged[f.LOG_PROB], rollout.flat(f.LOG_PROB), atol=1e-5, rtol=0)
     torch.testing.assert_close(judged[f.VALUE], rollout.flat(f.VALUE), atol=1e-6, rtol=0)
     assert judged[f.ENTROPY].shape == (6,)
-    torch.testing.assert_close(policy.value_of(rollout.flat(f.OBS)), rollout.flat(f.VALUE), atol=1e-6, rtol=0)
+    seen = build(spec.obs, taken(rollout, spec), f.OBS)
+    torch.testing.assert_close(policy.value_of(seen), rollout.flat(f.VALUE), atol=1e-6, rtol=0)
 
 
 def test_every_weight_gets_a_gradient(name: str, spec: BehaviorSpec) -> None:
-    if name in TAKES:
+    if name in ("q_network", "deterministic_actor"):
         pytest.skip("its actions have no probabilities to learn from")
     policy = make(name, spec)
     rollout = acted(policy, spec)
-    judged = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
+    judged = policy.evaluate_actions(taken(rollout, spec))
     (judged[f.LOG_PROB].sum() + judged[f.ENTROPY].sum() + judged[f.VALUE].sum()).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in policy.parameters())
 
@@ -84,7 +115,7 @@ def test_predict_takes_one_observation_or_many_and_answers_for_the_environment(n
     policy = make(name, spec)
     many = observations(spec, 5)
     actions, state = policy.predict(many)
-    one, _ = policy.predict(many[0])
+    one, _ = policy.predict(build(spec.obs, {leaf: values[0] for leaf, values in observed(spec, 5).items()}, f.OBS))
     assert state is None
     assert len(actions) == 5
     # Not bitwise: a product of one row may be summed in another order than the same row among five.
@@ -97,8 +128,9 @@ def test_predict_takes_one_observation_or_many_and_answers_for_the_environment(n
             assert spec.action.start <= chosen.min() <= chosen.max() < spec.action.start + spec.action.n
         else:
             assert np.abs(chosen).max() <= 0.5
-    with pytest.raises(SpecMismatch, match="the policy takes"):
-        policy.predict(np.zeros((2, 3, 5, 7)))
+    if isinstance(spec.obs, BoxSpec):
+        with pytest.raises(SpecMismatch, match="the policy takes"):
+            policy.predict(np.zeros((2, 3, 5, 7)))
 
 
 def test_predict_samples_anew_at_every_call_and_repeats_itself_where_it_is_asked_to(
@@ -129,8 +161,9 @@ def test_predict_samples_anew_at_every_call_and_repeats_itself_where_it_is_asked
 
 
 def test_a_loaded_state_acts_identically(name: str, spec: BehaviorSpec) -> None:
-    policy, other = make(name, spec, seed=1, normalize_obs=True), make(name, spec, seed=2, normalize_obs=True)
-    policy.observe({f.OBS: observations(spec, 50)})
+    scaled = {} if name in UNSCALED else {"normalize_obs": True}
+    policy, other = make(name, spec, seed=1, **scaled), make(name, spec, seed=2, **scaled)
+    policy.observe(observed(spec, 50))
     # In the beginning epsilon is 1, so that only the best actions show the weights.
     ours, theirs = (acted(each, spec, deterministic=name == "q_network").storage for each in (policy, other))
     assert any(not torch.equal(ours[field], theirs[field]) for field in (f.ACTION, f.LOG_PROB, f.VALUE))

@@ -36,6 +36,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "trajectories": {"time_horizon": 32, "buffer_size": 512, "budget_env_steps": 1000},
     "trajectory_replay": {"time_horizon": 32, "num_steps": 16, "buffer_size": 512},
     "envpool": {"id": "Pong-v5", "kwargs": {"frame_skip": 2}, "num_threads": 3},
+    "behavior_cloning": {"path": "demonstrations", "coef": 0.5},
     "stop_at_return": {"mean_return": 195.0},
     "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
     "log_data": {"after": "estimate", "fields": ["advantage"]},
@@ -43,6 +44,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "reset_env": {"every_env_steps": 256},
     "randomize_parameters": {"mode": "interval", "count_from": "episode", "ranges": {"gravity": [8.0, 12.0]}},
     "anneal_friction": {"every_env_steps": 128, "low": 0.125},
+    "sample_conversations": {"every_updates": 2, "num_conversations": 4},
+    "pretrain_bodies": {"on": "startup"},
     "hosted": {"function": "fitting:train", "kwargs": {"learning_rate": 0.1}},
 }
 """What a part needs to be told, and some things it may be."""
@@ -65,6 +68,15 @@ def run_file_with(kind: str, settings: PartSettings) -> RunFile:
             return run_file().replace("experiment.env", settings.model_dump(mode="json"))
         case "reward_signal":
             return run_file(reward_signals={"mine": settings})
+        case "auxiliary_loss":
+            return run_file(auxiliary_losses={"mine": settings})
+        case "network":
+            return run_file(policy={"type": "mine_policy", "network": settings})
+        case "provider":
+            loop = {"type": "pure_text_ei", "scenario": {"built_in": "small_programs"}, "providers": {"mine": settings}}
+            return RunFile.from_mapping({"experiment": {"loop": loop}})
+        case "text_scenario":
+            return RunFile.from_mapping({"experiment": {"loop": {"type": "pure_text_ei", "scenario": settings}}})
         case "loop":
             return RunFile.from_mapping({"experiment": {"loop": settings}})
         case "env_event":

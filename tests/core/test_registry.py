@@ -1,6 +1,7 @@
 """Checks names: what ships, what users add, plugins, and what happens to a name nobody knows."""
 
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -22,8 +23,18 @@ def test_what_ships():
     assert "ppo" in shipped["algorithm"]
     assert {"evaluate", "stop_at_return"} <= set(shipped["event"])
     assert "evaluate" not in shipped["trainer"]
-    # Networks and auxiliary losses are users' own.
-    assert [kind for kind, found in shipped.items() if not found] == ["network", "auxiliary_loss"]
+    assert all(shipped.values())
+
+
+def test_a_later_module_is_imported_when_its_name_is_asked_for():
+    later = "quintain.algorithms.online_settings"
+    script = (
+        "import sys; from quintain.core import registry; "
+        f"registry.get('algorithm', 'ppo'); assert '{later}' not in sys.modules; "
+        "print(registry.get('algorithm', 'online_ppo').name, 'online_ppo' in registry.names('algorithm'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["online_ppo", "True"]
 
 
 def test_parts_of_a_kind_are_declared_in_several_modules(monkeypatch, tmp_path):
@@ -103,11 +114,24 @@ def test_a_scheduled_event_has_exactly_one_interval(interval):
         RunFile.from_names("ppo", "A-v1", "events=[{" + interval + "type: ping}]")
 
 
-def test_a_parameter_needs_a_type():
-    with pytest.raises(SettingsError, match=r"ping\(\): parameter low needs a type"):
+@pytest.mark.parametrize("name", ["a3c", "A3C"])
+def test_the_nearest_of_a_name_is_nearest_in_meaning_where_it_is_known(name):
+    with pytest.raises(SettingsError, match=rf'unknown algorithm "{name}"; a2c is its synchronous counterpart'):
+        registry.get("algorithm", name)
 
-        @registry.register("event", "ping")
-        def ping(trainer, low=1): ...
+
+def test_a_parameter_needs_a_type_or_a_default():
+    @registry.register("event", "ping")
+    def ping(trainer, low=1, words="a"): ...
+
+    settings = registry.get("event", "ping").settings_class(low=3, every_updates=1)
+    assert (settings.low, settings.words) == (3, "a")
+    with pytest.raises(SettingsError, match="low"):
+        registry.get("event", "ping").settings_class(low="three", every_updates=1)
+    with pytest.raises(SettingsError, match=r"pong\(\): parameter low needs a type, .* or a default"):
+
+        @registry.register("event", "pong")
+        def pong(trainer, low): ...
 
 
 def test_settings_are_found_by_their_class():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from quintain import evaluate
 from quintain.cli import app
 from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec, box, discrete
@@ -185,7 +186,13 @@ class TestEndedEpisodes:
         ],
         ids=["local", "processes", "halves"],
     )
-    def test_are_in_the_rows(self, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_in_the_rows(
+        self,
+        words: tuple[str, ...],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(Path(__file__).parents[2])
         evaluation = 'events=[{"type": "evaluate", "num_episodes": 2, "every_env_steps": 64}]'
@@ -196,6 +203,11 @@ class TestEndedEpisodes:
         assert 0 < rows[-1]["rollout/success_rate"] < 1
         assert 0 < rows[-1]["info/cell"] < 3
         assert {"eval/success_rate", "eval/info/cell"} <= set(rows[-1])
+        if not words:
+            capsys.readouterr()
+            assert app.main(["eval", "hops@latest", "-n", "4"]) == 0
+            expected = evaluate("hops@latest", episodes=4).success_rate
+            assert f" · success {expected:.0%} · 4 episodes" in capsys.readouterr().out
 
 
 class TestMasks:
@@ -215,8 +227,10 @@ class TestMasks:
     def test_that_predict_misses_are_said_once(self) -> None:
         policy = ActorCritic(ActorCriticSettings(hidden_sizes=(4,)), BehaviorSpec(box(1), discrete(2), 2), Rng(0))
         policy.predict(np.zeros(1), action_mask=[True, False])
-        with pytest.warns(UserWarning, match="predict.. got no action mask, and this policy was trained with masks"):
+        said = "predict.. got no action mask, and this policy was trained with masks"
+        with pytest.warns(UserWarning, match=said) as warned:
             policy.predict(np.zeros(1))
+        assert warned[0].filename == __file__
         policy.predict(np.zeros(1))
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal
 
+from quintain.algorithms.sac import SAC
+from quintain.algorithms.settings import SACSettings
 from quintain.compiled.plug import accelerate
 from quintain.core.rng import Rng
 from quintain.data import fields as f
@@ -16,7 +18,8 @@ from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.base import draw_noise, fill_noise
 from quintain.policies.heads import NoiseSpec, StateDependentNoiseHead
-from quintain.policies.settings import ActorCriticSettings
+from quintain.policies.settings import ActorCriticSettings, SoftActorSettings
+from quintain.policies.soft_actor import SoftActor
 
 SIZES, FEATURES = 2, 3
 
@@ -136,7 +139,39 @@ def test_noise_on_one_continuous_action_is_held_if_it_is_left_to_the_spaces(
     assert ActorCritic(made, BehaviorSpec(box(4), action), Rng(0)).noise.hold == hold
 
 
+def test_sac_proposes_from_the_density_over_all_matrices() -> None:
+    spec = BehaviorSpec(box(4), box(2, low=-1.0, high=1.0))
+    policy = SoftActor(SoftActorSettings(use_sde=True, hidden_sizes=(8,), initial_log_std=-1.0), spec, Rng(1))
+    obs, noise = {f.OBS: torch.randn(30, 4)}, torch.randn(30, 2)
+    sample = policy.propose(obs, noise)
+    (weight, bias), (last_weight, last_bias) = policy.actor.weights_and_biases
+    hidden = torch.relu(obs[f.OBS] @ weight.T + bias)
+    mean = hidden @ last_weight.T + last_bias
+    # log std of each weight is -1 - log(8) / 2, so the variance is exp(-2) / 8 * sum of squares.
+    std = torch.sqrt(hidden.square().sum(dim=1, keepdim=True) * np.exp(-2.0) / 8 + 1e-6)
+    raw = mean + std * noise
+    density = Normal(mean, std).log_prob(raw) - torch.log(1.0 - torch.tanh(raw).square())
+    assert sample.continuous is not None
+    assert sample.log_prob is not None
+    torch.testing.assert_close(sample.continuous, torch.tanh(raw), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(sample.log_prob, density.sum(dim=1), atol=1e-3, rtol=1e-3)
+    assert (policy.noise.num_normal, policy.noise.hold, policy.num_continuous) == (16, 16, 2)
+
+
+@torch.no_grad()
+def test_sac_explores_the_whole_range_before_it_learns() -> None:
+    made = StateDependentNoiseHead(box(2, low=-1.0, high=1.0), SoftActorSettings(use_sde=True), FEATURES)
+    action = torch.zeros(20_000, 2)
+    made.explore(torch.randn(20_000, 2 * FEATURES, generator=torch.Generator().manual_seed(0)), action, None)
+    # Uniform over (-1, 1): the deviation of a mean of 20,000 draws is 0.58 / 141 = 0.004, the variance 1/3.
+    assert torch.tanh(action).mean(dim=0).abs().max() < 0.02
+    torch.testing.assert_close(torch.tanh(action).var(dim=0), torch.full((2,), 1 / 3), atol=0.01, rtol=0)
+
+
 def test_kernels_leave_it_to_torch_and_say_so() -> None:
+    soft = SoftActor(SoftActorSettings(use_sde=True), BehaviorSpec(box(4), box(2, low=-1.0, high=1.0)), Rng(1))
+    learning = SAC(SACSettings(), soft)
+    assert accelerate(soft, learning).paths["learning"] == "plain: gradients are not written out for policy.use_sde"
     policy = ActorCritic(ActorCriticSettings(use_sde=True), BehaviorSpec(box(4), box(2)), Rng(1))
     assert accelerate(policy).paths["acting"] == "plain: there is no kernel for policy.use_sde"
 
@@ -144,6 +179,8 @@ def test_kernels_leave_it_to_torch_and_say_so() -> None:
 def test_what_cannot_go_together_is_refused() -> None:
     with pytest.raises(SpecMismatch, match=r"policy\.use_sde is about Box actions"):
         ActorCritic(ActorCriticSettings(use_sde=True), BehaviorSpec(box(4), discrete(2)), Rng(0))
+    with pytest.raises(SpecMismatch, match=r"policy\.use_sde is about Box actions"):
+        SoftActor(SoftActorSettings(use_sde=True), BehaviorSpec(box(4), discrete(2)), Rng(0))
     both = ActorCriticSettings(use_sde=True, state_dependent_std=True)
     with pytest.raises(SettingsError, match="Leave one out"):
         ActorCritic(both, BehaviorSpec(box(4), box(2)), Rng(0))

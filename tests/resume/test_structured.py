@@ -36,6 +36,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"obs": "dict", "action": "hybrid tuple"},
         {"use_sde": True, "noise_hold": 5, "normalize_obs": True},
     ),
+    "sac, state-dependent exploration": (
+        "sac",
+        {"obs": "dict", "action": "hybrid dict"},
+        {"use_sde": True, "noise_hold": 5, "learning_starts": 24},
+    ),
     "ppo, held noise": ("ppo", {"obs": "box", "action": "numbers"}, {"noise_hold": 5}),
     "a2c, lstm, choices": ("a2c", {"obs": "choices", "action": "bits", "masks": "info"}, MEMORY),
     "grpo, lstm, reference, masks": (
@@ -68,7 +73,8 @@ QUICK = ("ppo, lstm, nested", "ppo, state-dep", "grpo, lstm")
 )
 def test_a_run_that_was_stopped_is_the_run_that_was_not(name: str) -> None:
     algorithm, kwargs, changes = RUNS[name]
-    learning = {} if algorithm in ("a2c", "reinforce") else {"batch_size": 16, "num_epochs": 2}
+    learning = {} if algorithm in ("a2c", "reinforce") else {"batch_size": 16}
+    learning |= {"num_epochs": 2} if algorithm in ("ppo", "grpo") else {}
     run_file = RunFile.from_mapping(
         {
             "experiment": {

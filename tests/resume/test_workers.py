@@ -210,7 +210,7 @@ def test_a_stop_by_signal_ends_the_workers_too(number: signal.Signals, exit_code
     children = descendants(process.pid)
     # As Ctrl-C in a terminal does: everybody in the foreground gets it, not only the one that is meant.
     os.killpg(process.pid, number)
-    _, printed = process.communicate(timeout=30)
+    _, printed = process.communicate(timeout=100)
     assert process.returncode == exit_code, printed
     assert "Traceback" not in printed
     # The server, at least two workers, and what they started.
@@ -244,14 +244,12 @@ def test_groups_of_lanes_are_the_same_in_workers(tmp_path: Path) -> None:
 def test_an_environment_that_hangs_is_ended_and_the_run_goes_on(tmp_path: Path) -> None:
     kwargs = json.dumps({"path": str(tmp_path / "break"), "how": "hang"})
     words = ("train", "ppo", "tests.envs.fragile:BreaksOnCommand", f"env.kwargs={kwargs}", *SETTINGS)
-    process = command(
-        tmp_path, *words, "env_workers.num_workers=2", "env_workers.step_timeout_seconds=1", "--run-id", "a"
-    )
+    hold, patience = Hold(tmp_path, 3), "env_workers.step_timeout_seconds=3"
+    process = command(tmp_path, *words, "env_workers.num_workers=2", patience, "--run-id", "a", hold=hold)
     directory = tmp_path / "runs" / "a"
-    while newest_checkpoint(directory) < "000002":
-        assert process.poll() is None
-        time.sleep(0.02)
+    hold.wait(process, 3)
     (tmp_path / "break").touch()
+    hold.let_go()
     _, printed = process.communicate(timeout=100)
     assert process.returncode == 0, printed
     records = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]

@@ -207,6 +207,54 @@ def test_a_value_outside_its_range_is_marked_with_its_bound() -> None:
     )
 
 
+def test_a_value_is_judged_as_it_is_shown() -> None:
+    view = RunView(HEADER)
+    view.add(1, {"train/explained_variance": -0.004, "train/exploration": 0.25, "train/q_value": 7.0}, 0.0)
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(LiveBlock(view))
+    assert " health  expl.var 0.00   explore 0.25   q 7.00   ✓ in range\n" in stream.getvalue()
+    view.add(2, {"train/explained_variance": -0.006}, 1.0)
+    assert [health.is_normal for health in view.health()] == [False, None, None]
+
+
+def test_the_log_of_a_loop_without_lanes_has_its_losses() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(replace(HEADER, num_lanes=0))
+        console.write(100, {"train/loss": 0.25})
+
+    assert "total 0.25" in log_of(feed)[-1]
+
+
+def test_behaviours_that_only_the_environment_names_have_their_returns() -> None:
+    view = RunView(HEADER)
+    view.add(1, {"Walker/rollout/ep_rew_mean": 3.0, "Flyer/rollout/ep_rew_mean": 5.0, "time/episodes": 4.0}, 0.0)
+    view.add(2, {"Walker/rollout/ep_rew_mean": 4.0}, 1.0)
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(LiveBlock(view))
+    assert " return  Flyer 5.0   best 5.0 @ 1\n         Walker 4.0   best 4.0 @ 2   ▁█\n" in stream.getvalue()
+    # Each has the budget of the settings, and steps are counted over both.
+    assert view.position == ("steps", 2, 2 * HEADER.budget_env_steps)
+    assert view.fraction == 2 / (2 * HEADER.budget_env_steps)
+
+
+def test_success_rates_stand_beside_returns() -> None:
+    view = RunView(HEADER)
+    rates = {"rollout/success_rate": 0.27, "eval/success_rate": 1.0}
+    view.add(1, rates | {"rollout/ep_rew_mean": 3.0, "eval/mean_reward": 5.0}, 0.0)
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(LiveBlock(view))
+    assert " return  3.0   best 3.0 @ 1   success 27%\n" in stream.getvalue()
+    assert " eval    5.0   best 5.0 @ 1   success 100%\n" in stream.getvalue()
+
+
+def test_the_cursor_waits_at_the_left_where_an_echoed_ctrl_c_begins_no_row() -> None:
+    stream, clock = FakeTerminal(), FakeClock()
+    console = ConsoleWriter(ConsoleSettings(), stream, clock=clock)
+    console.open(HEADER)
+    console.write(100, ROW)
+    assert stream.getvalue().endswith("\r")
+
+
 def test_time_left_follows_the_recent_rate() -> None:
     view = RunView(replace(HEADER, budget_env_steps=10_000))
     view.add(100, {}, 0.0)

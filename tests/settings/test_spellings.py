@@ -99,3 +99,34 @@ def test_the_same_setting_twice_is_refused() -> None:
 def test_a_hint_names_the_counterpart_in_meaning(word: str, hint: str) -> None:
     with pytest.raises(SettingsError, match=hint):
         RunFile.from_names("dqn", "CartPole-v1", word)
+
+
+def test_values_of_rl_zoo_are_understood() -> None:
+    words = [
+        "ent_coef=auto_0.1",
+        "target_entropy=auto",
+        "learning_rate=lin_7.3e-4",
+        "net_arch={pi: [9, 8], qf: [9, 8]}",
+    ]
+    run_file = RunFile.from_names("sac", "Pendulum-v1", *words)
+    algorithm, policy = default(run_file).algorithm, default(run_file).policy
+    assert (algorithm.entropy_coef, algorithm.initial_entropy_coef, algorithm.target_entropy) == (None, 0.1, None)
+    assert algorithm.learning_rate == Schedule(start=7.3e-4, end=0.0, shape="linear")
+    assert policy.hidden_sizes == (9, 8)
+    assert run_file.origins["experiment.behaviors.default.algorithm.learning_rate.start"] == "override"
+    with pytest.raises(SettingsError, match=r"net_arch has 2 different lists.*write hidden_sizes=\[9\]"):
+        RunFile.from_names("ppo", "CartPole-v1", "net_arch={pi: [9], vf: [8]}")
+
+
+@pytest.mark.parametrize(("name", "cell"), [("MlpPolicy", None), ("CnnPolicy", None), ("MlpLstmPolicy", "lstm")])
+def test_policies_of_stable_baselines_follow_from_the_spaces(name: str, cell: str | None) -> None:
+    behavior = {"algorithm": "ppo", "policy": name}
+    mapping = {"experiment": {"env": {"type": "gym", "id": "CartPole-v1"}, "behaviors": {"default": behavior}}}
+    for run_file in (
+        RunFile.from_names("ppo", "CartPole-v1", f"policy={name}", "net_arch=[8]"),
+        RunFile.from_mapping(mapping),
+    ):
+        policy = default(run_file).policy
+        assert policy.type == "actor_critic"
+        assert (policy.memory and policy.memory.cell) == cell
+        assert any(note.startswith(f"note: policy {name} is ") for note in run_file.notes)

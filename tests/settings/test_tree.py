@@ -119,7 +119,7 @@ def test_a_file_name_cannot_break_out_of_its_comment(tmp_path):
 def test_every_registered_settings_class_survives_a_round_trip(kind, name):
     settings_class = registry.get(kind, name).settings_class
     required = {"id": "CartPole-v1", "mean_return": 475.0, "after": "update", "ranges": {"gravity": (8.0, 12.0)},
-                "function": "fitting:train"}  # fmt: skip
+                "function": "fitting:train", "path": "demonstrations"}  # fmt: skip
     settings = settings_class(**{key: required[key] for key in required if key in settings_class.model_fields})
     assert settings_class.model_validate(json.loads(settings.model_dump_json())) == settings
 
@@ -235,6 +235,8 @@ def test_users_own_code_is_named_by_module(tmp_path, monkeypatch):
     assert registry.get("algorithm", "my_algorithms:Mine").load().__name__ == "Mine"
     with pytest.raises(SettingsError, match="has no settings; put @register"):
         RunFile.from_names("my_algorithms:Bare", "A-v1")
+    # A signal needs no more than the settings that all signals have.
+    assert registry.get("reward_signal", "my_algorithms:Bare").settings_class.__name__ == "RewardSignalSettings"
 
 
 def test_the_schema_offers_every_registered_part():

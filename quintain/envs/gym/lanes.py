@@ -167,7 +167,7 @@ class LaneEnv(Env):
             self.episode[ended] += 1
             self.attempt[ended] = 0
             self.start_episodes(ended[~rows.continues[ended]])
-            info = self._metrics_of(ended)
+            info = self.metrics_of(ended)
         if was_down or faults:
             self.faults.succeeded((self.first_lane + np.flatnonzero(~self.aborted)).tolist(), self.team)
             self._take_down(faults, num_aborted=None)
@@ -187,7 +187,7 @@ class LaneEnv(Env):
             aborted=aborted,
         )
 
-    def _metrics_of(self, ended: Array) -> Info | None:
+    def metrics_of(self, ended: Array) -> Info | None:
         """Returns the values of info at the end of these lanes' episodes, one per lane or NaN."""
         if np.isnan(self.rows.metrics[ended]).all():
             return None

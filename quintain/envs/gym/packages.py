@@ -41,6 +41,7 @@ _OLD = "it speaks the interface of the old Gym, so wrap it with shimmy and name 
 KNOWN = (
     Package(r"ALE/.*|.*(NoFrameskip|Deterministic)-v\d+|.*-ram(-.*)?-v\d+", "ale-py", "ale_py", "atari"),
     Package(r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid", "minigrid"),
+    Package(r"Minecraft/.*", "quintain", "quintain.envs.minecraft.tasks"),
     Package(r"MiniWorld-.*", "miniworld", "miniworld"),
     Package(r"Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip).*", "panda-gym", "panda_gym"),
     Package(
@@ -138,7 +139,7 @@ def _import(package: Package, env_id: str) -> None:
 def _unknown(env_id: str, why: str, name: str) -> SettingsError:
     by_lower = {re.sub(r"\W", "", known).lower(): known for known in gymnasium.registry}
     near = get_close_matches(re.sub(r"\W", "", name).lower(), by_lower, n=1, cutoff=0.5)
-    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "Is the package that registers it installed?"
+    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "is the package that registers it installed?"
     return SettingsError(
         f'unknown env "{env_id}": {why}; {hint} An id of a package is module:Id-v0, your own class module:Name',
         code="E0204",

@@ -23,7 +23,7 @@ from quintain.errors import SettingsError
 
 if TYPE_CHECKING:
     from quintain.envs.parameters import LaneParameters, Parameters
-    from quintain.typing import Action, Array, LaneIds, LaneMask, Mirror, Observation, State
+    from quintain.typing import Action, Array, Info, LaneIds, LaneMask, Mirror, Observation, State
 
 NOT_EXACT = "statistical: lanes do not wait for each other"
 _SETTLE_SECONDS, _PAUSE_SECONDS = 1.0, 0.01
@@ -79,7 +79,9 @@ class ReadyLanes(Env):
 
     def send(self, lanes: Array, action: Mapping[str, Array]) -> None:
         """Starts a step of these lanes with their actions, by field name, [k, ...]."""
+        mask = None if self.rows.mask is None else self.rows.mask[lanes]
         for name, values in action.items():
+            self.lane_env.action_checks.refuse_impossible(name, values, mask, lanes)
             self.rows.action[name][lanes] = values
         self.is_stepping[lanes] = True
         self.steps.step(lanes.tolist())
@@ -92,10 +94,15 @@ class ReadyLanes(Env):
         found, faults = self.steps.finished(seconds)
         return self._conclude(np.array(sorted(found), np.int64), faults)
 
+    def metrics_of(self, ended: Array) -> Info | None:
+        """Returns what environments said at the ends of these lanes' episodes."""
+        return self.lane_env.metrics_of(ended)
+
     @property
     def num_under_way(self) -> int:
-        """Number of lanes that are stepping or being made again."""
-        return int(np.count_nonzero(self.is_stepping | self.is_restarting | self.is_down))
+        """Number of lanes that are stepping, being made again, or have arrived and were not received."""
+        num_early = sum(len(each.lanes) for each in self.early)
+        return int(np.count_nonzero(self.is_stepping | self.is_restarting | self.is_down)) + num_early
 
     def _conclude(self, lanes: Array, faults: Sequence[LaneFault]) -> Arrived:
         """Counts ends of episodes and faults; broken lanes arrive later, when they were made again."""

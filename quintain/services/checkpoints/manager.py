@@ -60,11 +60,13 @@ _EVER_NAMED = re.compile(
 class CheckpointManager(CheckpointCatalog):
     """Manages the checkpoints of one run in one directory: the `keep` newest and the best."""
 
-    def __init__(self, directory: Path, *, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, keep_every_updates: int | None = None) -> None:
+        """Opens the directory; checkpoints at multiples of `keep_every_updates` updates are never retired."""
         super().__init__(directory)
         if keep < FEWEST_KEPT:
             raise SettingsError(f"run.checkpoint.keep: found {keep}, expected at least {FEWEST_KEPT}", code="E0211")
         self._keep = keep
+        self._keep_every_updates = keep_every_updates
         self.needed: frozenset[str] = frozenset()
         """Names of checkpoints that are kept regardless of age."""
         self._reserve = disk_reserve.DiskReserve(directory)
@@ -195,7 +197,13 @@ class CheckpointManager(CheckpointCatalog):
             with suppress(Flaw):
                 sound.append((path, checkpoint_files.read_manifest(path)))
         best = next((path for path, manifest in sound if manifest.is_best), None)
-        retired = [path for path, _ in sound[self._keep :] if path != best and path.name not in self.needed]
+        every = self._keep_every_updates
+        retired = []
+        for path, manifest in sound[self._keep :]:
+            updates = manifest.about.get("updates")
+            is_milestone = every is not None and isinstance(updates, int) and updates > 0 and updates % every == 0
+            if path != best and path.name not in self.needed and not is_milestone:
+                retired.append(path)
         if not retired:
             return
         trash = [path.with_name(f"{TRASH_PREFIX}{path.name}") for path in retired]

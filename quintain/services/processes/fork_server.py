@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -60,6 +61,7 @@ class ForkServer:
         self._pid = os.getpid()
         self._children: dict[int, _Child] = {}
         self._log_directory = ""
+        self._removed_at_end: list[str] = []
         self._adopted: set[int] = set()
         """Orphans that were present while no child died: a live child detached them, and may still use them."""
         self._next_look = 0.0
@@ -87,6 +89,8 @@ class ForkServer:
                 self._look_for_strays()
         finally:
             self._end_everyone()
+            for directory in self._removed_at_end:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def _obey(self) -> None:
         try:
@@ -108,6 +112,8 @@ class ForkServer:
             self._log_directory = request["directory"]
             for child in self._children.values():
                 child.output.log_to(self._log_directory)
+        elif request["do"] == "remove":
+            self._removed_at_end.append(request["directory"])
 
     def _start(self, request: JsonObject, descriptors: list[int]) -> None:
         ends: tuple[int, ...] = ()

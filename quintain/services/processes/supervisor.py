@@ -195,7 +195,7 @@ class Supervisor:
     def stack_of(self, child: Child) -> str:
         """Returns the stack trace of a child that does not answer; works also while it is stuck in a library."""
         before = child.stack()
-        self._signal(child, signal.SIGUSR1)
+        self.signal(child, signal.SIGUSR1)
         deadline = time.monotonic() + GRACE_SECONDS
         seen = before
         while time.monotonic() < deadline and not child.is_over:
@@ -210,13 +210,13 @@ class Supervisor:
         """Ends children: sends a signal, and kills those that remain after a grace period."""
         for child in children:
             if not child.is_over and first is not None:
-                self._signal(child, first)
+                self.signal(child, first)
                 # The server must not wait for room for its reports while this waits for room for requests.
                 self.read_reports()
         deadline = time.monotonic() + GRACE_SECONDS
         for child in children:
             if not self.await_end(child, deadline - time.monotonic()):
-                self._signal(child, signal.SIGKILL)
+                self.signal(child, signal.SIGKILL)
         for child in children:
             self.await_end(child, GRACE_SECONDS)
             child.close()
@@ -227,6 +227,10 @@ class Supervisor:
         """Writes the output of children to `<directory>/<name>.log` from now on."""
         self._log_directory = directory
         self._request({"do": "log", "directory": str(directory)})
+
+    def remove_at_end(self, directory: Path) -> None:
+        """Removes a directory when the server and all children have ended, however this process ends."""
+        self._request({"do": "remove", "directory": str(directory)})
 
     def close(self) -> None:
         """Ends the server and with it every child."""
@@ -256,7 +260,8 @@ class Supervisor:
             self.log_to(self._log_directory)
         return ours
 
-    def _signal(self, child: Child, number: signal.Signals) -> None:
+    def signal(self, child: Child, number: signal.Signals) -> None:
+        """Sends a signal to a child, without waiting for its effect."""
         self._request({"do": "signal", "child": child.number, "signal": int(number)})
 
     def _request(self, request: JsonObject) -> None:

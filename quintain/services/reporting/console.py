@@ -185,4 +185,5 @@ class _ResizableLive(Live):
         num_wrapped = sum(max(0, length - 1) // width for length in self._block.line_lengths)
         erase, up = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
         wrapped = [Control(ControlType.CARRIAGE_RETURN, *[erase, up] * num_wrapped)] if num_wrapped else []
-        return [*wrapped, *super().process_renderables(renderables)]
+        # To the left, where the ^C that a terminal echoes does not begin a new row.
+        return [*wrapped, *super().process_renderables(renderables), Control(ControlType.CARRIAGE_RETURN)]

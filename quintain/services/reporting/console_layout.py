@@ -134,6 +134,8 @@ class PlainLine:
                     parts.extend(found[1:] if label == "return" else found[1:1])
         for behavior in view.behaviors:
             parts.extend(_health_parts(view, behavior, glyphs, marks_normal=False))
+            # A loop of the user's own has no returns that would tell how it goes.
+            parts.extend([] if view.header.num_lanes else _loss_parts(view, behavior, options.max_width))
         parts.extend(_time_parts(view)[:2])
         if view.seconds_left is not None:
             parts.append(Text(f"{duration(view.seconds_left)} left"))
@@ -216,6 +218,7 @@ def _return_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs) -> list
         parts = [Text(f"{name}no episode has ended yet", "dim")]
     if (length := values.get(f"{prefix}rollout/ep_len_mean")) is not None:
         parts.append(Text(f"length {measured(length)}"))
+    parts += _success_parts(values.get(f"{prefix}rollout/success_rate"))
     if not behavior.name and (episodes := values.get(EPISODES)):
         parts.append(Text(f"{grouped(int(episodes))} episodes"))
     return parts
@@ -228,7 +231,11 @@ def _eval_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs) -> list[T
     parts = _curve_parts(behavior, mean, values.get(f"{prefix}eval/std_reward"), behavior.evals, glyphs)
     if (length := values.get(f"{prefix}eval/mean_ep_length")) is not None:
         parts.append(Text(f"length {measured(length)}"))
-    return parts
+    return parts + _success_parts(values.get(f"{prefix}eval/success_rate"))
+
+
+def _success_parts(rate: float | None) -> list[Text]:
+    return [] if rate is None else [Text(f"success {rate:.0%}")]
 
 
 def _health_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs, *, marks_normal: bool = True) -> list[Text]:
@@ -243,11 +250,10 @@ def _health_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs, *, mark
 
 
 def _health_part(health: Health, glyphs: Glyphs) -> Text:
-    digits = 3 if health.label == "kl" else 2
-    part = Text(f"{health.label} {health.value:.{digits}f}")
+    part = Text(f"{health.label} {health.shown:.{health.digits}f}")
     if health.usual is not None and not health.is_normal:
         low, high = health.usual
-        bound = f"above {high:g}" if health.value > high else f"below {low:g}"
+        bound = f"above {high:g}" if health.shown > high else f"below {low:g}"
         part.append(f" {glyphs.warning} {bound}", "bold yellow")
     return part
 
@@ -272,7 +278,7 @@ def _time_parts(view: RunView) -> list[Text]:
     values, parts = view.values, []
     if (seconds := values.get("time/total_seconds")) is not None:
         parts.append(Text(f"elapsed {duration(seconds)}"))
-    if (fps := values.get("time/fps")) is not None:
+    if fps := values.get("time/fps"):
         parts.append(Text(f"{grouped(round(fps))} steps/s"))
     shares = {name: values.get(f"time/{name}_fraction") for name in TIME_SHARES}
     return [*parts, *(Text(f"{name} {share:.0%}") for name, share in shares.items() if share is not None)]

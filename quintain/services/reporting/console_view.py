@@ -23,6 +23,8 @@ HEALTH_METRICS = {
     "clip": "train/clip_fraction",
     "entropy": "train/entropy",
     "expl.var": "train/explained_variance",
+    "explore": "train/exploration",
+    "q": "train/q_value",
 }
 NORMAL_RANGES = {
     # Beyond this an update moves further than the clipped objective is meant to: lower the learning rate.
@@ -47,9 +49,19 @@ class Health:
     usual: tuple[float, float] | None = None
 
     @property
+    def digits(self) -> int:
+        """How many digits after the point are shown."""
+        return 3 if self.label == "kl" else 2
+
+    @property
+    def shown(self) -> float:
+        """The value as it is shown, which is also what is judged; never -0."""
+        return round(self.value, self.digits) + 0.0
+
+    @property
     def is_normal(self) -> bool | None:
         """Whether the value is in its usual range; None without a range."""
-        return None if self.usual is None else self.usual[0] <= self.value <= self.usual[1]
+        return None if self.usual is None else self.usual[0] <= self.shown <= self.usual[1]
 
 
 class Curve:
@@ -135,6 +147,11 @@ class RunView:
             self._recent.popleft()
 
     def _remember(self, step: int, row: Mapping[str, float]) -> None:
+        # One block of settings may stand for behaviours that only the environment names; each has its whole budget.
+        names = {key.partition("/rollout/")[0] for key in row if "/rollout/" in key}
+        if not self.header.behaviors and (new := names - {each.name for each in self.behaviors}):
+            known = [each for each in self.behaviors if each.name]
+            self.behaviors = sorted([*known, *map(BehaviorView, new)], key=lambda each: each.name)
         for behavior in self.behaviors:
             behavior.add(step, row)
 
@@ -145,16 +162,29 @@ class RunView:
     @property
     def _spent(self) -> float:
         """The completed fraction of the budget; above 1 if the last cycle exceeded it."""
-        of_steps = self.step / self.header.budget_env_steps if self.header.budget_env_steps else 0.0
-        of_updates = self.updates / self.header.budget_updates if self.header.budget_updates else 0.0
+        of_steps = self.step / self.budget_env_steps if self.budget_env_steps else 0.0
+        of_updates = self.updates / self.budget_updates if self.budget_updates else 0.0
         return max(of_steps, of_updates)
+
+    @property
+    def budget_env_steps(self) -> int | None:
+        """Environment steps of all behaviours together; the header has the sum over those of the settings."""
+        return self._of_all(self.header.budget_env_steps)
+
+    @property
+    def budget_updates(self) -> int | None:
+        """Updates of all behaviours together."""
+        return self._of_all(self.header.budget_updates)
+
+    def _of_all(self, budget: int | None) -> int | None:
+        return None if budget is None else budget * (1 if self.header.behaviors else len(self.behaviors))
 
     @property
     def position(self) -> tuple[str, int, int | None]:
         """The unit of the budget, the completed amount, and the total."""
-        if self.header.budget_env_steps is None and self.header.budget_updates is not None:
-            return "updates", self.updates, self.header.budget_updates
-        return "steps", self.step, self.header.budget_env_steps
+        if self.budget_env_steps is None and self.budget_updates is not None:
+            return "updates", self.updates, self.budget_updates
+        return "steps", self.step, self.budget_env_steps
 
     @property
     def seconds_left(self) -> float | None:

@@ -33,6 +33,28 @@ TIMED_SHARES: Mapping[str, tuple[str, ...]] = {
 """The timers of each share of the wall clock; the remainder is `time/other_fraction`."""
 
 
+TOTALS = "fragments/"
+"""Beginning of the names of counts since the run began: a row has the last one in place of a mean."""
+COUNTED = ("rollout/dropped", "rollout/clamped_steps", TOTALS)
+"""Beginnings of the names of metrics that are sums over lanes."""
+LARGEST = ("rollout/staleness",)
+"""Metrics that are the largest of all lanes."""
+
+
+def joined_metrics(metrics: Sequence[Metrics]) -> Metrics:
+    """Returns the metrics of equal groups of lanes together: sums of counts, and means of means.
+
+    >>> joined_metrics([{"rewards/a": 1.0, "rollout/clamped_steps": 2.0}, {"rewards/a": 2.0}])
+    {'rewards/a': 1.5, 'rollout/clamped_steps': 2.0}
+    """
+    names = dict.fromkeys(name for each in metrics for name in each)
+    found = {name: [each[name] for each in metrics if name in each] for name in names}
+    return {
+        name: max(some) if name in LARGEST else sum(some) / (1 if name.startswith(COUNTED) else len(some))
+        for name, some in found.items()
+    }
+
+
 class StatsReporter:
     """Averages added values, keeps the last of set values, and writes both as one row per report."""
 
@@ -58,7 +80,7 @@ class StatsReporter:
 
     def add_all(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.add_stat(name, value)
+            (self.set_stat if name.startswith(TOTALS) else self.add_stat)(name, value)
 
     def set_stat(self, name: str, value: float) -> None:
         """Sets a value of this interval's row; a later call replaces it."""
