@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import resolve_run
 from quintain.text.archive import read_conversations
 from quintain.text.sampling import transcript
+
+_FILE = re.compile(r"(?:train|test)-[0-9]{6,}\.jsonl")
 
 
 def transcripts(
@@ -28,9 +31,9 @@ def transcripts(
     """Shows the conversations of a text run, with rewards and decisions."""
     directory = RunDirectory.open_existing(resolve_run(runs_dir, run))
     found = []
-    files = (directory.path / "rollouts").glob("*-[0-9][0-9][0-9][0-9][0-9][0-9].jsonl")
+    files = [path for path in (directory.path / "rollouts").glob("*.jsonl") if _FILE.fullmatch(path.name)]
     # By iteration, training before tests, as they happened.
-    for path in sorted(files, key=lambda each: (each.stem.partition("-")[2], each.stem.startswith("test"))):
+    for path in sorted(files, key=lambda each: (int(each.stem.partition("-")[2]), each.stem.startswith("test"))):
         name, _, number = path.stem.partition("-")
         if split in (None, name) and iteration in (None, int(number)):
             found.append((path.stem, read_conversations(path)))

@@ -60,12 +60,28 @@ class Conversation:
             for turn in facts["turns"]
         ]
         found = cls(**facts)
-        numbers = (found.iteration, found.index, found.y, found.prover_stance, *(turn.decision for turn in found.turns))
-        if any(type(each) is not int or each < 0 for each in numbers) or found.split not in ("train", "test"):
-            raise ValueError("a number is no count")
-        if any(not isinstance(turn.raw, str) or turn.decision > 2 for turn in found.turns):
-            raise ValueError("a turn has no text")
+        _require_conversation(found)
         return found
+
+
+def _require_conversation(talk: Conversation) -> None:
+    """Raises ValueError or TypeError for fields that a conversation cannot have."""
+    counts = [talk.iteration, talk.index, talk.y, talk.prover_stance, talk.seed]
+    texts: list[object] = [talk.point_id, talk.question, talk.solution]
+    for turn in talk.turns:
+        counts += [turn.round, turn.decision, turn.retries]
+        texts += [turn.agent, turn.raw, *turn.messages, *turn.messages.values()]
+        texts += [text for each in turn.prompt for text in (each.role, each.content, each.name or "")]
+    if any(type(each) is not int or each < 0 for each in counts) or any(turn.decision > 2 for turn in talk.turns):
+        raise ValueError("a count or a decision is none")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"a text is {type(text).__name__}")
+        text.encode()  # a lone surrogate cannot be stored or sent
+    if not isinstance(talk.rewards, list) or talk.split not in ("train", "test"):
+        raise ValueError("rewards are no list, or split is neither train nor test")
+    if any(type(reward) not in (int, float) for each in talk.rewards for reward in each.values()):
+        raise ValueError("a reward is no number")
 
 
 class Archive:
@@ -155,6 +171,12 @@ def read_conversations(path: Path) -> dict[int, Conversation]:
                 f"sampled again",
                 code="E0308",
             ) from error
+        if _name(conversation.iteration, conversation.split) != path.name:
+            raise RunDirectoryError(
+                f"{path}:{number}: a conversation of iteration {conversation.iteration}, {conversation.split}. Remove "
+                f"that line",
+                code="E0308",
+            )
         if conversation.index in found:
             raise RunDirectoryError(f"{path}:{number}: index {conversation.index} stands there twice", code="E0308")
         found[conversation.index] = conversation

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quintain.data.nested_arrays import NestedArrayDict, string_array
+from quintain.errors import RunDirectoryError
 from quintain.experiments.protocols.base import CONTINUE, ProtocolHandler
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.text.archive import Archive, Conversation, Split
@@ -46,14 +47,37 @@ class TextEnvironment:
     settings: TextTrainerSettings
     calls: Calls
     rng: Rng
+    _last_order: tuple[int, Array] = (-1, np.zeros(0, dtype=np.int64))
+    """The order of the epoch that was asked for last; threads may compute it twice."""
 
     def point_at(self, iteration: int, index: int) -> DataPoint:
         """Returns the data point of an index: every epoch covers the data once, in an order by (seed, epoch)."""
         if self.split == "test":
             return self.points[index % len(self.points)]
         epoch, place = divmod(iteration * self.num_envs + index, len(self.points))
-        order = self.rng.generator("order", epoch).permutation(len(self.points))
-        return self.points[int(order[place])]
+        return self.points[int(self._order(epoch)[place])]
+
+    def _order(self, epoch: int) -> Array:
+        known, order = self._last_order
+        if known != epoch:
+            order = self.rng.generator("order", epoch).permutation(len(self.points))
+            self._last_order = epoch, order
+        return order
+
+    def require_own(self, talk: Conversation) -> None:
+        """Refuses a stored conversation that this environment cannot have had."""
+        seed = self.rng.child(self.split).seed_for("conversation", talk.iteration, talk.index)
+        names, rounds = self.protocol.agent_names, self.protocol.max_message_rounds
+        if (
+            talk.seed != seed
+            or not 0 < len(talk.rewards) <= rounds
+            or any(turn.agent not in names or turn.round >= rounds for turn in talk.turns)
+        ):
+            raise RunDirectoryError(
+                f"rollouts/: {talk.split} conversation {talk.index} of iteration {talk.iteration} is not of this run. "
+                f"Remove its line; it is sampled again",
+                code="E0308",
+            )
 
     def converse(self, iteration: int, index: int) -> Conversation:
         """Carries out one conversation; it depends on (seed, iteration, split, index) and the models alone."""
@@ -161,6 +185,8 @@ def sample(
 ) -> list[Conversation]:
     """Carries out the conversations that the archive lacks; raises `Stopped` as soon as the run is asked to stop."""
     known = archive.conversations(iteration, environment.split)
+    for each in known.values():
+        environment.require_own(each)
     missing = [index for index in range(count) if index not in known]
     if missing:
         _fill(environment, archive, iteration, missing, tell)

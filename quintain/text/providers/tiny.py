@@ -41,7 +41,11 @@ _LOOK_SECONDS = 0.1
 _BASE_JOB = "base"
 _PRETRAINING_BATCH = 64
 _SHIPPED_BASE = Path(__file__).with_name("tiny_base")
-_FIELDS = frozenset({"model", "training_file", "method", "seed", "hyperparameters", "fine_tuned_model", "created_at"})
+_TYPES = {
+    **dict.fromkeys(("model", "training_file", "method", "fine_tuned_model"), str),
+    **dict.fromkeys(("seed", "created_at"), int),
+    **dict.fromkeys(("hyperparameters", "metadata"), dict),
+}
 
 
 class TinyProvider:
@@ -73,7 +77,7 @@ class TinyProvider:
         self._orders: dict[str, JsonObject] = {}
         for each in sorted((self.folder / "jobs").iterdir()):
             record = self._record(each / "job.json")
-            if record is not None and record.keys() >= _FIELDS and isinstance(record.get("metadata"), dict):
+            if record is not None and _is_order(record):
                 self._orders[each.name] = record
         with self._jobs_lock:
             self._look()
@@ -300,3 +304,9 @@ class TinyProvider:
         except (OSError, ValueError, RecursionError):
             return None
         return record if isinstance(record, dict) else None
+
+
+def _is_order(record: JsonObject) -> bool:
+    """Whether a stored record is a job; no job may write the base model, which may be that of the package."""
+    has_types = all(type(record.get(name)) is kind for name, kind in _TYPES.items())
+    return has_types and record["fine_tuned_model"].startswith("ft:")

@@ -34,6 +34,7 @@ SPECIAL = ("<pad>", "<end>", "<system>", "<user>", "<assistant>")
 ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
 MAX_FILE_BYTES = 64_000_000
 MAX_WORDS = 20_000
+_MAX_SIZES = {"width": 512, "num_layers": 12, "num_heads": 16, "context": 2048}
 _WORD = re.compile(r"[A-Za-z_]+:?|\d+|[=<>!/*]{2}|\S")
 
 
@@ -208,8 +209,11 @@ def load(folder: Path) -> Decoder:
         words, sizes = facts["words"], facts["shape"]
         if len(words) > MAX_WORDS or not all(isinstance(word, str) and word for word in words):
             raise ValueError(f"model.json has {len(words)} words, expected texts, at most {MAX_WORDS}")
-        if not all(isinstance(size, int) and 0 < size <= 4096 for size in sizes.values()):
-            raise ValueError("model.json has sizes that are no numbers up to 4096")
+        # Before memory is allocated by them.
+        if not all(type(size) is int and 0 < size <= _MAX_SIZES[name] for name, size in sizes.items()):
+            raise ValueError(f"model.json has sizes beyond {_MAX_SIZES}")
+        if sizes["width"] % sizes["num_heads"]:
+            raise ValueError("model.json: num_heads does not divide width")
         decoder = Decoder(Vocabulary(words), Shape(**sizes))
         tensors = safetensors_torch.load(plain_files.read(folder / "model.safetensors", MAX_FILE_BYTES))
         _require_alike(decoder.state_dict(), tensors)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from quintain.settings.base import Count, PartSettings
 
@@ -35,3 +35,9 @@ class TinySettings(PartSettings):
 
     num_parallel_jobs: Annotated[int, Field(ge=1, le=16)] = 2
     """Jobs at the same time; results do not depend on it."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"num_heads is {self.num_heads}, expected a divisor of width ({self.width})")
+        return self

@@ -77,7 +77,7 @@ def _run_apart(program: str, order: dict[str, object]) -> dict[str, object]:
         return {"end": "deadline" if cause == signal.SIGXCPU else "killed"}
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a program may have written it
         return {"end": "killed"}
     return found if isinstance(found, dict) else {"end": "killed"}
 

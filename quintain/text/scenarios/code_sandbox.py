@@ -19,7 +19,7 @@ _RUNNER = Path(__file__).with_name("code_runner.py")
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """ProgramLimits of one program."""
+    """Limits of one program."""
 
     seconds: float = 10.0
     """Deadline, also of one that sleeps."""

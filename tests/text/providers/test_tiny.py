@@ -167,6 +167,31 @@ def test_wrong_names_are_refused(provider: TinyProvider) -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fine_tuned_model": BASE_MODEL},  # its weights may be those of the package
+        {"fine_tuned_model": 3},
+        {"metadata": []},
+        {"seed": "x"},
+        {"training_file": None},
+    ],
+)
+def test_a_stored_record_that_is_no_job_is_not_carried_out(change: dict[str, object], tmp_path: Path) -> None:
+    folder = tmp_path / "tiny" / "jobs" / "ftjob-1"
+    folder.mkdir(parents=True)
+    (tmp_path / "tiny" / "files").mkdir()
+    (tmp_path / "tiny" / "files" / "file-1.jsonl").write_bytes(lines("accept"))
+    record = {"model": BASE_MODEL, "training_file": "file-1", "method": "supervised", "suffix": None, "seed": 1}
+    record |= {"hyperparameters": {}, "fine_tuned_model": "ft:x", "created_at": 1, "metadata": {}, **change}
+    (folder / "job.json").write_text(json.dumps(record))
+    provider = TinyProvider(TinySettings(), tmp_path)
+    try:
+        assert (provider.list_jobs({}), provider._children) == ([], {})
+    finally:
+        provider.close()
+
+
 def test_a_folder_is_opened_by_one_provider(provider: TinyProvider, settings: TinySettings) -> None:
     with pytest.raises(RunDirectoryError, match="in use by another process"):
         TinyProvider(settings, provider.folder.parent)

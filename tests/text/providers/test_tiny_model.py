@@ -128,7 +128,10 @@ def test_a_model_survives_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shape": {"width": 10**9, "num_layers": 2, "num_heads": 2, "context": 32}}, "no numbers up to 4096"),
+        ({"shape": {"width": 10**9, "num_layers": 2, "num_heads": 2, "context": 32}}, "sizes beyond"),
+        # 4096 blocks of width 4096 would take 3 TB.
+        ({"shape": {"width": 4096, "num_layers": 4096, "num_heads": 2, "context": 32}}, "sizes beyond"),
+        ({"shape": {"width": 16, "num_layers": 2, "num_heads": 3, "context": 32}}, "does not divide"),
         ({"shape": {"width": 32, "num_layers": 2, "num_heads": 2, "context": 32}}, "another shape"),
         ({"words": ["a"] * 30_000}, "30000 words"),
         ({"words": [1, 2]}, "expected texts"),

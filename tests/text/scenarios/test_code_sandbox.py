@@ -64,6 +64,8 @@ def test_a_deadline_counts_seconds_on_the_wall() -> None:
         "import os\ndef f(x):\n    os._exit(0)",
         "import os\ndef f(x):\n    for each in range(64):\n        try:\n            os.write(each, b'{\"end\": 3}')\n"
         "        except OSError:\n            pass\n    os._exit(0)",
+        "import os\ndef f(x):\n    for each in range(64):\n        try:\n            os.write(each, b'[' * 99_000)\n"
+        "        except OSError:\n            pass\n    os._exit(0)",
         "import os\ndef f(x):\n    for each in range(64):\n        try:\n            os.write(each, b'a' * 10 ** 7)\n"
         "        except OSError:\n            pass",
     ],
