@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -16,6 +16,14 @@ from quintain.core.extras import require_extra
 from quintain.errors import SettingsError
 from quintain.services import plain_files
 from quintain.services.files import atomic
+from quintain.text.settings import Fault
+
+KINDS = frozenset(
+    {"chat", "upload", "create_job", "list_jobs", "get_job", "events", "cancel_job", "pause_job", "resume_job"}
+)
+"""The kinds of calls that a plan of faults may name."""
+FAULTS = frozenset(get_args(Fault))
+_BACKLOG = 256
 
 
 def serve_text(
@@ -32,8 +40,8 @@ def serve_text(
 
     from quintain.text.server.app import Faults, TextServer
 
+    plan = {} if faults is None else read_plan(faults)
     atomic.make_directory(folder)
-    plan = {} if faults is None else json.loads(plain_files.read(faults, 1_000_000))
     place = folder / "token"
     if token is not None:
         secret = os.environ.get(token.removeprefix("env:"), "") if token.startswith("env:") else ""
@@ -44,13 +52,36 @@ def serve_text(
         secret, shown = secrets.token_hex(16), str(place)
         atomic.replace_file(place, secret.encode())
     found = registry.get("provider", provider)
-    behind = found.load()(found.settings_class(type=found.name), folder)
-    server = TextServer(behind, folder, secret, Faults(plan, folder / "faults.jsonl"), latency)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
+        try:
+            listening.bind(("127.0.0.1", port))
+            # From here on requests wait instead of being refused, also before the server is ready.
+            listening.listen(_BACKLOG)
+        except OSError as error:
+            raise SettingsError(f"--port {port}: {error.strerror}; --port 0 takes a free one", code="E0205") from error
+        behind = found.load()(found.settings_class(type=found.name), folder)
+        server = TextServer(behind, folder, secret, Faults(plan, folder / "faults.jsonl"), latency)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         typer.echo(f"serving {provider} at {address}, token in {shown}")
-        config = uvicorn.Config(server.app(), log_level="critical", access_log=False)
+        config = uvicorn.Config(server.app(), log_level="critical", access_log=False, backlog=_BACKLOG)
         uvicorn.Server(config).run(sockets=[listening])
     behind.close()
+
+
+def read_plan(path: Path) -> dict[str, list[str]]:
+    """Reads a plan of faults: for each kind of call what happens to the first ones."""
+    try:
+        plan: dict[str, list[str]] = json.loads(plain_files.read(path, 1_000_000))
+    except OSError as error:
+        raise SettingsError(f"--faults {path}: cannot be read ({error.strerror})", code="E0210") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"--faults {path}: no JSON ({error})", code="E0205") from error
+    is_plan = isinstance(plan, dict) and plan.keys() <= KINDS and all(isinstance(each, list) for each in plan.values())
+    if not is_plan or any(fault not in FAULTS for each in plan.values() for fault in each):
+        raise SettingsError(
+            f"--faults {path}: expected lists of {', '.join(sorted(FAULTS))} by kind of call: "
+            f"{', '.join(sorted(KINDS))}",
+            code="E0205",
+        )
+    return plan

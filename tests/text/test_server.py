@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from quintain.cli.serve_text import read_plan
 from quintain.errors import SettingsError
 from quintain.runs.run import Run
 from quintain.text.providers.base import ChatRequest, JobRequest, Message, Refused
@@ -106,6 +107,19 @@ def test_the_interface_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "succeeded" in provider.events(job.id)[0].message
         other = provider.create_job(JobRequest("base", file_id, suffix="y"))
         assert provider.cancel_job(other.id).status == "cancelled"
+        # In pages of one, newest first.
+        assert [each.id for each in provider.client.fine_tuning.jobs.list(limit=1)] == [other.id, job.id]
+        for wrong, said in (
+            ({"stream": True}, "stream=false"),
+            ({"n": 2}, "n=1"),
+            ({"stop": "x"}, "stop is not served"),
+            ({"temperature": -1}, "from 0 to 2"),
+            ({"seed": "x"}, "invalid literal"),
+            ({"messages": [{"role": "user", "content": None}]}, "expected text"),
+        ):
+            chat = {"model": "base", "messages": [{"role": "user", "content": "hi"}], **wrong}
+            with pytest.raises(provider.sdk.BadRequestError, match=said):
+                provider.client.post("/chat/completions", body=chat, cast_to=object)
         with pytest.raises(Refused):
             provider.get_job("ftjob-none")
         monkeypatch.setenv("TEXT_TOKEN", "wrong")
@@ -115,6 +129,23 @@ def test_the_interface_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for each in (provider, stranger):
             each.close()
         process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "no JSON"),
+        ('{"chat": "rate_limit"}', "expected lists of"),
+        ('{"chats": ["rate_limit"]}', "by kind of call: cancel_job, chat"),
+        ('{"chat": ["rate_limits"]}', "expected lists of lost_answer"),
+    ],
+)
+def test_a_plan_of_faults_is_checked(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        read_plan(tmp_path / "plan.json")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_plan(tmp_path / "missing.json")
 
 
 def test_a_foreign_host_must_be_named() -> None:

@@ -37,6 +37,9 @@ from quintain.typing import JsonObject
 
 Result = TypeVar("Result")
 MAX_BODY_BYTES = 100_000_000
+_CHAT_FIELDS = frozenset(
+    {"model", "messages", "seed", "temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "stream", "user"}
+)
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _METADATA = re.compile(r"metadata\[(.{1,64})\]")
 
@@ -113,8 +116,11 @@ class TextServer:
                 return _error(403, f"host {host} is not served")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return _error(401, "the token is wrong")
-            if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
-                return _error(413, "the request is too large")
+            length = request.headers.get("content-length", "0" if request.method == "GET" else "")
+            if not length.isdigit():
+                return _error(411, "the request has no content-length")
+            if int(length) > MAX_BODY_BYTES:
+                return _error(413, f"the request has {length} bytes, expected at most {MAX_BODY_BYTES}")
             fault = self.faults.next(kind)
             if self.latency:
                 await asyncio.sleep(self.latency)
@@ -132,7 +138,7 @@ class TextServer:
                 return _error(400, str(error))
             except (Unavailable, OutcomeUnknown) as error:
                 return _error(503, str(error))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
                 return _error(400, f"{type(error).__name__}: {error}")
             if fault == "lost_answer":
                 return LostAnswer()
@@ -148,17 +154,7 @@ class TextServer:
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     async def chat(self, request: Request) -> Response:
-        body = await request.json()
-        messages = tuple(Message(each["role"], str(each["content"]), each.get("name")) for each in body["messages"])
-        limit = body.get("max_completion_tokens", body.get("max_tokens"))
-        asked = ChatRequest(
-            str(body["model"]),
-            messages,
-            seed=int(body.get("seed") or 0),
-            temperature=body.get("temperature"),
-            top_p=body.get("top_p"),
-            max_tokens=None if limit is None else int(limit),
-        )
+        asked = _chat_request(await request.json())
         answer = await self._call(self.provider.chat, asked)
         message = {"role": "assistant", "content": answer.text, "refusal": None}
         usage = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
@@ -204,6 +200,8 @@ class TextServer:
             metadata={str(name): str(value) for name, value in (body.get("metadata") or {}).items()},
             hyperparameters=(method.get(method["type"]) or {}).get("hyperparameters") or {},
         )
+        if asked.method not in ("supervised", "dpo"):
+            raise ValueError(f"method is {asked.method!r}, expected supervised or dpo")
         if len(asked.suffix or "") > 64 or len(asked.metadata) > 16:
             raise ValueError("suffix has at most 64 characters, metadata at most 16 pairs")
         return JSONResponse(self._shown(await self._call(self.provider.create_job, asked)))
@@ -213,7 +211,7 @@ class TextServer:
             match[1]: value for name, value in request.query_params.items() if (match := _METADATA.fullmatch(name))
         }
         found = await self._call(self.provider.list_jobs, wanted)
-        return JSONResponse({"object": "list", "data": [self._shown(job) for job in found], "has_more": False})
+        return _page(request, [self._shown(job) for job in reversed(found)])
 
     async def get(self, request: Request) -> Response:
         return JSONResponse(self._shown(await self._call(self.provider.get_job, request.path_params["id"])))
@@ -232,7 +230,7 @@ class TextServer:
             }
             for number, each in enumerate(found)
         ]
-        return JSONResponse({"object": "list", "data": shown[::-1], "has_more": False})
+        return _page(request, shown[::-1])
 
     async def cancel(self, request: Request) -> Response:
         return JSONResponse(self._shown(await self._call(self.provider.cancel_job, request.path_params["id"])))
@@ -274,6 +272,50 @@ class TextServer:
             "training_file": job.training_file,
             "validation_file": None,
         }
+
+
+def _page(request: Request, items: Sequence[JsonObject]) -> Response:
+    """Answers with a part of a list, newest first: at most `limit` items that follow the one named by `after`."""
+    names = [each["id"] for each in items]
+    start = names.index(after) + 1 if (after := request.query_params.get("after")) else 0
+    end = start + int(request.query_params.get("limit", 20))
+    return JSONResponse({"object": "list", "data": items[start:end], "has_more": end < len(items)})
+
+
+def _chat_request(body: JsonObject) -> ChatRequest:
+    """Reads the body of a chat; refuses whatever would be ignored."""
+    if unknown := sorted(name for name, value in body.items() if value is not None and name not in _CHAT_FIELDS):
+        raise ValueError(f"{', '.join(unknown)} is not served here; leave it out")
+    if body.get("n") not in (None, 1) or body.get("stream"):
+        raise ValueError("one answer is served, as a whole: n=1, stream=false")
+    messages = tuple(Message(each["role"], _text(each["content"]), each.get("name")) for each in body["messages"])
+    if not messages:
+        raise ValueError("messages is empty")
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    for name, value, high in (
+        ("temperature", body.get("temperature"), 2.0),
+        ("top_p", body.get("top_p"), 1.0),
+        ("max_completion_tokens", limit, 1e9),
+    ):
+        if value is not None and (type(value) not in (int, float) or not 0.0 <= value <= high):
+            raise ValueError(f"{name} is {value!r}, expected a number from 0 to {high:g}")
+    return ChatRequest(
+        str(body["model"]),
+        messages,
+        seed=int(body.get("seed") or 0),
+        temperature=body.get("temperature"),
+        top_p=body.get("top_p"),
+        max_tokens=None if limit is None else int(limit),
+    )
+
+
+def _text(content: object) -> str:
+    """Returns the text of a message, which may come in parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(each, dict) and each.get("type") == "text" for each in content):
+        return "".join(str(each["text"]) for each in content)
+    raise TypeError(f"content is {type(content).__name__}, expected text")
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
