@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quintain.cli.requests import Allow, Json, RunsDir
-from quintain.services.reporting.digits import estimated, measured, plural, spread
+from quintain.services.files.run_names import resolve_run, split_checkpoint_suffix
+from quintain.services.reporting.digits import plural
 
 if TYPE_CHECKING:
     from quintain.runs.results import Evaluation
@@ -76,6 +77,8 @@ def run_evaluation(request: EvalRequest) -> None:
     """Evaluates the policy and prints the results."""
     from quintain.runs import results as stored
 
+    # A run that is not there is said before anything else is.
+    resolve_run(request.runs_dir, split_checkpoint_suffix(request.run)[0])
     if not request.is_json:
         typer.echo(f"playing {plural(request.num_episodes, 'episode')} with {request.run} ...", err=True)
     played = stored.evaluate(
@@ -98,15 +101,8 @@ def run_evaluation(request: EvalRequest) -> None:
         typer.echo(json_module.dumps(_as_json(played, request)))
         return
     for name, each in played.results.items():
-        mean, low, high = estimated(each.mean_return, *each.interval())
-        is_sure, success = len(each.returns) > 1, each.success_rate
-        typer.echo(
-            f"{labels[name]}return {mean}{f' (95% interval of the mean: {low} to {high})' if is_sure else ''} · "
-            f"std {spread(each.std_return)} · length {measured(each.mean_length)} · "
-            f"{'' if success is None else f'success {success:.0%} · '}"
-            f"{plural(len(each.returns), 'episode')}{f', {each.num_cut} of them cut' if each.num_cut else ''} · "
-            f"checkpoint {played.checkpoint.name} of {played.checkpoint.parents[1].name}"
-        )
+        of = f"checkpoint {played.checkpoint.name} of {played.checkpoint.parents[1].name}"
+        typer.echo(f"{labels[name]}{each} · {of}")
     if played.video:
         typer.echo(f"video {played.video}")
 

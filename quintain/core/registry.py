@@ -38,6 +38,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "env_event": ("EnvEventSettings", "quintain.envs.settings"),
         "policy": ("PolicySettings", "quintain.policies.settings"),
         "network": ("NetworkModuleSettings", "quintain.policies.settings"),
+        "wrapper": ("PartSettings", "quintain.envs.settings"),
         "algorithm": ("AlgorithmSettings", *_ALGORITHMS),
         "auxiliary_loss": ("AuxiliaryLossSettings", *_ALGORITHMS),
         "reward_signal": ("RewardSignalSettings", "quintain.rewards.settings"),
@@ -347,8 +348,9 @@ def _registration_of(kind: str, name: str, part: Maker) -> Registration:
             if _place(known.target) == _place(base):
                 # What derives from a part takes the settings, and prefers the blocks, of that part.
                 return Registration(kind, name, known.settings_class, part, known.defaults)
-    if kind in ("reward_signal", "auxiliary_loss") and isinstance(part, type):
-        return Registration(kind, name, _settings_of(kind, part), part)
+    if kind == "wrapper" or (kind in ("reward_signal", "auxiliary_loss") and isinstance(part, type)):
+        settings_class = PartSettings if kind == "wrapper" else _settings_of(kind, part)
+        return Registration(kind, name, settings_class, part)
     raise SettingsError(
         f'{kind} "{name}" has no settings; put @register("{name.rpartition(":")[2].lower()}", …) on it '
         "or give it an attribute settings_class that derives from PartSettings",

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from quintain.services.reporting.digits import estimated, measured, plural, spread
+
 if TYPE_CHECKING:
     from quintain.typing import Array
 
@@ -47,6 +49,17 @@ class EpisodeResults:
             return -math.inf, math.inf
         half = t_quantile(0.5 + 0.5 * confidence, num - 1) * float(self.returns.std(ddof=1)) / math.sqrt(num)
         return mean - half, mean + half
+
+    def __str__(self) -> str:
+        """Returns the line that `quintain eval` prints."""
+        mean, low, high = estimated(self.mean_return, *self.interval())
+        is_sure, success = len(self.returns) > 1, self.success_rate
+        return (
+            f"return {mean}{f' (95% interval of the mean: {low} to {high})' if is_sure else ''} · "
+            f"std {spread(self.std_return)} · length {measured(self.mean_length)} · "
+            f"{'' if success is None else f'success {success:.0%} · '}"
+            f"{plural(len(self.returns), 'episode')}{f', {self.num_cut} of them cut' if self.num_cut else ''}"
+        )
 
     @property
     def cut_note(self) -> str:

@@ -21,6 +21,7 @@ from quintain.envs.agents.factory import agent_env
 from quintain.envs.agents.grouped import GroupedAgents
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
+from quintain.envs.gym.wrapping import own_wrappers
 from quintain.envs.hosts.grouped import GroupedEnv
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
@@ -307,6 +308,7 @@ class ActingPlan:
             named += [("network", part) for _, part in each.policy if isinstance(part, NetworkModuleSettings)]
         # Parts that only the user's script registers are sent themselves.
         parts = [part for kind, each in named if (part := registry.only_here(kind, each.type)) is not None]
+        parts += own_wrappers(self.run_file.experiment.env)
         return {
             "settings": settings,
             "parts": pack_code(parts, ", ".join(part.name for part in parts)) if parts else "",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EnvSlot: TypeAlias = Any
 """An environment's name, settings, class or factory, or the environment itself."""
 
+_WRAPPERS = frozenset({"wrappers", "env_wrapper"})
 _OF_VECTORS = frozenset({"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"})
 """Arguments of `gymnasium.make_vec` that it notes among those of the environment."""
 
@@ -44,22 +45,28 @@ def env_settings(slot: EnvSlot, num_ranks: int = 1) -> PartSettings | JsonObject
     return {"type": "gym", "id": getattr(slot, "__name__", type(slot).__name__)}
 
 
-def wrapper_named(wrapper: EnvSlot) -> EnvSlot:
-    """Returns a wrapper by its name: Gymnasium's own or module:Name, alone or as the type of a mapping."""
+def name_wrappers(settings: dict[str, Any]) -> None:
+    """Puts names in place of wrappers that are classes or functions."""
+    for key in _WRAPPERS & settings.keys():
+        given = settings[key]
+        settings[key] = list(map(_named, given)) if isinstance(given, list | tuple) else _named(given)
+
+
+def _named(wrapper: EnvSlot) -> EnvSlot:
+    """Returns a wrapper by its name: Gymnasium's own, module:Name, or one that only this process knows."""
     if isinstance(wrapper, Mapping):
-        return {**wrapper, "type": wrapper_named(wrapper["type"])} if "type" in wrapper else wrapper
-    if not isinstance(wrapper, type):
+        inner = {key: _named(value) if key == "type" else value for key, value in wrapper.items()}
+        return {_named(key): value for key, value in inner.items()}
+    if not callable(wrapper):
         return wrapper
-    name = wrapper.__name__
-    if vars(gymnasium.wrappers).get(name) is wrapper:
-        return name
-    if wrapper.__module__ == "__main__" or "<locals>" in wrapper.__qualname__:
-        raise SettingsError(
-            f"wrappers: {name} stands in a script or inside a function, where no other process finds it; "
-            f"put it into a module, or pass a function that makes the wrapped environment",
-            code="E0205",
-        )
-    return f"{wrapper.__module__}:{wrapper.__qualname__}"
+    short = getattr(wrapper, "__name__", "")
+    theirs = vars(gymnasium.wrappers).get(short)
+    if theirs is wrapper:
+        return short
+    name = registry.name_for("wrapper", wrapper)
+    if theirs is not None and ":" not in name:
+        raise SettingsError(f"wrappers: {name} is called as one of Gymnasium's; give it another name", code="E0204")
+    return name
 
 
 def is_instance(slot: EnvSlot) -> bool:

@@ -12,13 +12,14 @@ from quintain.algorithms.settings import AlgorithmSettings, PPOSettings
 from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.envs.gym.factories import factory_of
+from quintain.envs.gym.wrapping import own_wrappers
 from quintain.envs.settings import GymSettings
 from quintain.errors import RunDirectoryError, SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
 from quintain.runs.continuing import continue_later
-from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more, wrapper_named
+from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more, name_wrappers
 from quintain.runs.launch import with_weights
 from quintain.runs.output import make_writers, needs_directory
 from quintain.runs.policy_slots import PolicySlot, network_settings, policy_settings
@@ -114,6 +115,7 @@ class Trainer(RolloutTrainer):
             policy_settings(policy, [])
         name, which = split_checkpoint_suffix(str(run))
         directory = RunDirectory.open_existing(resolve_run(Path(runs_dir), name))
+        name_wrappers(settings)
         stored = run_file = stored_settings(directory, allow=allow)
         for key, value in settings.items():
             run_file = run_file.replace(key, value)
@@ -178,8 +180,7 @@ def parts_from_slots(
     settings = translation.settings
     if "network" in settings:
         settings["network"] = network_settings(settings["network"], translation.notes)
-    if isinstance(wrappers := settings.get("wrappers"), list | tuple | type):
-        settings["wrappers"] = list(map(wrapper_named, [wrappers] if isinstance(wrappers, type) else wrappers))
+    name_wrappers(settings)
     if isinstance(policy, Policy) and isinstance(algorithm, Algorithm) and algorithm.policy is not policy:
         raise SettingsError("the algorithm given trains another policy than the one given; leave the policy out")
     behavior: dict[str, Any] = {"algorithm": _settings("algorithm", algorithm)}
@@ -256,6 +257,8 @@ def _require_free(runs_dir: Path, run_id: str) -> None:
 
 def _has_local_parts(run_file: RunFile) -> bool:
     """Whether settings name a part that only this process knows."""
+    if own_wrappers(run_file.experiment.env):
+        return True
     for behavior in run_file.experiment.behaviors.values():
         network = dict(behavior.policy).get("network")
         chosen = {"policy": behavior.policy.type, "algorithm": behavior.algorithm.type}

@@ -84,10 +84,9 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """Suggests the name that an unknown setting may stand for."""
     if counterpart := COUNTERPARTS.get(name):
         return counterpart
-    aliased = [block[name] for block in ALIASES.values() if block.get(name) in known]
-    near = aliased or get_close_matches(shortened(name), known, n=1)
-    if near:
-        return f'did you mean "{near[0]}"?'
+    aliases = {alias: ours for block in ALIASES.values() for alias, ours in block.items() if ours in known}
+    if near := get_close_matches(shortened(name), [*known, *aliases], n=1):
+        return f'did you mean "{aliases.get(near[0], near[0])}"?'
     return f"expected one of: {', '.join(known)}" if known else "remove it"
 
 

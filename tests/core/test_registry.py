@@ -23,7 +23,8 @@ def test_what_ships():
     assert "ppo" in shipped["algorithm"]
     assert {"evaluate", "stop_at_return"} <= set(shipped["event"])
     assert "evaluate" not in shipped["trainer"]
-    assert all(shipped.values())
+    # Wrappers that ship are Gymnasium's, which are found without being registered.
+    assert [kind for kind, found in shipped.items() if not found] == ["wrapper"]
 
 
 def test_a_later_module_is_imported_when_its_name_is_asked_for():

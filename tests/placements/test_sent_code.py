@@ -24,7 +24,7 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 }
 SCRIPT = """
 import numpy as np
-from gymnasium import Env, spaces
+from gymnasium import Env, Wrapper, spaces
 from quintain import Trainer
 from quintain.policies import ActorCritic, PolicySettings, register
 from quintain.services.checkpoints.state_files import digest_of
@@ -46,6 +46,16 @@ class Walk(Env):
     def seen(self):
         return np.array([self.place], np.float32)
 
+class Late(Wrapper):  # a reward comes a step later
+    def reset(self, **options):
+        self.before = 0.0
+        return self.env.reset(**options)
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        self.before, reward = reward, self.before
+        return obs, reward, *rest
+
 class NarrowSettings(PolicySettings):
     width: int = 4
 
@@ -56,7 +66,7 @@ def narrow(settings, spec, rng):
 
 def trained(**where):
     settings = dict(num_lanes=2, num_steps=8, batch_size=16, num_epochs=1, seed=1, writers=[], events=[])
-    trainer = Trainer("ppo", Walk, policy={"type": "narrow", "width": 6}, **settings, **where)
+    trainer = Trainer("ppo", Walk, policy={"type": "narrow", "width": 6}, wrappers=[Late], **settings, **where)
     trainer.train(48)
     found = digest_of(trainer.state_dict())
     trainer.close()

@@ -268,8 +268,31 @@ def test_wrappers_may_be_classes() -> None:
     assert [each.type for each in env.wrappers] == ["ClipAction", "TimeLimit", f"{Doubled.__module__}:Doubled"]
     trainer.close()
 
-    class Inner(Doubled):
+
+def test_wrappers_of_a_script_are_known_to_it(tmp_path: Path) -> None:
+    """A class without a name that other processes could import, and a function."""
+
+    class Threefold(gymnasium.RewardWrapper[Any, Any]):
+        def reward(self, reward: Any) -> float:
+            return 3.0 * float(reward)
+
+    def doubled(env: Any, times: int = 1) -> Any:
+        return Doubled(env) if times == 1 else Doubled(Doubled(env))
+
+    wrappers = [Threefold, {doubled: {"times": 2}}]
+    trainer = Trainer("ppo", "CartPole-v1", env_wrapper=wrappers, run_id="w", runs_dir=tmp_path, **SMALL)
+    trainer.advance()
+    assert trainer.taken.rollout["reward"][:, :-1].unique().tolist() == [12.0]
+    trainer.train(256)
+    assert "quintain resume" not in str(trainer.session.commands.after("stopped", None))  # type: ignore[attr-defined]
+    trainer.close()
+    again = Trainer.load("w", runs_dir=tmp_path, wrappers=wrappers)
+    again.advance()
+    assert again.taken.rollout["reward"][:, :-1].unique().tolist() == [12.0]
+    again.close()
+
+    class TimeLimit(Doubled):
         pass
 
-    with pytest.raises(SettingsError, match="wrappers: Inner stands in a script or inside a function"):
-        Trainer("ppo", "Pendulum-v1", wrappers=[Inner], **SMALL)
+    with pytest.raises(SettingsError, match="TimeLimit is called as one of Gymnasium's; give it another name"):
+        Trainer("ppo", "CartPole-v1", wrappers=[TimeLimit], **SMALL)

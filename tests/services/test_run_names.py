@@ -40,7 +40,7 @@ class TestResolve:
         assert (caught.value.code, caught.value.exit_code) == ("E0304", 3)
 
     def test_unknown_offers_the_nearest(self, runs: Path) -> None:
-        with pytest.raises(RunDirectoryError, match=r"no run 'pnog-1' in .*pong-1"):
+        with pytest.raises(RunDirectoryError, match=r"no run 'pnog-1' in .* Did you mean pong-1\?"):
             resolve_run(runs, "pnog-1")
 
     @pytest.mark.parametrize(("text", "code"), [("latest", "E0303"), ("a1", "E0304"), ("no/where", "E0304")])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from quintain.algorithms.settings import PPOSettings
 from quintain.errors import SettingsError
 from quintain.settings.base import Count, Schedule, Settings, constant, read_count
 
@@ -83,6 +84,11 @@ def test_a_wrong_keyword_gets_the_sentence_of_the_command_line(wrong, said, code
     with pytest.raises(SettingsError, match=f"^{re.escape(said)}$") as caught:
         Example(**wrong)
     assert caught.value.code == code
+
+
+def test_a_name_that_is_nearest_to_another_frameworks_is_answered_by_ours():
+    with pytest.raises(SettingsError, match='PPOSettings: clip_rang: unknown setting; did you mean "clip_coef"'):
+        PPOSettings(clip_rang=0.1)
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from quintain.core.registry import import_part
+from quintain.core.registry import Registration, adopt, import_part
 from quintain.envs.gym.factories import dressed, factory_of
+from quintain.envs.gym.wrapping import own_wrappers
 from quintain.envs.hosts.lane_host import EnvFactory
 from quintain.envs.settings import GymSettings
 from quintain.services.processes.sent_code import pack_code, unpack_code
@@ -44,12 +45,21 @@ class Recipe:
     """The packed callable, or that of the registered id."""
     given: EnvFactory | None = None
     """The callable itself, in the process of the user's script."""
+    wrappers: tuple[Registration, ...] = ()
+    """Wrappers that are known to that process alone."""
+    wrappers_code: str = ""
+    """These wrappers, packed."""
 
     @classmethod
     def from_settings(cls, settings: GymSettings) -> Recipe:
         """Describes the environment of `{type: gym, id: ...}`."""
         registered, given = _describe_registered(settings.id)
-        return cls(settings=settings.model_dump(mode="json"), registered=registered, given=given)
+        return cls(
+            settings=settings.model_dump(mode="json"),
+            registered=registered,
+            given=given,
+            wrappers=own_wrappers(settings),
+        )
 
     @classmethod
     def from_object(cls, made_by: Callable[..., GymEnv], around: GymSettings | None = None) -> Recipe:
@@ -61,11 +71,13 @@ class Recipe:
             func, arguments, keywords = made_by.func, made_by.args, made_by.keywords
         path = _path_of(func)
         if path and _is_json([arguments, keywords]):
-            return cls(path=path, arguments=arguments, keywords=keywords, around=layers)
-        return cls(given=made_by, around=layers)
+            return cls(path=path, arguments=arguments, keywords=keywords, around=layers, wrappers=own_wrappers(around))
+        return cls(given=made_by, around=layers, wrappers=own_wrappers(around))
 
     def factory(self) -> EnvFactory:
         """Returns the factory of one environment, in any process."""
+        for wrapper in unpack_code(self.wrappers_code) if self.wrappers_code else ():  # type: ignore[union-attr]
+            adopt(wrapper)
         if self.settings is not None:
             self.register()
             return factory_of(GymSettings.model_validate(self.settings))
@@ -94,7 +106,10 @@ class Recipe:
     def to_json(self) -> JsonObject:
         """Serializes the recipe for a child of this process; raises for code that cannot be packed."""
         code = self.code if self.given is None else pack_code(self.given, _name_of(self.given))
-        words = {name: value for name, value in vars(replace(self, code=code, given=None)).items() if value}
+        names = ", ".join(wrapper.name for wrapper in self.wrappers)
+        wrappers_code = pack_code(list(self.wrappers), names) if self.wrappers else ""
+        packed = replace(self, code=code, given=None, wrappers=(), wrappers_code=wrappers_code)
+        words = {name: value for name, value in vars(packed).items() if value}
         found: JsonObject = json.loads(json.dumps(words, allow_nan=False))
         return found
 

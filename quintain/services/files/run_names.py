@@ -95,8 +95,9 @@ def resolve_run(runs_dir: Path, text: str) -> Path:
             f"{text!r} begins {len(candidates)} runs in {runs_dir}: {_some(candidates)}. Write more of it",
             code="E0304",
         )
-    near = difflib.get_close_matches(text, runs, n=3, cutoff=0.5) or sorted(runs)
-    advice = f"Runs there: {_some(near)}" if near else "There are no runs in it"
+    near = difflib.get_close_matches(text, runs, n=3, cutoff=0.5)
+    all_runs = f"Runs there: {_some(sorted(runs))}" if runs else "There are no runs in it"
+    advice = f"Did you mean {_some(near)}?" if near else all_runs
     raise RunDirectoryError(f"no run {text!r} in {runs_dir}. {advice}", code="E0304")
 
 

@@ -220,7 +220,7 @@ def _return_parts(view: RunView, behavior: BehaviorView, glyphs: Glyphs) -> list
         parts.append(Text(f"length {measured(length)}"))
     parts += _success_parts(values.get(f"{prefix}rollout/success_rate"))
     if not behavior.name and (episodes := values.get(EPISODES)):
-        parts.append(Text(f"{grouped(int(episodes))} episodes"))
+        parts.append(Text(f"{grouped(int(episodes))} {'episode' if episodes == 1 else 'episodes'}"))
     return parts
 
 
