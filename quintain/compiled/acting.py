@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 
+from quintain.compiled.kernel_weights import KernelWeights
 from quintain.compiled.kernels.act import FEW_ROWS, act
 from quintain.compiled.kernels.images import see
 from quintain.compiled.kernels.memory import BLOCK, remember
@@ -39,7 +39,6 @@ from quintain.compiled.policy_tables import (
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import BoxSpec, LeafSpec, leaves
-from quintain.policies.flat_parameters import flat_memory, require_like
 
 if TYPE_CHECKING:
     from quintain.compiled.policy_tables import KernelPolicy
@@ -55,11 +54,7 @@ class CompiledActing:
     """Computes actions and values of a policy, which it only reads."""
 
     def __init__(self, policy: KernelPolicy) -> None:
-        self.names, self.parameters = map(list, zip(*policy.named_parameters(), strict=True))
-        # Where the modules themselves keep them, so that one that was replaced is seen.
-        self.held = [
-            (module, name) for module in policy.modules() for name, _ in module.named_parameters(recurse=False)
-        ]
+        self.weights = KernelWeights(policy)
         self.encoders = policy.encoders
         self.tables = tables_of(policy)
         self.image_tables = {
@@ -76,8 +71,6 @@ class CompiledActing:
         }
         self.scratch: dict[int, ActingScratch] = {}
         self.recalled: dict[int, Recalled] = {}
-        self.addresses: list[int] = []
-        self.flat = _NOTHING
 
     def act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool) -> None:
         """Reads obs and noise of one time step and writes action, log-probability and value to it.
@@ -106,7 +99,7 @@ class CompiledActing:
         if components is None:
             components = np.zeros((len(noise), 0), np.float32)
         step = Step(noise, allowed, choices, numbers, components, arrays[f.LOG_PROB], arrays[f.VALUE])
-        scratch, flat = self._scratch(len(noise)), self._parameters()
+        scratch, flat = self._scratch(len(noise)), self.weights.array()
         seen, encodings = [], []
         for encoder in dict.fromkeys(self.encoders):
             rows = _rows_in_place(encoder, slot)
@@ -121,7 +114,7 @@ class CompiledActing:
             move = partial(recalled.move, recalled.bind(self.memory, flat, (seen[0], seen[-1]), arrays[f.FIRST]))
             seen = recalled.observed()
         call = act.bind(self.tables, flat, (seen[0], seen[-1]), step, is_likeliest, scratch)
-        return PreparedStep(self, self.addresses[0], is_likeliest, move, call, encodings, choices, numbers)
+        return PreparedStep(self, self.weights.addresses[0], is_likeliest, move, call, encodings, choices, numbers)
 
     def squashed_actions(self, slot: Slot) -> dict[str, torch.Tensor]:
         """Returns the leaves of a step's action with continuous ones squashed into their bounds, as the heads do."""
@@ -142,21 +135,11 @@ class CompiledActing:
             assert state is not None, "a recurrent policy needs its hidden state"
             memory = MemoryTables(self.memory.cell, self.memory.trunks[-1:])
             recalled = Recalled(memory, state.numpy().copy())
-            recalled.bind(memory, self._parameters(), (for_critic, for_critic), obs[f.FIRST].numpy())()
+            recalled.bind(memory, self.weights.array(), (for_critic, for_critic), obs[f.FIRST].numpy())()
             [for_critic] = recalled.observed()
         seen = nobody, for_critic
-        act(self.tables, self._parameters(), seen, _no_action(value), False, self._scratch(len(rows)))
+        act(self.tables, self.weights.array(), seen, no_action(value), False, self._scratch(len(rows)))
         return torch.from_numpy(value)
-
-    def _parameters(self) -> Array:
-        """Returns the flat weights, which move only if all of them are moved together."""
-        now: list[nn.Parameter] = [module._parameters[name] for module, name in self.held]  # type: ignore[misc]
-        if [parameter.data_ptr() for parameter in now] != self.addresses:
-            for name, parameter, before in zip(self.names, now, self.parameters, strict=True):
-                require_like(name, parameter, before.shape, self.parameters[0])
-            self.flat = flat_memory(now).numpy()
-            self.parameters, self.addresses = now, [parameter.data_ptr() for parameter in now]
-        return self.flat
 
     def _recalled(self, num_rows: int) -> Recalled:
         recalled = self.recalled.get(num_rows)
@@ -269,8 +252,7 @@ class PreparedStep:
 
     def is_for(self, acting: CompiledActing, is_likeliest: bool) -> bool:
         """Whether these buffers are still valid."""
-        # Whoever moved the parameters to other memory moved the first one too.
-        is_in_place = acting.parameters[0].data_ptr() == self.address
+        is_in_place = acting.weights.is_at(self.address)
         return self.acting is acting and self.is_likeliest is is_likeliest and is_in_place
 
 
@@ -293,7 +275,7 @@ def _scaled(rows: Array, encoder: Encoder) -> Observed:
     return Observed(rows, scaling.shift.numpy(), scaling.scale.numpy(), scaling.clip)
 
 
-def _no_action(value: Array) -> Step:
+def no_action(value: Array) -> Step:
     """Returns a step without lanes, for values only."""
     columns = np.zeros((0, 0), np.float32)
     return Step(columns, columns.astype(np.bool_), columns.astype(np.int64), columns, columns, _NOTHING, value)

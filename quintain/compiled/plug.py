@@ -15,11 +15,14 @@ from quintain.compiled.acting import CompiledActing
 from quintain.compiled.kernels.act import act
 from quintain.compiled.kernels.adam import descend
 from quintain.compiled.kernels.memory import remember
-from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain
+from quintain.compiled.kernels.team import act_agent
+from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain, why_team_is_plain
+from quintain.compiled.team_acting import TeamActing
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.deterministic_actor import DeterministicActor
 from quintain.policies.q_network import QNetwork
 from quintain.policies.soft_actor import SoftActor
+from quintain.policies.team import TeamPolicy
 
 if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
@@ -69,6 +72,11 @@ def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerate
 
 def _accelerate_acting(policy: Policy) -> Half:
     policy.accelerator = None
+    if isinstance(policy, TeamPolicy):
+        if reason := why_team_is_plain(policy):
+            return Half(reason)
+        policy.accelerator = TeamActing(policy)
+        return Half(kernel=act_agent)
     if not isinstance(policy, ActorCritic | SoftActor | QNetwork | DeterministicActor):
         return Half("this policy has no kernels")
     if reason := why_acting_is_plain(policy):

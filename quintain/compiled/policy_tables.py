@@ -47,7 +47,7 @@ _VECTOR = 16
 
 def tables_of(policy: KernelPolicy) -> PolicyTables:
     """Returns the tables of a policy whose parameters are in flat memory."""
-    places = _places(policy)
+    places = places_of(policy)
     critic = policy.critic if isinstance(policy, ActorCritic) and policy.has_values else None
     actor = _layer_table(policy.actor, places)
     choices, numbers = _head_table(policy.head, places)
@@ -66,9 +66,16 @@ def tables_of(policy: KernelPolicy) -> PolicyTables:
     )
 
 
+def discrete_tables_of(head: JointHead) -> PolicyTables:
+    """Returns the tables of a head of discrete actions, without networks."""
+    no_layers = np.zeros((0, 6), np.int64)
+    choices, numbers = _head_table(head, {})
+    return PolicyTables(no_layers, no_layers, 0, choices, numbers, False, False, 0.0)
+
+
 def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
     """Returns the tables of a policy's recurrent layers, in the order of its state; None without any."""
-    places, memories = _places(policy), policy.memories
+    places, memories = places_of(policy), policy.memories
     if not memories:
         return None
     rows, column = [], 0
@@ -83,7 +90,7 @@ def memory_tables_of(policy: KernelPolicy) -> MemoryTables | None:
 
 def image_table_of(policy: KernelPolicy, image: ImageEncoder) -> Array:
     """Returns the table of an image encoder's layers."""
-    places = _places(policy)
+    places = places_of(policy)
     rows, (channels, height, width) = [], image.shape
     for layer in image.weighted:
         assert layer.bias is not None
@@ -106,11 +113,11 @@ def widest_image(layers: Array) -> int:
     return int(np.max(sizes))
 
 
-def _places(policy: KernelPolicy) -> dict[int, int]:
+def places_of(module: nn.Module) -> dict[int, int]:
     """Returns the offset of each parameter in flat memory."""
-    sizes = [parameter.numel() for parameter in policy.parameters()]
+    sizes = [parameter.numel() for parameter in module.parameters()]
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
-    return {id(parameter): start for parameter, start in zip(policy.parameters(), starts, strict=True)}
+    return {id(parameter): start for parameter, start in zip(module.parameters(), starts, strict=True)}
 
 
 def num_units(tables: PolicyTables) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quintain.algorithms.sac import SAC
     from quintain.algorithms.td3 import TD3
     from quintain.compiled.policy_tables import KernelPolicy
+    from quintain.policies.team import TeamPolicy
 
 NO_LEARNING_KERNELS = "this algorithm has no kernels"
 
@@ -41,6 +42,28 @@ def why_acting_is_plain(policy: KernelPolicy) -> str:
     images = [image for encoder in dict.fromkeys(policy.encoders) for image in encoder.named_images.values()]
     num_seeing = sum(parameter.numel() for image in images for parameter in image.parameters())
     num_weights = sum(parameter.numel() for parameter in policy.parameters()) - num_seeing
+    if not obstacle and policy.settings.compiled is None and num_weights > MAX_WEIGHTS:
+        return f"{num_weights:,} weights are as fast without kernels; policy.compiled=true asks for them"
+    return obstacle
+
+
+def why_team_is_plain(policy: TeamPolicy) -> str:
+    """Returns why a team acts by torch's operations; empty if kernels can act for it."""
+    if policy.settings.compiled is False:
+        return "policy.compiled is off"
+    obstacle = ""
+    if not policy.fits_kernels:
+        obstacle = f"kernels do not know what {type(policy).__name__} changes"
+    elif policy.hand_written:
+        obstacle = f"there is no kernel for the hand-written agent {next(iter(policy.hand_written))}"
+    elif policy.noise.num_normal:
+        obstacle = "there is no kernel for continuous actions of a team"
+    elif policy.device.type != "cpu":
+        obstacle = f"kernels run on the CPU, and the policy is on {policy.device}"
+    obstacle = obstacle or why_unavailable()
+    if obstacle and policy.settings.compiled:
+        raise SettingsError(f"policy.compiled cannot be on: {obstacle}. Leave it out", code="E0251")
+    num_weights = max([sum(p.numel() for p in agent.parameters()) for agent in policy.agents.values()], default=0)
     if not obstacle and policy.settings.compiled is None and num_weights > MAX_WEIGHTS:
         return f"{num_weights:,} weights are as fast without kernels; policy.compiled=true asks for them"
     return obstacle

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from quintain.experiments.kernels.converse import bound
+from quintain.experiments.kernels.find_the_plus import look
 from quintain.experiments.protocols.base import ACCEPT, CONTINUE, DECISIONS, REJECT
 from quintain.experiments.scenario_env import TensorScenario
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quintain.experiments.hyper_parameters import HyperParameters
     from quintain.experiments.protocols.base import ProtocolHandler
     from quintain.typing import Array
@@ -47,7 +51,6 @@ class FindThePlus(TensorScenario):
         self.view_size = NUM_SQUARES + channels * (NUM_SQUARES + 1) + protocol.max_message_rounds + 1
         self.pointers = np.eye(NUM_SQUARES + 1, NUM_SQUARES, dtype=np.float32)
         """Squares by message; the last row is no message."""
-        self.clock = np.eye(protocol.max_message_rounds + 1, dtype=np.float32)
 
     def draw(self, uniforms: Array) -> tuple[Array, Array]:
         labels = (uniforms[:, 0] * 2).astype(np.int64)
@@ -55,16 +58,12 @@ class FindThePlus(TensorScenario):
         return self.pointers[squares] * labels[:, None], labels
 
     def view(self, data: Array, messages: Array, rounds: Array) -> Array:
-        (rows, channels), agents = messages.shape, len(self.sees_board)
-        seen = np.zeros((rows, agents, self.view_size), np.float32)
-        seen[..., :NUM_SQUARES] = data[:, None, :] * self.sees_board[:, None]
-        pointed = self.pointers[messages]
-        shown = np.einsum("rcs,rs->rc", pointed, data)
-        channel = np.concatenate((pointed, shown[..., None]), axis=-1)
-        end = NUM_SQUARES + channels * (NUM_SQUARES + 1)
-        seen[..., NUM_SQUARES:end] = (channel[:, None] * self.heard[None, :, :, None]).reshape(rows, agents, -1)
-        seen[..., end:] = self.clock[rounds][:, None]
+        seen = np.empty((len(data), len(self.sees_board), self.view_size), np.float32)
+        self.bind_view(data, messages, rounds, np.ones(len(data), np.bool_), seen)()
         return seen
+
+    def bind_view(self, data: Array, messages: Array, rounds: Array, chosen: Array, seen: Array) -> Callable[[], None]:
+        return bound(look, (data, messages, rounds), chosen, self.sees_board, self.heard, seen)
 
     def describe(self, datum: Array) -> str:
         return "board " + "".join("+" if value else "." for value in datum)

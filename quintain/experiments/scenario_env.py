@@ -7,7 +7,7 @@ agent of one row, so a field [T, rows * A] is seen as [T, rows, A] without a cop
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,9 +16,10 @@ import numpy as np
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
 from quintain.envs.base import EPISODE, Env, StepResult
 from quintain.envs.settings import ScenarioSettings
-from quintain.errors import SettingsError
+from quintain.errors import QuintainError, SettingsError
 from quintain.experiments.hyper_parameters import HyperParameters
-from quintain.experiments.protocols.base import CONTINUE, DECISIONS, ProtocolHandler
+from quintain.experiments.kernels.converse import Results, Rules, Talks, bound, converse
+from quintain.experiments.protocols.base import CONTINUE, DECISIONS, Outcome, ProtocolHandler
 from quintain.experiments.registry import build_protocol_handler
 from quintain.experiments.scenario_names import shipped_scenario
 
@@ -59,6 +60,18 @@ class TensorScenario(ABC):
         """Returns what the agents see, [rows, A, view_size], of data [rows, datum_size] and the last message in each
         channel [rows, C], -1 where there was none."""
 
+    def bind_view(self, data: Array, messages: Array, rounds: Array, chosen: Array, seen: Array) -> Callable[[], None]:
+        """Returns the call that writes what agents see in the rows that are `chosen` now to `seen [rows, A, size]`.
+
+        Arrays are read anew at each call. A scenario overrides this where a kernel is faster than `view`.
+        """
+
+        def look() -> None:
+            rows = np.flatnonzero(chosen)
+            seen[rows] = self.view(data[rows], messages[rows], rounds[rows])
+
+        return look
+
     def describe(self, datum: Array) -> str:
         """Describes a datum in one line, for transcripts."""
         return str(datum.tolist())
@@ -92,13 +105,17 @@ class ScenarioEnv(Env):
             "protocol",
             "num_lanes",
             "first_lane",
-            "speaks",
-            "can_decide",
+            "rules",
             "mask_of",
-            "reward_of",
-            "ends_of",
-            "decides_of",
-            "last_round",
+            "action",
+            "results",
+            "converse",
+            "look",
+            "chosen",
+            "seen",
+            "final_seen",
+            "mask",
+            "truncated",
             "whose",
             "drawn",
             "drawn_block",
@@ -125,27 +142,14 @@ class ScenarioEnv(Env):
         action = multi_discrete(*[options] * channels, len(DECISIONS))
         obs = DictSpec((("agent", discrete(agents)), ("seen", box(self.scenario.view_size))))
         self.spec = BehaviorSpec(obs, action, mask_size=channels * options + len(DECISIONS))
-        turns, outcomes = protocol.turn_table(), protocol.outcome_table()
-        self.speaks = np.array(turns)
-        """[rounds, 2, A, C]"""
-        verifiers = [name in protocol.verifier_names for name in protocol.agent_names]
-        may = [[protocol.can_decide(number, parity) for parity in (0, 1)] for number in range(len(turns))]
-        self.can_decide = np.array(may)[:, :, None] & np.array(verifiers) & self.speaks.any(-1)
-        """[rounds, 2, A]"""
-        messages = np.repeat(self.speaks[..., None], options, axis=4)
+        self.rules = rules = _rules_of(protocol, options, settings.shuffle_messages)
+        messages = np.repeat(rules.speaks[..., None], options, axis=4)
         messages[..., 0] = True
-        decisions = np.repeat(self.can_decide[..., None], len(DECISIONS), axis=3)
+        decisions = np.repeat(rules.can_decide[..., None], len(DECISIONS), axis=3)
         decisions[..., CONTINUE] = True
-        self.mask_of = np.concatenate((messages.reshape(*decisions.shape[:3], -1), decisions), axis=3)
-        """[rounds, 2, A, options]"""
-
-        def table(read: object) -> Array:
-            return np.array([[[[read(each) for each in d] for d in p] for p in r] for r in outcomes])  # type: ignore[operator]
-
-        self.reward_of = table(lambda each: [each.rewards[name] for name in protocol.agent_names]).astype(np.float32)
-        """[rounds, 2, decisions, labels, A]"""
-        self.ends_of = table(lambda each: each.is_terminated)
-        self.decides_of = table(lambda each: each.decision)
+        allowed = np.concatenate((messages.reshape(*decisions.shape[:3], -1), decisions), axis=3)
+        self.mask_of: Array = np.ascontiguousarray(allowed.reshape(2 * len(allowed), -1))
+        """[rounds * 2, A * options]"""
         rows = num_lanes // agents
         self.episode: Array = np.full(rows, -1, np.int64)
         self.round: Array = np.zeros(rows, np.int64)
@@ -156,19 +160,35 @@ class ScenarioEnv(Env):
         self.earned: Array = np.zeros((rows, agents))
         self.passed_on: Array = np.zeros((agents, channels), np.int64)
         """With `shuffle_messages`, the last message of each agent in each channel, for the next row."""
-        self.last_round: Round | None = None
         self.whose: Array = np.tile(np.arange(agents), rows)
         # A function of row, episode and seed alone, so no state: drawn for several episodes, which saves time.
         self.drawn: Array = np.zeros((rows, DRAWN_AT_ONCE, 1 + self.scenario.num_draws), np.float32)
         self.drawn_block: Array = np.full(rows, -1, np.int64)
+        # Written anew at each step.
+        self.action: Array = np.zeros((num_lanes, channels + 1), np.int64)
+        self.results = Results(
+            np.zeros((rows, agents, channels), np.bool_),
+            np.zeros((rows, agents), np.float32),
+            np.zeros((rows, agents), np.bool_),
+            np.zeros(rows, np.int64),
+        )
+        self.seen: Array = np.zeros((rows, agents, self.scenario.view_size), np.float32)
+        self.final_seen: Array = np.zeros_like(self.seen)
+        self.mask: Array = np.zeros((rows, self.mask_of.shape[1]), np.bool_)
+        self.truncated: Array = np.zeros(num_lanes, np.bool_)
+        talks = Talks(self.round, self.parity, self.label, self.messages, self.earned, self.passed_on)
+        self.converse = bound(converse, rules, talks, self.action, self.results)
+        self.chosen: Array = np.ones(rows, np.bool_)
+        """Rows whose agents look anew."""
+        self.look = self.scenario.bind_view(self.data, self.messages, self.round, self.chosen, self.seen)
 
     def reset(self, lanes: LaneMask | None = None) -> Observation:
         agents = len(self.protocol.agent_names)
-        chosen: Array = np.ones(len(self.round), np.bool_)
-        if lanes is not None:
-            chosen[:] = np.asarray(lanes, dtype=np.bool_).reshape(-1, agents).any(axis=1)
-        self._begin(np.flatnonzero(chosen))
-        return self._observe()
+        begun = slice(None) if lanes is None else np.asarray(lanes, dtype=np.bool_).reshape(-1, agents).any(axis=1)
+        self._begin(np.arange(len(self.round))[begun])
+        self.chosen.fill(True)
+        self.look()
+        return self._obs(self.seen)
 
     def _begin(self, rows: Array) -> None:
         if not len(rows):
@@ -189,59 +209,65 @@ class ScenarioEnv(Env):
         self.parity[rows] = (uniforms[:, 0] * 2).astype(np.int64)
         self.data[rows], self.label[rows] = self.scenario.draw(uniforms[:, 1:])
 
-    def _hear(self, agent: int, said: Array, chosen: Array) -> None:
-        """Writes an agent's messages [rows, channels] where it spoke; shuffled, each to the next such row."""
-        if not self.settings.shuffle_messages:
-            self.messages[said] = chosen[said]
-            return
-        for channel in range(said.shape[1]):
-            rows = np.flatnonzero(said[:, channel])
-            if len(rows):
-                in_line = np.concatenate((self.passed_on[agent, channel, None], chosen[rows, channel]))
-                self.messages[rows, channel], self.passed_on[agent, channel] = in_line[:-1], in_line[-1]
-
     def step(self, action: Action) -> StepResult:
-        rows, (agents, channels) = len(self.round), self.speaks.shape[2:]
-        chosen = np.asarray(action).reshape(rows, agents, channels + 1)
-        spoken = self.speaks[self.round, self.parity]
-        for agent in range(agents):
-            self._hear(agent, spoken[:, agent], chosen[:, agent, :channels])
-        deciding = self.can_decide[self.round, self.parity]
-        decision = np.where(deciding, chosen[:, :, channels], CONTINUE).min(axis=1)
-        key = (self.round, self.parity, decision, self.label)
-        reward, ended, counted = self.reward_of[key], self.ends_of[key], self.decides_of[key]
-        self.earned += reward
-        self.last_round = Round(spoken, chosen, counted, reward, ended)
-        self.round += 1
-        final_obs = self._observe()
-        obs, info = final_obs, {}
-        ends = np.repeat(ended, agents)
-        if ended.any():
-            said = {"accuracy": counted == self.label, "rounds": self.round}
+        np.copyto(self.action, np.asarray(action))
+        num_ended = self.converse()
+        if num_ended < 0:
+            lane = -1 - num_ended
+            found = self.action[lane].tolist()
+            raise QuintainError(f"the policy chose action {found} for lane {lane}, of {self.spec.action}", code="E0101")
+        self.chosen.fill(True)
+        self.look()
+        _, reward, ends, decision = self.results
+        final_seen, info = self.seen, {}
+        if num_ended:
+            np.copyto(self.final_seen, self.seen)
+            final_seen = self.final_seen
+            np.copyto(self.chosen, ends[:, 0])
+            said = {"accuracy": decision == self.label, "rounds": self.round}
             said |= {f"reward_{name}": self.earned[:, number] for number, name in enumerate(self.protocol.agent_names)}
             info[EPISODE] = {
-                name: np.repeat(np.where(ended, value.astype(np.float64), np.nan), agents)
-                for name, value in said.items()
+                name: np.repeat(np.where(self.chosen, value, np.nan), ends.shape[1]) for name, value in said.items()
             }
-            self._begin(np.flatnonzero(ended))
-            obs = self._observe()
+            self._begin(np.flatnonzero(self.chosen))
+            self.look()
         return StepResult(
-            obs,
+            self._obs(self.seen),
             reward.reshape(-1),
-            ends,
-            np.zeros_like(ends),
-            final_obs,
+            ends.reshape(-1),
+            self.truncated,
+            self._obs(final_seen),
             info=info,
             action_mask=self.action_mask(),
         )
 
+    @property
+    def last_round(self) -> Round:
+        """The last round of all rows, for transcripts; valid until the next step."""
+        spoken, reward, ends, decision = self.results
+        return Round(spoken, self.action.reshape(*ends.shape, -1), decision, reward, ends[:, 0])
+
     def action_mask(self) -> Array:
         """Returns the allowed options; an agent that does not speak or decide has one option of each component."""
-        number = np.minimum(self.round, len(self.speaks) - 1)
-        allowed: Array = self.mask_of[number, self.parity].reshape(self.num_lanes, -1)
-        return allowed
+        place = 2 * np.minimum(self.round, len(self.rules.speaks) - 1) + self.parity
+        np.take(self.mask_of, place, axis=0, out=self.mask, mode="clip")
+        return self.mask.reshape(self.num_lanes, -1)
 
-    def _observe(self) -> Observation:
-        rows, agents = len(self.round), len(self.protocol.agent_names)
-        seen = self.scenario.view(self.data, self.messages, self.round)
-        return {"agent": self.whose, "seen": seen.reshape(rows * agents, -1).astype(np.float32, copy=False)}
+    def _obs(self, seen: Array) -> Observation:
+        return {"agent": self.whose, "seen": seen.reshape(self.num_lanes, -1)}
+
+
+def _rules_of(protocol: ProtocolHandler, num_options: int, shuffles: bool) -> Rules:
+    """Returns a protocol as tables."""
+    names, outcomes = protocol.agent_names, protocol.outcome_table()
+    speaks = np.array(protocol.turn_table())
+    is_verifier = np.array([name in protocol.verifier_names for name in names])
+    may = [[protocol.can_decide(number, parity) for parity in (0, 1)] for number in range(len(speaks))]
+    can_decide = np.array(may)[:, :, None] & is_verifier & speaks.any(-1)
+
+    def table(read: Callable[[Outcome], object], dtype: type) -> Array:
+        return np.array([[[[read(each) for each in d] for d in p] for p in r] for r in outcomes], dtype)
+
+    rewards = table(lambda each: [each.rewards[name] for name in names], np.float32)
+    ends, decides = table(lambda each: each.is_terminated, np.bool_), table(lambda each: each.decision, np.int64)
+    return Rules(speaks, can_decide, rewards, ends, decides, num_options, shuffles)

@@ -44,7 +44,6 @@ class Scribe:
                 self.talks.append(Conversation(self.iteration, "test", row, name, int(label), ACCEPT, datum, ""))
             return
         played = env.last_round
-        assert played is not None
         names, channels = env.protocol.agent_names, env.protocol.message_channel_names
         for row, talk in enumerate(self.talks):
             if self.is_over[row]:

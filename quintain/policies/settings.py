@@ -258,6 +258,9 @@ class TeamSettings(_WithoutDistribution, PolicySettings):
     hand_written_agents: dict[str, str] = Field(default_factory=dict)
     """module:function of agents that are not learned: a function of what the agent sees and the number of logits."""
 
+    compiled: bool | None = None
+    """Act by compiled kernels, which round differently; null uses them where faster."""
+
 
 class RecurrentImageSettings(NetworkModuleSettings):
     """A MinePolicy for images: convolutions, a memory, and MineStudio's heads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,6 +19,7 @@ from quintain.policies.base import Policy
 from quintain.policies.joint_head import JointHead
 from quintain.policies.networks import linear, mlp
 from quintain.policies.settings import TeamSettings
+from quintain.typing import Keyword
 
 AGENT, SEEN = f"{f.OBS}.agent", f"{f.OBS}.seen"
 """Leaves of a team's observations: whose lane it is, and the values that this agent sees."""
@@ -53,7 +55,8 @@ class TeamAgent(nn.Module):
 class TeamPolicy(Policy):
     """Acts for all agents of a team. Agents share no parameters, so the loss of one trains only that one."""
 
-    fits_kernels: ClassVar[bool] = False
+    fits_kernels: ClassVar[bool] = True
+    """Whether its networks and heads are supported by compiled kernels."""
 
     def __init__(self, settings: TeamSettings, spec: BehaviorSpec, rng: Rng | None = None) -> None:
         super().__init__()
@@ -66,6 +69,8 @@ class TeamPolicy(Policy):
             )
         self.settings = settings
         self.spec = spec
+        self.num_seen = seen.size
+        """Number of values that an agent sees."""
         self.rng = rng or Rng(0)
         self.predict_rng = self.rng.child("predict")
         self.head = JointHead(spec.action, settings)
@@ -89,19 +94,21 @@ class TeamPolicy(Policy):
             name: registry.import_part("hand-written agent", path)
             for name, path in settings.hand_written_agents.items()
         }
-        self.order = torch.arange(0)
+        self.order = np.arange(0)
         """Whose rows are whose in whole conversations; as long as the largest batch so far."""
         self.num_choices = len(discrete_sizes(spec.action))
         """Number of discrete components; a mask with as many options allowed leaves nothing to choose."""
 
+    def __init_subclass__(cls, **kwargs: Keyword) -> None:
+        super().__init_subclass__(**kwargs)
+        # What a subclass changes the kernels cannot know.
+        cls.fits_kernels = vars(cls).get("fits_kernels", False)
+
     def outputs(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the head's inputs and values of rows, each by the agent whose row it is."""
         whose, seen = batch[AGENT], batch[SEEN].flatten(1)
-        num_agents = len(self.agent_names)
-        if len(self.order) < len(whose):
-            self.order = torch.arange(num_agents, device=whose.device).repeat(-(-len(whose) // num_agents))
-        if len(whose) % num_agents == 0 and torch.equal(whose, self.order[: len(whose)].to(whose.dtype)):
-            return self.outputs_of_rows(seen.view(-1, num_agents, seen.shape[1]))
+        if self.are_conversations(whose):
+            return self.outputs_of_rows(seen.view(-1, len(self.agent_names), seen.shape[1]))
         output = seen.new_zeros((len(seen), self.head.output_size))
         value = seen.new_zeros(len(seen))
         for number, name in enumerate(self.agent_names):
@@ -118,6 +125,13 @@ class TeamPolicy(Policy):
             output = output.index_copy(0, rows, own_output)
         return output, value
 
+    def are_conversations(self, whose: torch.Tensor) -> bool:
+        """Whether rows are whole conversations: the agents of each in order."""
+        num_agents = len(self.agent_names)
+        if len(self.order) < len(whose):
+            self.order = np.tile(np.arange(num_agents), -(-len(whose) // num_agents))
+        return len(whose) % num_agents == 0 and bool((whose.cpu().numpy() == self.order[: len(whose)]).all())
+
     def outputs_of_rows(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what `outputs` does, of whole conversations [rows, A, size]: the agents of each stand in order."""
         outputs, values = [], []
@@ -133,6 +147,9 @@ class TeamPolicy(Policy):
         return torch.stack(outputs, 1).flatten(0, 1), torch.stack(values, 1).flatten()
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        if slot.arrays and self.accelerator is not None and self.are_conversations(slot.leaves[AGENT]):
+            self.accelerator.act(slot, state, deterministic=deterministic)
+            return
         output, value = self.outputs(slot.leaves)
         if deterministic:
             slot.log_prob.copy_(self.head.mode(output, slot.leaves, slot.mask()))
@@ -141,7 +158,10 @@ class TeamPolicy(Policy):
         slot.value.copy_(value)
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
-        return self.outputs(flatten(self.spec.obs, obs, f.OBS))[1]
+        named = flatten(self.spec.obs, obs, f.OBS)
+        if self.accelerator is not None and self.are_conversations(named[AGENT]):
+            return self.accelerator.values(named, state)
+        return self.outputs(named)[1]
 
     def evaluate_actions(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         output, value = self.outputs(batch)

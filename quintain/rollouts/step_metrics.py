@@ -34,7 +34,7 @@ class StepMetrics:
     def add(self, info: Mapping[str, Any]) -> None:
         for key, values in (info.get(EPISODE) or {}).items():
             window = self.windows.setdefault(episode_metric(key), [])
-            window += [value for value in values.tolist() if value == value]
+            window += values[values == values][-WINDOW_SIZE:].tolist()
             del window[:-WINDOW_SIZE]
         for group in GROUPS:
             said = info.get(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from quintain.algorithms.team_ppo import TeamPPO, TeamREINFORCE
 from quintain.cli import app
 from quintain.core.rng import Rng
 from quintain.data import fields as f
-from quintain.envs.base import EPISODE
+from quintain.envs.base import EPISODE, StepResult
 from quintain.envs.settings import ScenarioSettings
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.experiments.find_the_plus import bound_alone, num_squares_seen
@@ -32,9 +33,15 @@ from quintain.text.archive import read_conversations
 PLUS: dict[str, Any] = {"scenario": "find_the_plus", "trainer": "vanilla_ppo", "dataset": "generated"}
 
 
-def make_env(protocol: str, lanes: int, **given: Any) -> ScenarioEnv:
+def make_env(protocol: str, lanes: int, *, shuffle_messages: bool = False, **given: Any) -> ScenarioEnv:
     params = {**PLUS, "interaction_protocol": protocol, **given}
-    return ScenarioEnv(ScenarioSettings(hyper_params=params, num_lanes=lanes), lanes, Rng(3))
+    settings = ScenarioSettings(hyper_params=params, num_lanes=lanes, shuffle_messages=shuffle_messages)
+    return ScenarioEnv(settings, lanes, Rng(3))
+
+
+def copied(result: StepResult) -> StepResult:
+    """Returns a step with arrays of its own: an environment writes the next step into the same ones."""
+    return copy.deepcopy(result)
 
 
 def make_policy(env: ScenarioEnv, **given: Any) -> TeamPolicy:
@@ -53,7 +60,7 @@ def minibatch_of(env: ScenarioEnv, policy: TeamPolicy, *, rounds: int) -> dict[s
         parts = np.split(mask, [8 * (i + 1) for i in range(channels)], axis=1)
         action = np.stack([[generator.choice(np.flatnonzero(r)) for r in part] for part in parts], axis=1)
         for name, value in zip(rows, (obs["agent"], obs["seen"], action, mask), strict=True):
-            rows[name].append(value)
+            rows[name].append(value.copy())
         result = env.step(torch.from_numpy(action))
         obs, mask = result.obs, np.asarray(result.action_mask)
     batch = {name: torch.from_numpy(np.concatenate(value)) for name, value in rows.items()}
@@ -103,7 +110,7 @@ def test_a_decision_ends_all_lanes_of_a_row_with_the_protocols_rewards() -> None
     label = env.label.copy()
     wait, guess = np.full((4, 2), 2), np.full((4, 2), 2)
     guess[2:, 1] = 1 - label[1]
-    steps = [env.step(torch.from_numpy(each)) for each in (wait, wait, guess)]
+    steps = [copied(env.step(torch.from_numpy(each))) for each in (wait, wait, guess)]
     assert [list(each.reward) for each in steps[:2]] == [[0.0, 0.25, 0.0, 0.25], [0.0] * 4]
     assert [bool(np.any(each.terminated)) for each in steps] == [False, False, True]
     # Row 0 reaches the round limit, row 1 guesses wrong; provers are paid for acceptance.
@@ -122,7 +129,7 @@ def test_no_reward_of_the_second_episode_reaches_the_first() -> None:
         action = np.full((2, 2), 2)
         if number == 2:
             action[1, 1] = env.label[0]
-        results.append(env.step(torch.from_numpy(action)))
+        results.append(copied(env.step(torch.from_numpy(action))))
     reward = np.stack([each.reward for each in results])
     ends = np.stack([each.terminated for each in results])
     assert reward[:, 1].tolist() == [0.0, -1.0, 1.0]
@@ -306,8 +313,7 @@ def test_hand_written_agents_are_always_right_and_have_no_parameters(protocol: s
 
 
 def test_a_shuffled_message_goes_to_the_next_conversation() -> None:
-    env = make_env("adp", 8)
-    env.settings = env.settings.model_copy(update={"shuffle_messages": True})
+    env = make_env("adp", 8, shuffle_messages=True)
     env.reset()
     action = np.full((4, 2, 2), 2)
     for said, heard in (([3, 5, 6, 7], [0, 3, 5, 6]), ([1, 1, 2, 4], [7, 1, 1, 2])):
@@ -345,8 +351,7 @@ def test_no_rule_exceeds_the_bound_without_information() -> None:
             right = sum((if_plus if is_plus else if_none) == label for label, is_plus in cases)
             best = max(best, right / len(cases))
     assert best == bound_alone(make_env("adp", 2).protocol) == 9 / 16
-    env = make_env("adp", 4000)
-    env.settings = env.settings.model_copy(update={"shuffle_messages": True})
+    env = make_env("adp", 4000, shuffle_messages=True)
     # 2 000 conversations a round, 3 rounds: the standard deviation of the mean is 0.0064.
     assert play(env, hand_written(env), 6)["accuracy"] == pytest.approx(9 / 16, abs=0.026)
 

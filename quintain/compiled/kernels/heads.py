@@ -59,11 +59,16 @@ def draw(tables: PolicyTables, flat: Array, outputs: Array, step: Step, is_likel
         first, size = tables.choices[c, FIRST_OPTION], tables.choices[c, NUM_OPTIONS]
         mask = tables.choices[c, FIRST_ALLOWED]
         for r in range(len(log_prob)):
-            _to_log_probs(outputs, r, first, size, allowed, mask)
-            if is_likeliest:
-                chosen = _likeliest(outputs, r, first, size)
+            chosen = _only_option(allowed, r, mask, size)
+            if chosen >= 0:
+                # What the formulas would give, without them; the difference is NaN where the logit is not finite.
+                outputs[first + chosen, r] -= outputs[first + chosen, r]
             else:
-                chosen = _drawn(outputs, r, first, size, noise[r, c], allowed, mask)
+                _to_log_probs(outputs, r, first, size, allowed, mask)
+                if is_likeliest:
+                    chosen = _likeliest(outputs, r, first, size)
+                else:
+                    chosen = _drawn(outputs, r, first, size, noise[r, c], allowed, mask)
             step.choices[r, c] = chosen
             log_prob[r] += outputs[first + chosen, r]
             if has_components:
@@ -220,6 +225,19 @@ def _add_gradient_of_squashing(
 def _part_of_entropy(tables: PolicyTables, tile: Outcomes) -> Float:
     """Returns the weight of one continuous component's entropy."""
     return _ONE / np.float32(len(tables.numbers)) if tile.components.shape[1] and len(tables.numbers) else _ONE
+
+
+@fast_part
+def _only_option(allowed: Array, r: int, mask: int, size: int) -> int:
+    """Returns the only allowed option of a discrete action, as of an agent whose turn it is not; -1 if several are."""
+    only = -1
+    if allowed.shape[1]:
+        for k in range(size):
+            if allowed[r, mask + k]:
+                if only >= 0:
+                    return -1
+                only = k
+    return only
 
 
 @fast_part

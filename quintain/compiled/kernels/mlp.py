@@ -26,14 +26,21 @@ def forward(flat: Array, layers: Array, activation: int, units: Array, slopes: A
     """Computes the outputs of every layer after the features in `units`, and the slopes of the hidden ones."""
     for i in range(len(layers)):
         layer = layers[i]
-        outputs = units[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]
-        for j in range(layer[NUM_OUTPUTS]):
-            bias = flat[layer[BIAS] + j]
-            for r in range(units.shape[1]):
-                outputs[j, r] = bias
-        add_product(weight_of(flat, layer), _inputs(units, layer), outputs)
+        add_layer(flat, layer, units)
         if i < len(layers) - 1:
-            activate(activation, outputs, slopes[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]])
+            first, last = layer[FIRST_OUTPUT], layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]
+            activate(activation, units[first:last], slopes[first:last])
+
+
+@fast_part
+def add_layer(flat: Array, layer: Array, units: Array) -> None:
+    """Computes the sums of a layer, without its activation, from the units that it reads."""
+    outputs = units[layer[FIRST_OUTPUT] : layer[FIRST_OUTPUT] + layer[NUM_OUTPUTS]]
+    for j in range(layer[NUM_OUTPUTS]):
+        bias = flat[layer[BIAS] + j]
+        for r in range(units.shape[1]):
+            outputs[j, r] = bias
+    add_product(weight_of(flat, layer), _inputs(units, layer), outputs)
 
 
 @fast_part

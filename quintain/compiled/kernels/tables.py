@@ -25,6 +25,9 @@ TANH, RELU, ELU, SILU = range(4)
 WEIGHT, BIAS, NUM_INPUTS, NUM_OUTPUTS, FIRST_INPUT, FIRST_OUTPUT = range(6)
 """Columns of a network's table, one row per layer: offsets in the flat parameters, sizes, and offsets in `units`."""
 
+ACTIVATION = 6
+"""Further column of an agent's table: the activation of each layer, -1 for none."""
+
 FIRST_OPTION, NUM_OPTIONS, FIRST_ALLOWED = range(3)
 """Columns of the table of discrete actions: index of the first logit, number of options, and index in the mask."""
 
@@ -58,6 +61,19 @@ class PolicyTables(NamedTuple):
     has_state_std: bool
     is_squashed: bool
     initial_log_std: float
+
+
+class AgentTables(NamedTuple):
+    """Layers of one agent of a team: its body or bodies and both heads, each reading any units before it."""
+
+    layers: Array
+    """No rows for an agent without a network, which acts at random."""
+    first_logit: int
+    """First unit of the policy head's outputs."""
+    value: int
+    """Unit of the value head's output."""
+    head: PolicyTables
+    """The discrete actions; without layers."""
 
 
 class MemoryTables(NamedTuple):

@@ -1,0 +1,111 @@
+"""One round of all conversations: messages, the decision, rewards and ends, by the tables of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from quintain.compiled.runtime.kernel import Kernel, kernel, why_unavailable
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
+
+Result = TypeVar("Result")
+
+NO_DECISION = 2
+"""The decision to continue."""
+
+
+class Rules(NamedTuple):
+    """A protocol as tables."""
+
+    speaks: Array
+    """[rounds, 2, A, C] bool: whether an agent speaks in a channel."""
+    can_decide: Array
+    """[rounds, 2, A] bool"""
+    reward: Array
+    """[rounds, 2, decisions, labels, A] float32"""
+    ends: Array
+    """[rounds, 2, decisions, labels] bool"""
+    decision: Array
+    """[rounds, 2, decisions, labels] int64: the decision that counts."""
+    num_options: int
+    """Number of messages."""
+    shuffles: bool
+    """Whether an agent's message is heard in the next conversation in which it speaks."""
+
+
+class Talks(NamedTuple):
+    """The state of all conversations."""
+
+    round: Array
+    """[rows] int64"""
+    parity: Array
+    """[rows] int64"""
+    label: Array
+    """[rows] int64"""
+    messages: Array
+    """[rows, C] int64: the last message in each channel."""
+    earned: Array
+    """[rows, A] float64"""
+    passed_on: Array
+    """[A, C] int64: with `shuffles`, the last message of each agent, for the next row."""
+
+
+class Results(NamedTuple):
+    """Results of a round."""
+
+    spoken: Array
+    """[rows, A, C] bool: whether an agent spoke in a channel."""
+    reward: Array
+    """[rows, A] float32"""
+    ends: Array
+    """[rows, A] bool: the same for all agents of a row."""
+    decision: Array
+    """[rows] int64: the decision that counts."""
+
+
+def bound(function: Kernel[..., Result], *args: object) -> Callable[[], Result]:
+    """Returns the call of a kernel; where nothing can be compiled, of the same source as Python, with equal results."""
+    return partial(function.function, *args) if why_unavailable() else function.bind(*args)
+
+
+@kernel
+def converse(rules: Rules, talks: Talks, action: Array, results: Results) -> int:
+    """Takes a round in all rows; returns how many conversations ended, or -1 - lane for an impossible action.
+
+    An impossible action changes nothing.
+    """
+    num_agents, num_channels = rules.speaks.shape[2], rules.speaks.shape[3]
+    for lane in range(len(action)):
+        for c in range(num_channels):
+            if action[lane, c] < 0 or action[lane, c] >= rules.num_options:
+                return -1 - lane
+        if action[lane, num_channels] < 0 or action[lane, num_channels] > NO_DECISION:
+            return -1 - lane
+    num_ended = 0
+    for row in range(len(talks.round)):
+        number, parity, label = talks.round[row], talks.parity[row], talks.label[row]
+        decision = NO_DECISION
+        for a in range(num_agents):
+            lane = row * num_agents + a
+            for c in range(num_channels):
+                results.spoken[row, a, c] = rules.speaks[number, parity, a, c]
+                if results.spoken[row, a, c]:
+                    message = action[lane, c]
+                    if rules.shuffles:
+                        message, talks.passed_on[a, c] = talks.passed_on[a, c], message
+                    talks.messages[row, c] = message
+            if rules.can_decide[number, parity, a]:
+                decision = min(decision, action[lane, num_channels])
+        is_end = rules.ends[number, parity, decision, label]
+        results.decision[row] = rules.decision[number, parity, decision, label]
+        for a in range(num_agents):
+            reward = rules.reward[number, parity, decision, label, a]
+            results.reward[row, a] = reward
+            results.ends[row, a] = is_end
+            talks.earned[row, a] += reward
+        talks.round[row] = number + 1
+        num_ended += is_end
+    return num_ended
