@@ -118,7 +118,7 @@ class ScenarioEnv(Env):
             "truncated",
             "whose",
             "drawn",
-            "drawn_block",
+            "drawn_from",
         }
     )
 
@@ -163,7 +163,8 @@ class ScenarioEnv(Env):
         self.whose: Array = np.tile(np.arange(agents), rows)
         # A function of row, episode and seed alone, so no state: drawn for several episodes, which saves time.
         self.drawn: Array = np.zeros((rows, DRAWN_AT_ONCE, 1 + self.scenario.num_draws), np.float32)
-        self.drawn_block: Array = np.full(rows, -1, np.int64)
+        self.drawn_from: Array = np.full(rows, -DRAWN_AT_ONCE, np.int64)
+        """The first episode of each row's draws."""
         # Written anew at each step.
         self.action: Array = np.zeros((num_lanes, channels + 1), np.int64)
         self.results = Results(
@@ -198,13 +199,15 @@ class ScenarioEnv(Env):
         self.round[rows] = 0
         self.messages[rows] = NO_MESSAGE
         self.earned[rows] = 0.0
-        block, place = np.divmod(self.episode[rows], DRAWN_AT_ONCE)
-        if len(late := rows[self.drawn_block[rows] != block]):
-            steps = DRAWN_AT_ONCE * (self.episode[late] // DRAWN_AT_ONCE)[:, None] + np.arange(DRAWN_AT_ONCE)
-            lanes = np.repeat(first_row + late, DRAWN_AT_ONCE)
+        place = self.episode[rows] - self.drawn_from[rows]
+        if not ((place >= 0) & (place < DRAWN_AT_ONCE)).all():
+            # All rows at once, also those with draws left: many calls for a few rows each would take longer.
+            np.copyto(self.drawn_from, self.episode)
+            steps = self.episode[:, None] + np.arange(DRAWN_AT_ONCE)
+            lanes = np.repeat(first_row + np.arange(len(self.episode)), DRAWN_AT_ONCE)
             drawn = self.rng.uniforms_at("data", steps.reshape(-1), lanes, self.drawn.shape[2])
-            self.drawn[late] = drawn.reshape(len(late), DRAWN_AT_ONCE, -1)
-            self.drawn_block[late] = self.episode[late] // DRAWN_AT_ONCE
+            np.copyto(self.drawn, drawn.reshape(self.drawn.shape))
+            place = np.zeros_like(rows)
         uniforms = self.drawn[rows, place]
         self.parity[rows] = (uniforms[:, 0] * 2).astype(np.int64)
         self.data[rows], self.label[rows] = self.scenario.draw(uniforms[:, 1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from quintain.policies.joint_head import JointHead
 from quintain.policies.networks import linear, mlp
 from quintain.policies.settings import TeamSettings
 from quintain.typing import Keyword
+
+if TYPE_CHECKING:
+    from quintain.typing import Array
 
 AGENT, SEEN = f"{f.OBS}.agent", f"{f.OBS}.seen"
 """Leaves of a team's observations: whose lane it is, and the values that this agent sees."""
@@ -107,7 +110,7 @@ class TeamPolicy(Policy):
     def outputs(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the head's inputs and values of rows, each by the agent whose row it is."""
         whose, seen = batch[AGENT], batch[SEEN].flatten(1)
-        if self.are_conversations(whose):
+        if self.are_conversations(whose.cpu().numpy()):
             return self.outputs_of_rows(seen.view(-1, len(self.agent_names), seen.shape[1]))
         output = seen.new_zeros((len(seen), self.head.output_size))
         value = seen.new_zeros(len(seen))
@@ -125,12 +128,12 @@ class TeamPolicy(Policy):
             output = output.index_copy(0, rows, own_output)
         return output, value
 
-    def are_conversations(self, whose: torch.Tensor) -> bool:
+    def are_conversations(self, whose: Array) -> bool:
         """Whether rows are whole conversations: the agents of each in order."""
         num_agents = len(self.agent_names)
         if len(self.order) < len(whose):
             self.order = np.tile(np.arange(num_agents), -(-len(whose) // num_agents))
-        return len(whose) % num_agents == 0 and bool((whose.cpu().numpy() == self.order[: len(whose)]).all())
+        return len(whose) % num_agents == 0 and bool((whose == self.order[: len(whose)]).all())
 
     def outputs_of_rows(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what `outputs` does, of whole conversations [rows, A, size]: the agents of each stand in order."""
@@ -147,7 +150,7 @@ class TeamPolicy(Policy):
         return torch.stack(outputs, 1).flatten(0, 1), torch.stack(values, 1).flatten()
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
-        if slot.arrays and self.accelerator is not None and self.are_conversations(slot.leaves[AGENT]):
+        if slot.arrays and self.accelerator is not None and self.are_conversations(slot.arrays[AGENT]):
             self.accelerator.act(slot, state, deterministic=deterministic)
             return
         output, value = self.outputs(slot.leaves)
@@ -159,7 +162,7 @@ class TeamPolicy(Policy):
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)
-        if self.accelerator is not None and self.are_conversations(named[AGENT]):
+        if self.accelerator is not None and self.are_conversations(named[AGENT].cpu().numpy()):
             return self.accelerator.values(named, state)
         return self.outputs(named)[1]
 
