@@ -190,7 +190,9 @@ def measured(kind: str, seconds: float, num_epochs: int, wait_seconds: float) ->
     command = [sys.executable, __file__, *(f"--{name}={value}" for name, value in options.items())]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     names = set(os.listdir("/dev/shm"))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        sys.exit(f"{kind} failed:\n{done.stdout}{done.stderr}")
     found = dict(json.loads(done.stdout.splitlines()[-1]))
     own = set(found.pop("memory"))
     assert own or kind == "turns", "collectors in processes have shared memory"

@@ -41,8 +41,8 @@ def _lane_defaults(
 ) -> Mapping[str, Mapping[str, Raw]]:
     """Returns defaults of an algorithm that wants `steps_per_update` from all lanes: num_steps, batch_size, noise_hold.
 
-    Fewer lanes take more steps each; batches of many lanes have larger minibatches, and not more than 32. A recurrent
-    policy learns from whole lanes, so its minibatches are some of them.
+    Fewer lanes take more steps each; batches of many lanes have larger minibatches, and not more than 32. A batch that
+    is smaller than a minibatch is one. A recurrent policy learns from whole lanes, so its minibatches are some of them.
     """
     wanted, least = getattr(algorithm, "steps_per_update", None), getattr(algorithm, "min_lane_steps", 1)
     rollout, policy = (behavior.get(name) or {} for name in ("rollout", "policy"))
@@ -59,14 +59,13 @@ def _lane_defaults(
     sizes: dict[str, Mapping[str, Raw]] = {"rollout": {"num_steps": num_steps}}
     if isinstance(policy, Mapping) and policy.get("type", "actor_critic") == "actor_critic":
         sizes["policy"] = {"type": "actor_critic", "noise_hold": "auto"}
-    given = _count(rollout.get("num_steps", num_steps))
+    given, smallest = _count(rollout.get("num_steps", num_steps)), algorithm.model_fields["batch_size"].default
     if given is None:
         return sizes
     if isinstance(policy, Mapping) and policy.get("memory") is not None:
-        sizes["algorithm"] = {"batch_size": given * max(1, RECURRENT_BATCH // given)}
-    elif (rows := num_lanes * given) > wanted:
-        smallest = algorithm.model_fields["batch_size"].default
-        sizes["algorithm"] = {"batch_size": rows // MAX_MINIBATCHES // smallest * smallest}
+        sizes["algorithm"] = {"batch_size": given * min(num_lanes, max(1, RECURRENT_BATCH // given))}
+    elif (rows := num_lanes * given) > wanted or rows < smallest:
+        sizes["algorithm"] = {"batch_size": min(rows, max(1, rows // MAX_MINIBATCHES // smallest) * smallest)}
     return sizes
 
 

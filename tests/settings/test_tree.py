@@ -279,6 +279,8 @@ def test_a_block_that_is_replaced_takes_its_origins_with_it(path):
         (("num_lanes=1k", "num_steps=4"), 4, 64),
         (("num_steps=32",), 32, 64),
         (("batch_size=512",), 256, 512),
+        (("num_lanes=2", "num_steps=16"), 16, 32),
+        (("num_lanes=4", "num_steps=32", "memory={cell: lstm}"), 32, 128),
         # Whole lanes of a recurrent policy: two of 100 steps, or one of 2048.
         (("memory={}", "num_steps=100"), 100, 200),
         (("memory={}", "num_lanes=1"), 2048, 2048),

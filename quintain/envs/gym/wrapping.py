@@ -71,6 +71,8 @@ def _wrapper(name: str) -> Maker:
         near = get_close_matches(short, gymnasium.wrappers.__all__, n=1)
         hint = f'did you mean "{near[0]}"?' if near else "Gymnasium has none of this name."
         raise SettingsError(
-            f'experiment.env.wrappers: unknown wrapper "{name}"; {hint} Your own is module:Name', code="E0204"
+            f'experiment.env.wrappers: unknown wrapper "{name}"; {hint} Your own is module:Name; one of a script is '
+            f"passed again, as in Trainer.load(run, wrappers=[...])",
+            code="E0204",
         )
     return found
