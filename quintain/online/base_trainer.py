@@ -19,6 +19,7 @@ from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.data.spec import build, flatten
 from quintain.errors import SettingsError
+from quintain.online.config import refuse_impossible
 from quintain.online.fragments import (
     FragmentDataDict,
     FragmentRecord,
@@ -132,7 +133,8 @@ class BaseTrainer(ABC):
         trainer = {"type": "hosted", "function": name} if self.has_own_loop else None
         function = self._train_in if self.has_own_loop else None
         manager, generators = self.rollout_manager, Generators(self.policy_generator, self.env_generator)
-        config = manager.config.model_copy(update={"train_config": self.config})
+        config = manager.config.model_copy(update={"trainer_name": type(self).__name__, "train_config": self.config})
+        refuse_impossible(config)
         return train_online(config, generators, trainer=trainer, function=function, idle=manager.idle_keys)
 
     def fetch_fragments_and_estimate_advantages(self, num_fragments: int) -> dict[str, Tree]:

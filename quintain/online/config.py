@@ -34,7 +34,7 @@ def _as_plain(value: object) -> object:
 
 def refuse_impossible(config: OnlineConfig) -> None:
     """Refuses combinations of values that cannot be run, with both names."""
-    for is_so, sentence in (*_of_values(config), *_of_fragments(config)):
+    for is_so, sentence in (*_of_values(config), *_of_demonstrations(config), *_of_fragments(config)):
         if is_so:
             raise SettingsError(sentence, code="E0262")
 
@@ -70,18 +70,30 @@ def _of_values(config: OnlineConfig) -> list[tuple[bool, str]]:
             f"train_config.num_workers, {train.num_workers}: each learner rank has rollout workers of its own",
         ),
         (
-            train.record_video_interval > 0,
-            f"train_config.record_video_interval is {train.record_video_interval}, and no videos are made while a run "
-            f"trains; set it to 0, and write: quintain eval RUN --video",
-        ),
-        (
-            train.bc_coef > 0.0,
-            f"train_config.bc_coef is {train.bc_coef:g}, and there is no behaviour-cloning loss for demonstrations; "
-            f"set it to 0, or add one (docs/howto/add-an-auxiliary-loss.md)",
-        ),
-        (
             train.use_amp,
             "train_config.use_amp is true, and mixed precision is not supported; set it to false",
+        ),
+    ]
+
+
+def _of_demonstrations(config: OnlineConfig) -> list[tuple[bool, str]]:
+    """Returns refusals of behaviour cloning."""
+    train, clones = config.train_config, config.train_config.bc_coef > 0.0
+    return [
+        (
+            clones and config.trainer_name == "PPOTrainer",
+            f"train_config.bc_coef is {train.bc_coef:g}, and trainer_name is PPOTrainer; set trainer_name to "
+            f"PPOBCTrainer, which clones demonstrations",
+        ),
+        (
+            clones and train.mine_data is None,
+            f"train_config.bc_coef is {train.bc_coef:g}, and mine_data names no demonstrations; set mine_data to a "
+            f"folder of rollouts that the event collect_data wrote",
+        ),
+        (
+            config.trainer_name == "PPOBCTrainer" and not clones,
+            "trainer_name is PPOBCTrainer, and train_config.bc_coef is 0: nothing would be cloned; set bc_coef, or "
+            "trainer_name to PPOTrainer",
         ),
     ]
 

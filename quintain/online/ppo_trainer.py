@@ -53,11 +53,4 @@ PPOTrainer = OnlinePPOTrainer
 
 
 class PPOBCTrainer(OnlinePPOTrainer):
-    """PPO beside a behaviour-cloning loss on demonstrations, with the weight `bc_coef`.
-
-    `mine_data` names the file of demonstrations.
-    """
-
-    def __init__(self, *, mine_data: str | None = None, **kwargs: Keyword) -> None:
-        super().__init__(**kwargs)
-        self.mine_data = mine_data
+    """PPO beside a behaviour-cloning loss on demonstrations (`mine_data`), with the weight `bc_coef`."""

@@ -244,6 +244,9 @@ class TrainConfig(LearnerConfig):
     bc_coef: Rate = 0.0
     """Weight of the behaviour-cloning loss of `PPOBCTrainer`."""
 
+    mine_data: str | None = None
+    """Demonstrations of `PPOBCTrainer`: a folder of rollouts that the event collect_data wrote, or one file."""
+
     @property
     def fragments_per_iteration(self) -> int:
         """Fragments that all ranks learn from in an iteration."""

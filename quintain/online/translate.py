@@ -77,6 +77,14 @@ def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObje
         "rollout": rollout_settings(config, is_hosted=trainer is not None),
         "events": ["none"],
     }
+    # An interval beyond the budget would never be due.
+    if 0 < train.record_video_interval <= train.num_iterations:
+        pace = float(rollout.worker_config.video_fps)
+        video = {"type": "record_video", "every_updates": train.record_video_interval, "frames_per_second": pace}
+        behavior["events"].append(video)
+    if train.bc_coef > 0.0:
+        cloning = {"path": train.mine_data, "coef": train.bc_coef}
+        behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
         behavior["trainer"] = trainer
     placement = "local" if is_synchronous else "processes"
@@ -103,6 +111,11 @@ def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObje
     if config.logger_config.project is not None:
         run["writers"] = ["console", {"type": "wandb", "project": config.logger_config.project}]
     return {"experiment": experiment, "run": run}
+
+
+def _steps_per_batch(config: OnlineConfig) -> int:
+    """Returns the steps in a micro-batch of a learner rank."""
+    return config.train_config.batch_size_per_gpu * config.rollout_config.fragment_length
 
 
 def _name_of_policy(generator: Callable[[], MinePolicy]) -> str:
@@ -158,7 +171,7 @@ def algorithm_settings(config: OnlineConfig) -> JsonObject:
         "weight_decay": train.weight_decay,
         "adam_eps": train.adam_eps,
         "batch_size": ranks * train.batch_size_per_gpu * train.gradient_accumulation * steps,
-        "micro_batch_size": train.batch_size_per_gpu * steps,
+        "micro_batch_size": _steps_per_batch(config),
         "num_epochs": train.epochs_per_iteration,
         "max_grad_norm": train.max_grad_norm,
         "gae_lambda": train.gae_lambda,

@@ -32,7 +32,7 @@ from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.store import RolloutStore
 from quintain.runs.acting import FALLBACK, ActingPlan, settings_of, stream_of
-from quintain.runs.env_maker import env_maker
+from quintain.runs.env_maker import camera_maker, env_maker
 from quintain.runs.kernel_notes import kernel_notes
 from quintain.runs.parts import connect_symmetry, load_part, make_events, make_policy, resolve_device
 from quintain.services.events import EventManager
@@ -325,6 +325,7 @@ class _Maker:
             self.world,
             env_events=self.slots.evaluation_env_events,
             on_nonfinite=settings.on_nonfinite,
+            make_camera=None if agents else camera_maker(self.run_file, slot),
             agents=agents,
         )
 

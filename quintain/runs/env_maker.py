@@ -7,13 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+import gymnasium
+
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.envs.base import Env
+from quintain.envs.gym.factories import with_pictures
 from quintain.envs.gym.make import env_from_object, gym_env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
+from quintain.placements.camera import FilmingThread
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.tree import RunFile
 
@@ -58,6 +62,27 @@ def env_maker(
         return env
 
     return make_env
+
+
+def camera_maker(run_file: RunFile, slot: Any = None) -> Callable[..., FilmingThread] | None:
+    """Returns a factory of what films episodes; None if there is only one environment, which trains.
+
+    Lanes that are filmed are in a process of their own, where they can be, so that they draw from no generator of this
+    one and may be stepped beside training.
+    """
+    settings = run_file.experiment.env
+    if isinstance(slot, Env | gymnasium.Env | gymnasium.vector.VectorEnv):
+        return None
+    if not isinstance(settings, GymSettings) or settings.vectorization == "native":
+        return partial(FilmingThread, partial(env_maker(run_file, slot, Hosting()), 1))
+    alone = run_file.run.env_workers.model_copy(update={"num_workers": 1})
+
+    def make(rng: Rng) -> Env:
+        filmed = settings.for_evaluation().model_copy(update={"group_size": 1})
+        filmed = with_pictures(filmed) if slot is None else filmed
+        return _maker(filmed, slot, Hosting.from_settings(alone))(1, rng)
+
+    return partial(FilmingThread, make)
 
 
 def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:

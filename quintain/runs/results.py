@@ -15,7 +15,8 @@ from quintain.core.rng import Rng
 from quintain.core.trust import ending_limits, limit_imports
 from quintain.data.saved_spec import require_same_specs
 from quintain.envs.agents.factory import agent_env
-from quintain.envs.settings import AgentsSettings
+from quintain.envs.gym.factories import with_pictures
+from quintain.envs.settings import AgentsSettings, GymSettings
 from quintain.errors import CheckpointNotFound, SettingsError
 from quintain.policies.export import export_onnx
 from quintain.rollouts.evaluate import Evaluator
@@ -161,9 +162,9 @@ def _with_pictures(run_file: RunFile) -> RunFile:
     """Sets the render mode of a Gymnasium environment, in this process; others render if they have a `render`."""
     env: Any = run_file.experiment.env
     run_file = run_file.replace("run.env_workers.num_workers", None)
-    if env.type != "gym" or "render_mode" in env.kwargs:
+    if not isinstance(env, GymSettings):
         return run_file
-    return run_file.replace("experiment.env.kwargs", {**env.kwargs, "render_mode": "rgb_array"})
+    return run_file.replace("experiment.env.kwargs", with_pictures(env).kwargs)
 
 
 def _find_or_best(catalog: CheckpointCatalog, which: str | None) -> Checkpoint:

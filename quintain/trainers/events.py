@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core.budget import Budget
 from quintain.core.process_group import ProcessGroup, SingleProcess
@@ -20,11 +20,15 @@ from quintain.services.events import CYCLE_END, Every, On, When
 from quintain.trainers.global_streams import GlobalStreams
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quintain.policies.base import Policy
     from quintain.trainers.base import Trainer
     from quintain.trainers.settings import (
         EvaluateSettings,
         NoEventSettings,
         RandomizeEnvSettings,
+        RecordVideoSettings,
         ResetEnvSettings,
         ScheduledEventSettings,
         StopAtReturnSettings,
@@ -32,6 +36,18 @@ if TYPE_CHECKING:
     from quintain.typing import Metrics
 
 MAX_EVAL_LANES = 10
+
+
+class Camera(Protocol):
+    """Films an episode of a policy beside training."""
+
+    failure: str
+    """Why the last video was not made."""
+
+    @property
+    def is_busy(self) -> bool: ...
+    def film(self, behavior: str, policy: Policy, path: Path) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,8 @@ class EventContext:
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of evaluation environments, in addition to those of the settings."""
     on_nonfinite: str = "error"
+    make_camera: Callable[[RecordVideoSettings, Rng], Camera] | None = None
+    """Makes what films episodes beside training; None where there is only one environment, which trains."""
     agents: AgentContext | None = None
     """For agents that come and go: the context of one behaviour's evaluation, in place of `make_env`."""
 

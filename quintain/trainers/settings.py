@@ -150,6 +150,24 @@ class CollectDataSettings(ScheduledEventSettings):
     """Number of newest files to keep."""
 
 
+class RecordVideoSettings(ScheduledEventSettings):
+    """Records an episode of the current policy as a video, beside training, in an environment of its own."""
+
+    observes_only: ClassVar[bool] = True
+
+    frames_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Frames per second of the video; null takes those of the environment."""
+
+    deterministic: bool = False
+    """Take the most likely action instead of sampling."""
+
+    max_episode_steps: Count = 1000
+    """Steps after which an episode is left."""
+
+    keep: Count = 100
+    """Number of newest videos to keep."""
+
+
 class LogDataSettings(ScheduledEventSettings):
     """Reports mean, deviation, minimum and maximum of fields of the batch."""
 
@@ -198,6 +216,7 @@ REGISTERED = (
     Registration("event", "evaluate", EvaluateSettings, "quintain.trainers.events:Evaluate"),
     Registration("event", "stop_at_return", StopAtReturnSettings, "quintain.trainers.events:StopAtReturn"),
     Registration("event", "collect_data", CollectDataSettings, "quintain.trainers.data_events:CollectData"),
+    Registration("event", "record_video", RecordVideoSettings, "quintain.trainers.video_event:RecordVideo"),
     Registration("event", "log_data", LogDataSettings, "quintain.trainers.data_events:LogData"),
     Registration("event", "randomize_env", RandomizeEnvSettings, "quintain.trainers.events:RandomizeEnv"),
     Registration(

@@ -18,6 +18,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"type": "stop_at_return", "mean_return": 1e9},
     ],
     "collect_data": [{"type": "collect_data", "every_updates": 1, "keep": 2}],
+    "record_video": [{"type": "record_video", "every_updates": 1}],
     "log_data": [{"type": "log_data", "every_updates": 1, "fields": ["reward", "action"]}],
     "randomize_env": [{"type": "randomize_env", "every_updates": 1, "ranges": {"friction": [0.5, 1.0]}}],
     "reset_env": [{"type": "reset_env", "every_updates": 2}],
@@ -40,7 +41,10 @@ def test_a_run_with_the_event_resumes_exactly(name: str) -> None:
     assert_resumes_exactly(run_file(**chosen, cycles=3, events=CASES[name]))
 
 
-@pytest.mark.parametrize("name", ["evaluate", "stop_at_return", "collect_data", "log_data", "sample_conversations"])
+WATCHING = ["evaluate", "stop_at_return", "collect_data", "record_video", "log_data", "sample_conversations"]
+
+
+@pytest.mark.parametrize("name", WATCHING)
 def test_events_that_only_watch_change_no_number(name: str) -> None:
     algorithm = "team_ppo" if name == "sample_conversations" else "ppo"
     with_event, without = (

@@ -84,6 +84,12 @@ IMPOSSIBLE = {
         {"rollout_config": {"replay_buffer_config": {"max_staleness": 0, "max_reuse": 2}}},
         ("max_staleness", "max_reuse"),
     ),
+    "cloning": ({"train_config": {"bc_coef": 0.1}}, ("bc_coef", "trainer_name")),
+    "demonstrations": (
+        {"trainer_name": "PPOBCTrainer", "train_config": {"bc_coef": 0.1}},
+        ("bc_coef", "mine_data"),
+    ),
+    "nothing to clone": ({"trainer_name": "PPOBCTrainer"}, ("PPOBCTrainer", "bc_coef")),
     "ranks": ({"train_config": {"num_workers": 2}}, ("num_rollout_workers", "num_workers")),
 }
 
@@ -127,7 +133,7 @@ def test_what_the_table_says_is_so() -> None:
         "trainer_name", "logger_config.name", "train_config.resume", "train_config.resume_optimizer",
         "train_config.save_path", "train_config.use_amp", "train_config.inference_batch_size_per_gpu",
         "rollout_config.num_gpus_per_worker", "rollout_config.worker_config.video_fps",
-        "train_config.bc_coef", "train_config.record_video_interval",
+        "train_config.mine_data",
         "rollout_config.replay_buffer_config.fragments_per_chunk",
     }  # fmt: skip
     base = online_config({**online_dict(2), "seed": 1})

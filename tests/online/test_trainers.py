@@ -9,21 +9,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from quintain import Trainer
 from quintain.errors import HostedError, SettingsError
 from quintain.online import (
     BaseTrainer,
     FragmentIndex,
     GAEInfo,
     GAEWorker,
+    PPOBCTrainer,
     PPOTrainer,
     get_rollout_manager,
     start_rolloutmanager,
     start_trainer,
 )
+from quintain.policies.recurrent_image import RecurrentImagePolicy
 from tests import warm
 from tests.online.parts import Counter, OwnTrainer, Small, env_generator, online_dict, policy_generator
 from tests.resume.outcome import digest_of, rows_of
@@ -216,6 +222,44 @@ def test_signals_leave_nothing_behind_and_resume_goes_on(number: int, tmp_path: 
     assert processes_of(session) == []
     assert run(RESUME="killed")[0] == 0
     assert len(rows_of(Path("runs/killed"))) == 4
+
+
+def test_demonstrations_are_cloned_beside_ppo() -> None:
+    """Those of an expert that always pushes to the right make that likelier."""
+    shown = [{"type": "collect_data", "every_updates": 1}]
+    Trainer("ppo", "CartPole-v1", events=shown, run_id="shown", num_lanes=2, num_steps=16, batch_size=16).train(64)
+    for path in Path("runs/shown/rollouts").iterdir():
+        with safe_open(path, "pt") as opened:
+            fields, about = {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
+        fields["action"].fill_(1)
+        save_file(fields, path, metadata=about)
+    config = online_dict(0, num_iterations=8, bc_coef=1.0, mine_data="runs/shown/rollouts", learning_rate=3e-2)
+    start_trainer(policy_generator, env_generator, named({**config, "trainer_name": "PPOBCTrainer"}, "cloned"))
+    losses = [row["train/behavior_cloning_loss"] for row in rows_of(Path("runs/cloned"))]
+    # It begins with a guess, ln 2 = 0.69.
+    assert losses[0] == pytest.approx(0.69, abs=0.05)
+    assert losses[-1] < 0.3
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(0))
+    made = PPOBCTrainer(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator,
+                        bc_coef=1.0)  # fmt: skip
+    with pytest.raises(SettingsError, match="mine_data names no demonstrations"):
+        made.fit()
+
+
+def look() -> Any:
+    return gymnasium.make("Minecraft/Look-v0", render_mode="rgb_array")
+
+
+def looking() -> Any:
+    env = look()
+    return RecurrentImagePolicy(env.observation_space, env.action_space, hidden_size=8, image_features=8)
+
+
+@pytest.mark.slow
+def test_videos_are_made_at_their_interval_while_a_configuration_trains() -> None:
+    config = online_dict(0, num_iterations=4, record_video_interval=4)
+    start_trainer(looking, look, named(config, "filmed"))
+    assert [each.name for each in Path("runs/filmed/videos").iterdir()] == ["step-000000128.webp"]
 
 
 def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> None:

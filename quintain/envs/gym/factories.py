@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import gymnasium
@@ -43,6 +44,16 @@ def factory_of(settings: GymSettings) -> EnvFactory:
     else:
         make = partial(_checked_instance, settings)
     return partial(_made_and_wrapped, settings, make) if settings.layers else make
+
+
+def with_pictures(settings: GymSettings) -> GymSettings:
+    """Sets the render mode that draws to memory, where ids, classes and factories take one."""
+    takes_it = (
+        names_registered_id(settings.id) or "render_mode" in signature(import_part("env", settings.id)).parameters
+    )
+    if "render_mode" in settings.kwargs or not takes_it:
+        return settings
+    return settings.model_copy(update={"kwargs": {**settings.kwargs, "render_mode": "rgb_array"}})
 
 
 def dressed(settings: GymSettings, name: str, factory: EnvFactory) -> EnvFactory:

@@ -23,7 +23,6 @@ from quintain.envs.hosts.faults import CONTRACT_BREACHES, FaultKeeper, LaneFault
 from quintain.envs.hosts.lane_host import EnvFactory, HostOptions, LaneHost
 from quintain.envs.hosts.lane_rows import LaneRows
 from quintain.envs.parameters import LaneParameters, ParameterLog, Parameters, lane_rows
-from quintain.errors import EnvError
 
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
@@ -46,6 +45,7 @@ class Crew(Protocol):
     def require_parameters(self, names: Sequence[str]) -> list[LaneFault]: ...
     def put_parameters_back(self, values: LaneParameters) -> list[LaneFault]: ...
     def forget_first_reset(self) -> None: ...
+    def render(self) -> tuple[Array | None, float]: ...
     def close(self) -> None: ...
 
 
@@ -77,6 +77,8 @@ class LaneEnv(Env):
 
     def _install(self, name: str, crew: Crew, rng: Rng, options: HostOptions, faults: FaultKeeper | None) -> None:
         self.name = name
+        self.pace = 30.0
+        """Frames per second, as the last drawn lane says."""
         self.crew = crew
         self.num_lanes = num_lanes = len(crew.rows.episode)
         self.group_size = options.group_size
@@ -221,16 +223,12 @@ class LaneEnv(Env):
             self._take_down([fault], num_aborted=len(fault.lanes))
 
     def render(self) -> Array | None:
-        try:
-            frame = self.envs[0].render()
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise EnvError(f"env {self.name!r} cannot draw itself: {reason}", code="E0522") from error
-        return None if frame is None else np.asarray(frame)
+        frame, self.pace = self.crew.render()
+        return frame
 
     @property
     def frames_per_second(self) -> float:
-        return float((getattr(self.envs[0], "metadata", None) or {}).get("render_fps", 30))
+        return self.pace
 
     def close(self) -> None:
         self.crew.close()

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from quintain.data.spec import BehaviorSpec, discrete_sizes
 from quintain.envs.base import SUCCESS
 from quintain.envs.gym.masks import MASK, MaskSource, declared_mask, mask_notes, masked
@@ -24,7 +26,7 @@ from quintain.services.user_code import ANYTHING, in_one_line
 
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
-    from quintain.typing import Info, Observation
+    from quintain.typing import Array, Info, Observation
 
 EnvFactory: TypeAlias = Callable[[], GymEnv]
 """Factory of one Gymnasium environment."""
@@ -174,6 +176,16 @@ class LaneHost:
             if is_watched:
                 self._mark(lane, IDLE)
         return faults
+
+    def render(self) -> tuple[Array | None, float]:
+        """Draws the first lane; returns the frame, if there is one, and frames per second."""
+        env = next(iter(self.envs.values()))
+        try:
+            frame = env.render()
+        except ANYTHING as error:
+            raise EnvError(f"env {self.name!r} cannot draw itself: {in_one_line(error)}", code="E0522") from error
+        pace = float((getattr(env, "metadata", None) or {}).get("render_fps", 30))
+        return None if frame is None else np.asarray(frame), pace
 
     def close(self) -> None:
         for env in self.envs.values():

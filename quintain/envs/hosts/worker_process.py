@@ -6,6 +6,7 @@ simulator can send wrong values, but no code.
 
 from __future__ import annotations
 
+import base64
 import json
 import mmap
 import os
@@ -30,7 +31,7 @@ from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, r
 
 if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv
-    from quintain.typing import JsonObject
+    from quintain.typing import Array, JsonObject
 
 STEP = b"s"
 """The step command: all lanes of the worker, with autoreset."""
@@ -95,6 +96,8 @@ class Worker:
             self._tell_failure(lambda: getattr(host, call)(_by_lane(command["parameters"])))
         elif call == "require_parameters":
             self._tell_failure(lambda: host.require_parameters(command["names"]))
+        elif call == "render":
+            self._tell_failure(lambda: self._send(frame_words(*host.render())))
         elif call == "forget":
             host.forget_first_reset()
             self.answer([])
@@ -150,6 +153,24 @@ class Worker:
             what = f"env {self.host.name!r} has {found} on lane {self.lanes[0]}, but {spec} on lane 0"
             self._send({"failed": what, "code": "E0513", "exit_code": 2})
         self.answer([])
+
+
+def frame_words(frame: Array | None, frames_per_second: float) -> JsonObject:
+    """Returns a frame as JSON; None, and what is no picture, has no pixels."""
+    words: JsonObject = {"frames_per_second": frames_per_second, "shape": None}
+    if frame is not None and frame.dtype == np.uint8:
+        pixels = base64.b64encode(np.ascontiguousarray(frame).tobytes()).decode()
+        words |= {"shape": list(frame.shape), "pixels": pixels}
+    return words
+
+
+def frame_from(words: JsonObject) -> tuple[Array | None, float]:
+    """Returns the frame of a worker's words; raises ValueError if they are none."""
+    shape = words["shape"]
+    if shape is None:
+        return None, float(words["frames_per_second"])
+    pixels = np.frombuffer(base64.b64decode(words["pixels"], validate=True), np.uint8)
+    return pixels.reshape([int(size) for size in shape]), float(words["frames_per_second"])
 
 
 def _by_lane(values: dict[str, dict[str, float]]) -> LaneParameters:

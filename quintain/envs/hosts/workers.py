@@ -27,6 +27,7 @@ from quintain.envs.hosts.lane_host import HostOptions
 from quintain.envs.hosts.lane_rows import LaneRows, num_bytes
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.worker_handle import WorkerHandle
+from quintain.envs.hosts.worker_process import frame_from
 from quintain.envs.hosts.worker_watch import WorkerWatch
 from quintain.envs.parameters import LaneParameters
 from quintain.errors import EnvError, QuintainError
@@ -87,12 +88,6 @@ class WorkerEnv(LaneEnv):
         # A function of observations and actions; the one environment it belongs to is never stepped.
         found: Mirror | None = offered(self.recipe.factory()(), "mirror")
         return found
-
-    def render(self) -> Array | None:
-        raise EnvError(
-            f"env {self.name!r} lives in worker processes and cannot be drawn; leave out run.env_workers.num_workers",
-            code="E0522",
-        )
 
 
 class WorkerCrew:
@@ -190,6 +185,18 @@ class WorkerCrew:
     def forget_first_reset(self) -> None:
         # Only the process with lane 0 looked, and only while it has not been started anew.
         self._call("forget", [0] if self.workers[0].child is not None else [])
+
+    def render(self) -> tuple[Array | None, float]:
+        worker = self.workers[0]
+        if worker.child is None:
+            raise EnvError(f"env {self.name!r} cannot draw itself: its worker is gone", code="E0522")
+        worker.inbox.clear()
+        self._require(self._call("render", [0]))
+        try:
+            [words] = worker.inbox
+            return frame_from(words)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise EnvError(f"env {self.name!r}: its worker sent no picture ({error})", code="E0522") from error
 
     def close(self) -> None:
         children = [worker.child for worker in self.workers if worker.child is not None]
