@@ -19,13 +19,15 @@ from quintain.cli.requests import (
     TrainRequest,
     usage_error,
 )
-from quintain.cli.training import output, train_launched
+from quintain.cli.training import output, train_launched, train_ranks_on_ray
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
 from quintain.placements.torchrun import is_follower
 from quintain.runs import launch
+from quintain.runs.ranks.on_ray import are_on_ray, new_run, old_run
 from quintain.runs.restore import stored_settings
 from quintain.services.files.run_directory import RunDirectory
 from quintain.settings.tree import RunFile
+from quintain.typing import Keywords
 
 
 def train(
@@ -137,25 +139,31 @@ def run_training(request: TrainRequest) -> None:
     if request.is_resume:
         assert request.run_id is not None
         run_file = None if request.source is None else _load(request.source, request)
-        launched = launch.resume(
-            request.runs_dir,
-            request.run_id,
-            request.overrides,
-            allow=request.allow,
-            run_file=run_file,
-            **output(request.is_json, request.is_quiet),
-        )
-    else:
-        start_from = request.initialize_from
-        weights = None if start_from is None else launch.checkpoint_of(request.runs_dir, start_from)
-        launched = launch.start(
-            _settings(request, weights),
-            runs_dir=request.runs_dir,
-            run_id=request.run_id,
-            force=request.is_forced,
-            initialize_from=weights,
-            **output(request.is_json, request.is_quiet),
-        )
+        _resume(request, request.run_id, run_file)
+        return
+    start_from = request.initialize_from
+    weights = None if start_from is None else launch.checkpoint_of(request.runs_dir, start_from)
+    settings = _settings(request, weights)
+    place: Keywords = {
+        "runs_dir": request.runs_dir,
+        "run_id": request.run_id,
+        "force": request.is_forced,
+        "initialize_from": weights,
+    }
+    if are_on_ray(settings):
+        train_ranks_on_ray(new_run(settings, **place), request)
+        return
+    train_launched(launch.start(settings, **place, **output(request.is_json, request.is_quiet)), request)
+
+
+def _resume(request: TrainRequest | ResumeRequest, run: str, run_file: RunFile | None = None) -> None:
+    runs_dir, overrides, allow = request.runs_dir, request.overrides, request.allow
+    ranks = old_run(runs_dir, run, overrides, allow=allow, run_file=run_file)
+    if ranks is not None:
+        train_ranks_on_ray(ranks, request)
+        return
+    shown = output(request.is_json, request.is_quiet)
+    launched = launch.resume(runs_dir, run, overrides, allow=allow, run_file=run_file, **shown)
     train_launched(launched, request)
 
 
@@ -166,14 +174,7 @@ def run_resume(request: ResumeRequest) -> None:
 
         follow_in_torchrun()
         return
-    launched = launch.resume(
-        request.runs_dir,
-        request.run,
-        request.overrides,
-        allow=request.allow,
-        **output(request.is_json, request.is_quiet),
-    )
-    train_launched(launched, request)
+    _resume(request, request.run)
 
 
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:

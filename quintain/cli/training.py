@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from quintain.cli.requests import ResumeRequest, TrainRequest
 from quintain.runs.launch import Launched
 from quintain.runs.ranks.losses import train_through_losses
+from quintain.runs.ranks.on_ray import RayEnd, RayRun, train_on_ray
 from quintain.services.reporting.crash_reports import crash_reports
 
 if TYPE_CHECKING:
@@ -26,18 +28,23 @@ def output(is_json: bool, is_quiet: bool) -> Keywords:
 
 def train_launched(launched: Launched, request: TrainRequest | ResumeRequest) -> None:
     """Trains the prepared run, and reports how it ended."""
-    directory, trainer = launched.directory, launched.trainer
+    directory = launched.directory
     with crash_reports(directory.write_crash):
-        if trainer.is_finished:
-            progress = trainer.progress
-            is_in_steps = progress.budget.env_steps is not None
-            done = f"{progress.env_steps if is_in_steps else progress.updates} of {progress.budget} are done"
-            longer = f"quintain resume {directory.run_id} {'total_timesteps' if is_in_steps else 'budget.updates'}=N"
-            launched.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
+        launched.note_if_finished()
         launched, summary = train_through_losses(launched, **output(request.is_json, request.is_quiet))
     run = launched.run
+    digest = None if run.last is None else run.last.digest
+    _report(directory.run_id, directory.shown, RayEnd(summary, digest, run.exit_code), request)
+
+
+def train_ranks_on_ray(run: RayRun, request: TrainRequest | ResumeRequest) -> None:
+    """Trains a run whose ranks Ray Train runs, and reports how it ended."""
+    _report(run.directory.name, run.shown, train_on_ray(run, **output(request.is_json, request.is_quiet)), request)
+
+
+def _report(run_id: str, shown: Path, end: RayEnd, request: TrainRequest | ResumeRequest) -> None:
     if request.is_json:
-        about = {"run": directory.run_id, "directory": str(directory.shown), **asdict(summary)}
-        typer.echo(json.dumps({**about, "digest": None if run.last is None else run.last.digest}))
-    if run.exit_code:
-        raise typer.Exit(run.exit_code)
+        about = {"run": run_id, "directory": str(shown), **asdict(end.summary)}
+        typer.echo(json.dumps({**about, "digest": end.digest}))
+    if end.exit_code:
+        raise typer.Exit(end.exit_code)

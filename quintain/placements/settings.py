@@ -50,6 +50,12 @@ class RaySettings(LocalSettings):
     resources_per_actor: dict[str, Annotated[float, Field(gt=0.0)]] = Field(default_factory=dict)
     """Further resources that the cluster reserves for each rollout actor, by name."""
 
+    num_cpus_per_rank: Annotated[float, Field(ge=0.0)] = 1.0
+    """CPUs that the cluster reserves for each rank, if there are several; one alone is the driver."""
+
+    min_ranks: Count | None = None
+    """Ranks with which a run begins or goes on where the cluster has no room for num_ranks; null is num_ranks."""
+
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Deaths of one rollout actor in a row, with no full block between them, that are survived by starting it again."""
 

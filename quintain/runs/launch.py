@@ -44,6 +44,16 @@ class Launched:
     trainer: Loop
     directory: RunDirectory
 
+    def note_if_finished(self) -> None:
+        """Says that nothing is left to do, and how to train for longer."""
+        if self.trainer.is_finished:
+            progress = self.trainer.progress
+            is_in_steps = progress.budget.env_steps is not None
+            done = f"{progress.env_steps if is_in_steps else progress.updates} of {progress.budget} are done"
+            key = "total_timesteps" if is_in_steps else "budget.updates"
+            longer = f"quintain resume {self.directory.run_id} {key}=N"
+            self.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
+
 
 def start(
     run_file: RunFile,
@@ -119,7 +129,7 @@ def resume(
     resources = ExitStack()
     with _closing_on_failure(resources):
         resources.enter_context(directory.lock())
-        stored, settings = _settings_to_resume(directory, overrides, allow, run_file)
+        stored, settings = settings_to_resume(directory, overrides, allow, run_file)
         settings = with_ranks_of_torchrun(settings, is_new=False)
         writers = make_writers(settings, stream, quiet=quiet)
         ranks = Ranks(settings)
@@ -223,9 +233,10 @@ def checkpoint_of(runs_dir: Path, text: str) -> Path:
     return CheckpointCatalog(directory.checkpoints).find(which or "latest", lambda text: None).path
 
 
-def _settings_to_resume(
+def settings_to_resume(
     directory: RunDirectory, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
 ) -> tuple[RunFile, RunFile]:
+    """Returns a run's stored settings, and those with which it goes on; the caller holds its lock."""
     if not directory.config.is_file():
         raise RunDirectoryError(f"nothing to resume in {directory.shown}: it has no config.yaml", code="E0303")
     named = [*allow, *names_given_by(run_file)]

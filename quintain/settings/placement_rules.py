@@ -25,11 +25,12 @@ def processes_have_place(tree: RunTree) -> Iterator[Problem]:
             "set it to cpu, or run.placement to threads",
             "E0253",
         )
-    if run.placement.type == "ray" and (integer(run.placement, "num_ranks") or 1) > 1:
+    most, least = integer(run.placement, "num_ranks") or 1, integer(run.placement, "min_ranks") or 1
+    if least > most:
         yield Problem(
-            ("run", "placement", "num_ranks"),
-            "with run.placement.type ray the driver is the one learner; set it to 1, or run.placement to processes",
-            "E0548",
+            ("run", "placement", "min_ranks"),
+            f"{least} is more than run.placement.num_ranks, {most}; lower it, or leave it out",
+            "E0241",
         )
 
 

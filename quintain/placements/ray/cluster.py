@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import ceil
 from pathlib import Path
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
@@ -43,7 +44,8 @@ _token = secrets.token_hex(32)
 class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_cpus: int) -> None:
+        """Starts it; `num_cpus` are what Ray counts, which may be more than the machine has."""
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
@@ -61,7 +63,7 @@ class LocalHead:
         self.child.send(
             {
                 "environment": self.environment,
-                "num_cpus": os.cpu_count(),
+                "num_cpus": num_cpus,
                 "object_store_bytes": None,
                 "directory": str(self.directory),
             }
@@ -108,11 +110,14 @@ class Cluster:
 
     _current: Cluster | None = None
 
-    def __init__(self, settings: RaySettings) -> None:
+    def __init__(self, settings: RaySettings, min_cpus: float = 0.0) -> None:
         self.num_users = 0
         self.is_open = True
         self.wanted = settings.address
-        self.head = LocalHead() if settings.address is None else None
+        # The cores of one machine are shared by the operating system, so its own run is never too large for it.
+        num_cpus = max(os.cpu_count() or 1, ceil(min_cpus))
+        is_local = settings.address is None and not is_in_ray()
+        self.head = LocalHead(num_cpus) if is_local else None
         self.before: dict[str, str | None] = {}
         try:
             self.is_ours = self._connect(settings)
@@ -122,11 +127,14 @@ class Cluster:
             raise
 
     @classmethod
-    def join(cls, settings: RaySettings) -> Cluster:
-        """Returns the connection of this process, opening it for the first run."""
+    def join(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
+        """Returns the connection of this process, opening it for the first run.
+
+        A local cluster then has `min_cpus` CPUs or more, as Ray counts them.
+        """
         current = cls._current
         if current is None:
-            current = cls._current = cls(settings)
+            current = cls._current = cls(settings, min_cpus)
         elif current.wanted != settings.address:
             raise ServiceError(
                 f"run.placement.address: this process is connected to {current.wanted or 'a cluster of its own'} for "
@@ -219,6 +227,24 @@ class Cluster:
                 self._refuse(num_actors, each, [dict(free)], "has free")
             time.sleep(_LOOK_SECONDS)
 
+    def require_room(self, num_ranks: int, num_actors: int, settings: RaySettings) -> None:
+        """Refuses ranks, and rollout actors beside them, that the cluster can never hold."""
+        import ray
+
+        wanted = {name: amount * num_actors for name, amount in settings.resources_per_actor.items()}
+        wanted["CPU"] = num_ranks * settings.num_cpus_per_rank + num_actors * settings.num_cpus_per_actor
+        nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        found = {name: sum(node.get(name, 0.0) for node in nodes) for name in wanted}
+        if any(found[name] < amount for name, amount in wanted.items()):
+            needed = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
+            there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
+            raise ResourceError(
+                f"run.placement: {num_ranks} ranks and {num_actors} rollout actors need {needed}, and the Ray cluster "
+                f"has {there} on {len(nodes)} nodes. Lower num_ranks, num_actors or what each reserves, add nodes, or "
+                f"set min_ranks",
+                code="E0545",
+            )
+
     def _refuse(self, num: int, each: Mapping[str, float], nodes: list[dict[str, float]], has: str) -> None:
         num_held = sum(_num_fitting(node, each) for node in nodes)
         if num_held >= num:
@@ -232,6 +258,15 @@ class Cluster:
             f"nodes",
             code="E0545",
         )
+
+
+def is_in_ray() -> bool:
+    """Whether this process is a worker of a cluster, and so connected to it."""
+    if "ray" not in sys.modules:
+        return False
+    import ray
+
+    return bool(ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
 
 
 def _num_fitting(node: Mapping[str, float], each: Mapping[str, float]) -> int:

@@ -6,8 +6,6 @@ A follower writes nothing: no directory, no console, no metrics.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from quintain.core.process_group import GlooGroup
 from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
 from quintain.placements.torchrun import place_in_torchrun
-from quintain.runs.assemble import assemble_loop
+from quintain.runs.assemble import Slots, assemble_loop
 from quintain.runs.ranks.decisions import agree_on_end, decide, is_report_due
 from quintain.runs.ranks.orders import Orders
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import restore_rank
-from quintain.services.processes.signals import stopping_signals
+from quintain.services.processes.signals import handling
 from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.redaction import redact
 from quintain.services.reporting.writers import RunSummary, WriterGroup
@@ -45,7 +43,8 @@ class Follower:
 
     @contextmanager
     def running(self, loop: Loop) -> Iterator[None]:
-        with _stopping_on_signals(loop):
+        # On a signal this rank stops collecting, and with it the run; rank 0 decides how the run ends.
+        with handling(lambda number, frame: loop.stop("a signal")):
             self.commit_if_decided(loop)
             loop.faults.listen(_leave_untold, loop.stop)
             yield
@@ -131,12 +130,12 @@ def follow_in_torchrun() -> None:
     world.close()
 
 
-def follow(world: ProcessGroup) -> None:
-    """Builds the parts that rank 0 orders and trains with it."""
+def follow(world: ProcessGroup, slots: Slots | None = None) -> None:
+    """Builds the parts that rank 0 orders, with the same objects in `slots`, and trains with it."""
     settings, orders = Orders.receive(world)
     run_file = RunFile.from_mapping(settings)
     session = Follower(run_file)
-    trainer = assemble_loop(run_file, session, WriterGroup([]), world=world)
+    trainer = assemble_loop(run_file, session, WriterGroup([]), slots, world=world)
     try:
         world.barrier()
         if orders.first == "restore":
@@ -164,17 +163,3 @@ def _give_state(loop: Loop) -> None:
     joint_exactness(loop)
     # Rank 0 may take its time with the disk; waited for here, it is not taken for lost in the next step.
     loop.world.broadcast(b"")
-
-
-@contextmanager
-def _stopping_on_signals(loop: Loop) -> Iterator[None]:
-    """Stops this rank's collecting on a signal, and with it the run; rank 0 decides how the run ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda number, _: loop.stop("a signal")) for number in stopping_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -25,6 +25,12 @@ class Ranks:
         self.is_in_torchrun = place_in_torchrun() is not None
         self.processes: RankProcesses | None = None
         if self.size > 1 and starts_processes and not self.is_in_torchrun:
+            if run_file.run.placement.type == "ray":
+                raise SettingsError(
+                    f"{NUM_RANKS} is {self.size}: ranks on Ray are started by `quintain train`, or by quintain.online; "
+                    f"set it to 1, or run.placement to processes",
+                    code="E0241",
+                )
             from quintain.placements.rank_processes import RankProcesses
             from quintain.runs.ranks.follow import run_rank
 

@@ -21,7 +21,7 @@ def train_through_losses(launched: Launched, *, stream: Any = None, quiet: bool 
     while True:
         begun_with = launched.run.last
         try:
-            return launched, _train_and_close(launched)
+            return launched, train_and_close(launched)
         except RankError as error:
             # A checkpoint since then means that the run gets somewhere.
             num_lost = num_lost + 1 if launched.run.last == begun_with else 1
@@ -38,7 +38,8 @@ def train_through_losses(launched: Launched, *, stream: Any = None, quiet: bool 
         )
 
 
-def _train_and_close(launched: Launched) -> RunSummary:
+def train_and_close(launched: Launched) -> RunSummary:
+    """Trains to the end, and closes the run; a stop by a signal is an end, too."""
     try:
         return launched.trainer.train()
     except (KeyboardInterrupt, SystemExit):

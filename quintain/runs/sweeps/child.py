@@ -8,12 +8,11 @@ import socket
 import sys
 from pathlib import Path
 
-from quintain.core import registry
 from quintain.runs import assemble as assemble  # with torch, so that children are forked with everything in memory
 from quintain.runs import launch
 from quintain.runs.ranks.losses import train_through_losses
+from quintain.runs.sent_parts import adopt_parts
 from quintain.services.processes.messages import Assembler, receive, send_text
-from quintain.services.processes.sent_code import unpack_code
 from quintain.services.reporting.crash_reports import as_quintain_error, crash_reports
 from quintain.services.reporting.redaction import redact
 from quintain.settings.tree import RunFile
@@ -28,9 +27,7 @@ def train_run(descriptor: int) -> None:
     sys.path[:] = words["sys_path"]
     os.chdir(words["cwd"])
     try:
-        if words["parts"]:
-            for registration in unpack_code(words["parts"]):  # type: ignore[union-attr]  # a list, as it was packed
-                registry.adopt(registration)
+        adopt_parts(words["parts"])
         runs_dir, run_id = Path(words["runs_dir"]), words["run_id"]
         run_file = RunFile.load(words["planned"], is_complete=True)
         if (runs_dir / run_id).exists():

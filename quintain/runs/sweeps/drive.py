@@ -13,18 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from quintain.core import registry
 from quintain.runs.output import whole_budget
+from quintain.runs.sent_parts import pack_parts
 from quintain.runs.sweeps.directory import SweepDirectory
 from quintain.runs.sweeps.plan import PlannedRun
 from quintain.runs.sweeps.table import last_value
 from quintain.services.files.run_directory import RunDirectory
-from quintain.services.processes.sent_code import pack_code
 from quintain.services.processes.signals import StopSignals
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import duration, measured
 from quintain.services.reporting.printable import escape_control_characters
-from quintain.settings.base import PartSettings
 
 CHILD_MODULE = "quintain.runs.sweeps.child"
 _LOOK_SECONDS = 0.5
@@ -98,7 +96,6 @@ class Drive:
 
     def _begin(self, run: PlannedRun, supervisor: Supervisor) -> None:
         child = supervisor.start(run.run_id, f"{CHILD_MODULE}:train_run")
-        parts = [part for kind, each in parts_of(run) if (part := registry.only_here(kind, each.type)) is not None]
         child.send(
             {
                 "sys_path": [os.path.abspath(entry) for entry in sys.path],
@@ -106,7 +103,7 @@ class Drive:
                 "runs_dir": str(self.place.runs),
                 "run_id": run.run_id,
                 "planned": str(self.place.planned / f"{run.run_id}.yaml"),
-                "parts": pack_code(parts, ", ".join(part.name for part in parts)) if parts else "",
+                "parts": pack_parts(run.run_file),
             }
         )
         self.running[run.run_id] = run, child, time.monotonic()
@@ -208,18 +205,3 @@ def _last_row(directory: RunDirectory) -> Mapping[str, float]:
         return {}
     is_row = isinstance(row, dict)
     return {name: value for name, value in row.items() if isinstance(value, int | float)} if is_row else {}
-
-
-def parts_of(run: PlannedRun) -> list[tuple[str, PartSettings]]:
-    """Lists the parts that a run file names, by their kinds."""
-    experiment = run.run_file.experiment
-    named: list[tuple[str, PartSettings]] = [("env", experiment.env)]
-    named += [("writer", each) for each in run.run_file.run.writers]
-    if experiment.loop is not None:
-        named.append(("loop", experiment.loop))
-    for each in experiment.behaviors.values():
-        named += [("trainer", each.trainer), ("policy", each.policy), ("algorithm", each.algorithm)]
-        named += [("rollout", each.rollout), *(("event", event) for event in each.events)]
-        named += [("reward_signal", signal) for signal in each.reward_signals.values()]
-        named += [("auxiliary_loss", loss) for loss in each.auxiliary_losses.values()]
-    return named

@@ -12,7 +12,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import ClassVar, TypeAlias
 
+Handler: TypeAlias = Callable[[int, FrameType | None], None]
+"""Handles a signal, as Python's own handlers do."""
 NOTICE_SECONDS = 1.5
 """A stop that takes longer than this is explained."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -47,14 +50,11 @@ class StopSignals:
         tell: Callable[[str], None],
         stops_after: str = "",
     ) -> Iterator[None]:
-        """Calls `stop` with the signal's name when one arrives; does nothing outside the main thread.
+        """Calls `stop` with the signal's name when one arrives, here or in the process that relays its own.
 
         `tell` gets a line if the current work takes a while to finish, or at once if `stops_after` names work that
         takes long as a rule.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         is_over = threading.Event()
         # Made beforehand: a thread made inside a handler could wait for a lock that the interrupted code holds.
         watch = threading.Thread(target=self._watch, args=(is_over, last_checkpoint, tell, stops_after), daemon=True)
@@ -68,13 +68,11 @@ class StopSignals:
             stop(self.received.name)
             watch.start()
 
-        before = {number: signal.signal(number, handle) for number in stopping_signals()}
         try:
-            yield
+            with handling(handle):
+                yield
         finally:
             is_over.set()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _watch(
         self, is_over: threading.Event, last_checkpoint: Callable[[], str], tell: Callable[[str], None], after: str
@@ -92,6 +90,70 @@ class StopSignals:
 
     def _leave(self, last_checkpoint: str, reason: str) -> None:
         leave(f"{reason}: exiting now; last checkpoint is {last_checkpoint}", self.exit_code or 1)
+
+
+class SignalRelay:
+    """Signals of another process, for a run that trains in a thread, where Python delivers none."""
+
+    _current: ClassVar[SignalRelay | None] = None
+
+    def __init__(self) -> None:
+        self._received: signal.Signals | None = None
+        self._handle: Handler | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def find(cls) -> SignalRelay | None:
+        """Returns the relay of this process, if there is one."""
+        return cls._current
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes it the relay of this process."""
+        SignalRelay._current = self
+        try:
+            yield
+        finally:
+            SignalRelay._current = None
+
+    def deliver(self, name: str) -> None:
+        """Handles a signal, now or as soon as there is a handler."""
+        with self._lock:
+            self._received, handle = signal.Signals[name], self._handle
+        if handle is not None:
+            handle(self._received, None)
+
+    @contextmanager
+    def listening(self, handle: Handler) -> Iterator[None]:
+        """Lets a function handle the signals, also one that came before."""
+        with self._lock:
+            self._handle, before = handle, self._received
+        if before is not None:
+            handle(before, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._handle = None
+
+
+@contextmanager
+def handling(handle: Handler) -> Iterator[None]:
+    """Lets a function handle the signals that stop a run; in a thread only those that are relayed."""
+    relay = SignalRelay.find()
+    if relay is not None:
+        with relay.listening(handle):
+            yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in stopping_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stopping_signals() -> list[signal.Signals]:
