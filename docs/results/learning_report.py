@@ -91,6 +91,10 @@ def page(records: list[dict[str, Any]]) -> str:
                 for row in rows
             ),
         ]
+        for before in record.get("earlier", []):
+            scores = ", ".join(f"{row['best_mean']:.4g}" for row in before["outcomes"])
+            seeds = ", ".join(str(row["seed"]) for row in before["outcomes"])
+            parts += ["", f"Before, by `{before['command']}`, seeds {seeds}: {scores}."]
     return "\n".join([*parts, ""])
 
 
