@@ -21,6 +21,8 @@ from quintain.errors import CheckpointError
 
 CODE_KEYS = ("type", "id")
 """Keys whose value names code if it contains a colon; other texts must look like module:Name."""
+REFERENCE_KEYS = ("api_key",)
+"""Keys whose value says where a secret is (env:NAME); nothing imports it."""
 
 # No spaces, no slash or backslash after the colon (addresses, drives), no digit (devices, ports, times).
 _NAMES_CODE = re.compile(r"[^\s:/\\]+:[^\s:/\\\d][^\s:\\]*")
@@ -46,17 +48,19 @@ def code_names(tree: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple
 
     >>> [name for _, name in code_names({"id": "gusts:Gusts", "signals": {"mine:Bonus": {}}, "device": "cuda:0"})]
     ['gusts:Gusts', 'mine:Bonus']
+    >>> list(code_names({"api_key": "env:OPENAI_API_KEY"}))
+    []
     """
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
     for step, item in items:
         below = (*path, step)
         if isinstance(step, str) and ":" in step and not _is_shipped(step):
             yield below, step
-        if isinstance(item, str):
+        if isinstance(item, str) and step not in REFERENCE_KEYS:
             is_name = ":" in item if step in CODE_KEYS else _NAMES_CODE.fullmatch(item) is not None
             if is_name and not _is_shipped(item):
                 yield below, item
-        else:
+        elif not isinstance(item, str):
             yield from code_names(item, below)
 
 

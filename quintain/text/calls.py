@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from quintain.errors import ServiceError
 from quintain.services.reporting.printable import escape_control_characters
@@ -51,7 +52,7 @@ class Calls:
         waited, failures = 0.0, 0
         while True:
             try:
-                return call()
+                return self.once(call)
             except RateLimited as error:
                 failures += 1
                 wanted = self._backoff(failures) if error.retry_after is None else error.retry_after
@@ -61,6 +62,33 @@ class Calls:
                 waited = self._wait_after(error, self._backoff(failures), waited, about, "W0712")
             except Refused as error:
                 raise refused(error, about) from error
+
+    def once(self, call: Callable[[], Result]) -> Result:
+        """Calls, and raises `Stopped` when the run is asked to stop meanwhile: a request may hang for minutes.
+
+        The main thread lets another one call; what that was about to create is found by its key later.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        answers: queue.Queue[tuple[Result | None, BaseException | None]] = queue.Queue(maxsize=1)
+
+        def work() -> None:
+            try:
+                answers.put((call(), None))
+            except BaseException as error:  # the main thread raises it
+                answers.put((None, error))
+
+        threading.Thread(target=work, daemon=True).start()
+        while True:
+            try:
+                answer, error = answers.get(timeout=_SLICE_SECONDS)
+            except queue.Empty:
+                if self.should_stop():
+                    raise Stopped from None
+                continue
+            if error is not None:
+                raise error
+            return cast("Result", answer)
 
     def pause(self, seconds: float) -> None:
         """Waits so long; raises `Stopped` at once when the run is asked to stop."""

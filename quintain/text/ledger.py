@@ -24,6 +24,8 @@ from quintain.text.providers.base import Job, JobRequest, OutcomeUnknown, Provid
 RUN, KEY = "quintain_run", "quintain_key"
 NUM_LOOKS = 3
 MAX_FILE_BYTES = 1 << 30
+CHARACTERS_PER_TOKEN = 4
+"""A common rule of thumb for English; JSON's own characters count too."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,29 @@ class LedgerEntry:
     sha256: str
     """Of the examples."""
     num_tokens: int
+    """Of the examples, about."""
+    num_epochs: int = 1
+    """How often they are learned from and billed: as asked for, or as the provider is assumed to choose."""
     job_id: str | None = None
     file_id: str | None = None
     """Of the examples at the provider, once they are there."""
+
+    @property
+    def billed_tokens(self) -> int:
+        return self.num_tokens * self.num_epochs
+
+
+def assumed_epochs(num_examples: int) -> int:
+    """Returns the epochs that are assumed where the settings leave them to the provider.
+
+    OpenAI's documented rule: 3, more for fewer than 34 examples, fewer for more than 8333.
+
+    >>> [assumed_epochs(each) for each in (10, 20, 100, 25_000)]
+    [10, 5, 3, 1]
+    """
+    if num_examples * 3 < 100:
+        return min(25, 100 // max(1, num_examples))
+    return max(1, min(3, 25_000 // num_examples))
 
 
 class Ledger:
@@ -74,7 +96,8 @@ class Ledger:
         if entry is not None and entry.job_id is not None:
             return entry.job_id
         if entry is None:
-            entry = self._intend(place, examples, about)
+            asked = request.hyperparameters.get("n_epochs") or assumed_epochs(examples.count(b"\n"))
+            entry = self._intend(place, examples, int(asked), about)
             found = None
         else:
             examples = self._examples(entry)
@@ -88,9 +111,9 @@ class Ledger:
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(each.num_tokens for each in self.entries.values())
+    def cost(self, num_tokens: int) -> float:
+        """Returns the price of so many billed tokens, by the settings."""
+        return num_tokens / 1e6 * self.calls.settings.price_per_million_tokens
 
     def _create(self, provider: Provider, entry: LedgerEntry, request: JobRequest, examples: bytes, about: str) -> str:
         name, file_id = f"{entry.iteration}-{entry.group}-{entry.attempt}.jsonl", entry.file_id
@@ -136,15 +159,15 @@ class Ledger:
             return oldest.id
         return None
 
-    def _intend(self, place: tuple[int, str, int], examples: bytes, about: str) -> LedgerEntry:
-        settings, num_tokens = self.calls.settings, len(examples) // 4
+    def _intend(self, place: tuple[int, str, int], examples: bytes, num_epochs: int, about: str) -> LedgerEntry:
+        settings, num_tokens = self.calls.settings, len(examples) // CHARACTERS_PER_TOKEN
         if settings.max_jobs is not None and len(self.entries) >= settings.max_jobs:
             raise ServiceError(
                 f"{about} would be number {len(self.entries) + 1}, and experiment.loop.api.max_jobs is "
                 f"{settings.max_jobs}. Raise it to go on: quintain resume RUN experiment.loop.api.max_jobs=N",
                 code="E0703",
             )
-        cost = (self.num_tokens + num_tokens) / 1e6 * settings.price_per_million_tokens
+        cost = self.cost(sum(each.billed_tokens for each in self.entries.values()) + num_tokens * num_epochs)
         if settings.max_cost is not None and cost > settings.max_cost:
             raise ServiceError(
                 f"{about} would raise the estimated cost to {cost:.2f}, and experiment.loop.api.max_cost is "
@@ -156,7 +179,7 @@ class Ledger:
         text = json.dumps([self.run, iteration, group, attempt, digest])
         key = hashlib.sha256(text.encode()).hexdigest()
         atomic.replace_file(self.folder / f"{digest}.jsonl", examples)
-        entry = LedgerEntry(iteration, group, attempt, key, digest, num_tokens)
+        entry = LedgerEntry(iteration, group, attempt, key, digest, num_tokens, num_epochs)
         self._append(
             {"kind": "intent", **{name: value for name, value in vars(entry).items() if not name.endswith("_id")}}
         )
@@ -182,7 +205,7 @@ class Ledger:
         elif kind == "intent":
             entry = LedgerEntry(**{name: value for name, value in record.items() if name != "kind"})  # type: ignore[arg-type]
             # Files are named by it.
-            if not (len(entry.sha256) == 64 and entry.sha256.isalnum() and isinstance(entry.num_tokens, int)):
+            if not (len(entry.sha256) == 64 and entry.sha256.isalnum() and isinstance(entry.billed_tokens, int)):
                 raise ValueError("sha256 is no digest")
             self.entries[entry.iteration, entry.group, entry.attempt] = entry
         elif kind in ("uploaded", "created"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from quintain.data.nested_arrays import NestedArrayDict
 from quintain.text.calls import Calls
 from quintain.text.ledger import Ledger, describe
-from quintain.text.providers.base import MIN_EXAMPLES, Job, JobRequest, Message, Provider
+from quintain.text.providers.base import MIN_EXAMPLES, Job, JobRequest, Message, Provider, ProviderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,9 +161,16 @@ class PureTextSharedModelGroup:
         job = self.job
         if job is None or job.is_terminal:
             return ""
-        events = self.calls.read(lambda: self.provider.events(job.id), f"the events of {job.id}")
+        try:
+            events = self.calls.once(lambda: self.provider.events(job.id))
+        except ProviderError:  # a server may have none, and only this line depends on them
+            events = ()
         step, total = next(
-            ((each.data["step"], each.data["total_steps"]) for each in reversed(events) if "total_steps" in each.data),
+            (
+                (each.data.get("step"), each.data["total_steps"])
+                for each in reversed(events)
+                if "total_steps" in each.data
+            ),
             (0, 0),
         )
         said = f'group "{self.group_name}": {job.id} is {job.status}'

@@ -26,7 +26,7 @@ from quintain.text.scenario import DataPoint
 
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
-    from quintain.text.settings import TextTrainerSettings
+    from quintain.text.settings import TextAgentSettings, TextTrainerSettings
     from quintain.typing import Array
 
 TELL_EVERY_SECONDS = 10.0
@@ -55,14 +55,16 @@ class TextEnvironment:
         if self.split == "test":
             return self.points[index % len(self.points)]
         epoch, place = divmod(iteration * self.num_envs + index, len(self.points))
-        return self.points[int(self._order(epoch)[place])]
-
-    def _order(self, epoch: int) -> Array:
         known, order = self._last_order
         if known != epoch:
             order = self.rng.generator("order", epoch).permutation(len(self.points))
             self._last_order = epoch, order
-        return order
+        return self.points[int(order[place])]
+
+    @property
+    def longest_answer(self) -> int:
+        """The most tokens that any agent may answer with."""
+        return max(_max_tokens(self.settings.agent(name)) for name in self.protocol.agent_names)
 
     def require_own(self, talk: Conversation) -> None:
         """Refuses a stored conversation that this environment cannot have had."""
@@ -110,7 +112,7 @@ class TextEnvironment:
     def _turn(self, agent: str, number: int, point: DataPoint, talk: Conversation, seeds: Rng) -> AgentTurn:
         settings, group = self.settings.agent(agent), self.groups.of_agent(agent)
         prompt = self.prompts.build(agent, number, talk.seed, point, talk.turns)
-        limit = settings.max_tokens_per_message or int(1.5 * settings.max_response_words)
+        limit = _max_tokens(settings)
         turn = AgentTurn(agent, number, prompt, "")
         for attempt in range(settings.num_invalid_generation_retries + 1):
             turn.retries = attempt
@@ -178,6 +180,10 @@ class TextEnvironment:
         }
         whole["next"] = {"done": done, "agents": {"reward": reward}}
         return whole
+
+
+def _max_tokens(settings: TextAgentSettings) -> int:
+    return settings.max_tokens_per_message or int(1.5 * settings.max_response_words)
 
 
 def sample(

@@ -270,13 +270,13 @@ class ApiSettings(Settings):
     """The run stops before it creates more jobs than these."""
 
     max_cost: Annotated[float, Field(gt=0)] | None = None
-    """The run stops before the estimated cost of its jobs exceeds this."""
+    """The run stops before the estimated cost of its jobs exceeds this: tokens of the examples in all epochs."""
 
     dry_run: bool = False
     """Says what the run would ask of its providers, and ends."""
 
     price_per_million_tokens: Annotated[float, Field(ge=0)] = 0.0
-    """Price of a million training tokens, for the estimate."""
+    """Price of a million training tokens, for the estimate; each epoch counts."""
 
 
 class TextTrainerSettings(LoopSettings):

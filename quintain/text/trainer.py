@@ -19,9 +19,9 @@ from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.services.files import atomic
 from quintain.text.archive import Archive
 from quintain.text.calls import Stopped
+from quintain.text.estimate import estimate
 from quintain.text.ledger import Ledger
 from quintain.text.model_groups import NO_JOB, PureTextSharedModelGroup
-from quintain.text.protocols import speakers
 from quintain.text.sampling import TELL_EVERY_SECONDS, TextEnvironment, sample
 from quintain.text.scenario_instance import TextScenarioInstance, build_text_instance
 from quintain.text.settings import TextTrainerSettings
@@ -113,7 +113,8 @@ class PureTextRlTrainer(Loop):
     def _stage_sample(self) -> bool:
         self._open()
         if self.text_settings.api.dry_run:
-            self.session.tell(self.estimate())
+            parts = (self.train_environment, self.test_environment, self.shared_model_groups)
+            self.session.tell(estimate(*parts, self.num_iterations))
             self.records.goal_reached = True
             return False
         try:
@@ -198,18 +199,24 @@ class PureTextRlTrainer(Loop):
         """Looks at all jobs once; when all have succeeded, all groups switch to their next models."""
         self._waiting_since = self._waiting_since or time.monotonic()
         statuses = {name: group.get_fine_tune_job_status() for name, group in self.shared_model_groups.items()}
-        kept = set()
+        ended = [self.shared_model_groups[name] for name, each in statuses.items() if each in ("failed", "cancelled")]
+        keeps_models = self.text_settings.api.on_failed_job == "keep_model"
+        if ended and not keeps_models:
+            # At once: another group's job may take weeks.
+            self._handle_failed(ended[0])
+            return False
         for name, status in statuses.items():
-            if status in ("failed", "cancelled"):
-                self._handle_failed(self.shared_model_groups[name])
-                if self.text_settings.api.on_failed_job == "recreate":
-                    return False
-                kept.add(name)
-            elif status != "succeeded":
+            if status in ("pending", "running"):
                 self._require_in_time(self.shared_model_groups[name])
                 return False
-        for name, group in self.shared_model_groups.items():
-            group.keep_model() if name in kept else group.switch_to_next_model()
+        for group in self.shared_model_groups.values():
+            if group in ended:
+                self.session.warn(
+                    self, "W0715", f'{group.get_fine_tune_job_error_repr()}; group "{group.group_name}" keeps its model'
+                )
+                group.keep_model()
+            else:
+                group.switch_to_next_model()
         self._waiting_since = None
         return True
 
@@ -243,9 +250,6 @@ class PureTextRlTrainer(Loop):
 
     def _handle_failed(self, group: PureTextSharedModelGroup) -> None:
         api, said = self.text_settings.api, group.get_fine_tune_job_error_repr()
-        if api.on_failed_job == "keep_model":
-            self.session.warn(self, "W0715", f'{said}; group "{group.group_name}" keeps its model')
-            return
         if api.on_failed_job == "stop" or group.attempt >= api.max_recreated_jobs:
             raise ServiceError(
                 f"{said}. To pay for it again: quintain resume RUN experiment.loop.api.on_failed_job=recreate; to "
@@ -253,8 +257,8 @@ class PureTextRlTrainer(Loop):
                 code="E0705",
             )
         assert self.ledger is not None, "stages open it"
-        tokens = self.ledger.entries[self.iteration, group.group_name, group.attempt].num_tokens
-        price = tokens / 1e6 * api.price_per_million_tokens
+        tokens = self.ledger.entries[self.iteration, group.group_name, group.attempt].billed_tokens
+        price = self.ledger.cost(tokens)
         again = f'creating a job for group "{group.group_name}" again: about {tokens:_} tokens, cost {price:.2f}'
         self.session.warn(self, "W0715", f"{said}; {again}")
         group.attempt += 1
@@ -335,22 +339,6 @@ class PureTextRlTrainer(Loop):
                 "experiment.budget.updates is missing: it is the number of iterations of a text trainer", code="E0205"
             )
         super().set_budget(budget)
-
-    def estimate(self) -> str:
-        """Says what a whole run would ask of its providers."""
-        rounds = sum(len(speakers(self.protocol_handler, each, 0)) for each in range(self.max_message_rounds))
-        talks = self.num_iterations * self.train_environment.num_envs
-        tests = {"none": 0, "all": self.num_iterations, "last": 1, "first_and_last": min(2, self.num_iterations)}
-        talks += tests[self.text_settings.text_rl.test_scheme] * self.test_environment.num_envs
-        live = sum(not group.settings.freeze_agent for group in self.shared_model_groups.values())
-        jobs = live * (self.num_iterations - 1)
-        words = max(self.text_settings.agent(name).max_response_words for name in self.agent_names)
-        tokens = jobs * self.train_environment.num_envs * rounds * int(1.5 * words)
-        price = tokens / 1e6 * self.text_settings.api.price_per_million_tokens
-        return (
-            f"estimate: {talks} conversations of at most {rounds} turns, {jobs} fine-tune jobs on at most {tokens:_} "
-            f"tokens, cost at most {price:.2f}"
-        )
 
     def close(self) -> None:
         self.archive.close()

@@ -16,10 +16,12 @@ import pytest
 from quintain.errors import QuintainError, ServiceError
 from quintain.runs import launch
 from quintain.text.calls import Calls
+from quintain.text.estimate import estimate
 from quintain.text.ledger import KEY, Ledger
-from quintain.text.providers.base import Job, JobRequest
+from quintain.text.model_groups import PureTextSharedModelGroup
+from quintain.text.providers.base import Job, JobEvent, JobRequest, Refused
 from quintain.text.providers.scripted import ScriptedProvider
-from quintain.text.settings import ApiSettings, ScriptedSettings
+from quintain.text.settings import ApiSettings, JobSettings, ScriptedSettings, TextAgentSettings
 from tests.text.running import results, settings, train
 
 SECRET = "sk-very-secret-0123456789abcdef"
@@ -87,6 +89,28 @@ def test_a_refusal_is_final_and_can_be_resumed(tmp_path: Path) -> None:
     assert raised.value.code == "E0702"
     train(tmp_path, None)
     assert len(results(tmp_path)["made"]) == 2
+
+
+def test_a_failed_job_is_told_while_another_one_goes_on(tmp_path: Path) -> None:
+    ends = {"prover": "hangs", "verifier": "failed"}
+    with pytest.raises(ServiceError, match=r"ftjob-.* failed: invalid_training_file"):
+        train(tmp_path, settings(2, api={"job_deadline_seconds": 60.0}, **with_provider(job_ends=ends)))
+
+
+class NoEvents(ScriptedProvider):
+    """Has no list of events, as some servers."""
+
+    def events(self, job_id: str) -> Sequence[JobEvent]:
+        raise Refused("404 not found")
+
+
+def test_a_server_without_events_only_lacks_their_progress(tmp_path: Path) -> None:
+    provider = NoEvents(ScriptedSettings(type="scripted"), tmp_path)
+    group = PureTextSharedModelGroup("g", {"a": TextAgentSettings()}, ("a",), JobSettings(), Calls(ApiSettings()))
+    group.provider = provider
+    group.job = Job("ftjob-1", "running", "base")
+    assert group.describe_progress(7.0) == 'group "g": ftjob-1 is running, waited 7 s'
+    provider.close()
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
@@ -159,6 +183,31 @@ def test_sigterm_ends_a_wait_at_once(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r" / "status.json").read_text())["state"] == "stopped"
 
 
+@pytest.mark.parametrize("kind", ["chat", "upload", "create_job", "get_job"])
+def test_a_stop_does_not_wait_for_a_request_that_hangs(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = launch.start(settings(2), runs_dir=tmp_path, run_id="r", quiet=True)
+    hanging = threading.Event()
+
+    def hang(*args: object) -> None:
+        launched.trainer.stop("test")
+        hanging.wait(60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedProvider, kind, hang)
+        began = time.monotonic()
+        launched.trainer.train()
+    # The request hangs for a minute; an absolute time is not asserted beyond that.
+    assert time.monotonic() - began < 50
+    hanging.set()
+    launched.trainer.close()
+    launched.run.close()
+    train(tmp_path, None)
+    train(tmp_path / "plain", settings(2))
+    assert results(tmp_path) == results(tmp_path / "plain")
+
+
 def test_the_budget_guard_stops_before_it_pays(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="max_jobs") as raised:
         train(tmp_path, settings(3, api={"max_jobs": 3}))
@@ -168,6 +217,40 @@ def test_the_budget_guard_stops_before_it_pays(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="max_cost"):
         train(tmp_path, priced, "s")
     assert results(tmp_path, "s")["made"] == []
+
+
+def test_every_epoch_of_a_job_is_paid_for(tmp_path: Path) -> None:
+    api = ApiSettings(price_per_million_tokens=1e6, max_cost=300.0)  # 1 for each token
+    ledger = Ledger(tmp_path, Calls(api), lambda text: None)
+    provider = ScriptedProvider(ScriptedSettings(type="scripted"), tmp_path)
+    examples = b"a" * 79 + b"\n"  # 80 characters are 20 tokens
+    # 20 tokens in 10 epochs are 200, and 5 epochs of another 20 are 100 more: exactly the limit.
+    for iteration, epochs in ((0, 10), (1, 5)):
+        ledger.ensure(
+            provider, (iteration, "g", 0), JobRequest("base", "", hyperparameters={"n_epochs": epochs}), examples
+        )
+    with pytest.raises(ServiceError, match=r"estimated cost to 320\.00"):
+        ledger.ensure(provider, (2, "g", 0), JobRequest("base", "", hyperparameters={"n_epochs": 1}), examples)
+    ledger.close()
+    # A job without a number of epochs is assumed to have 25, for one example.
+    again = Ledger(tmp_path, Calls(ApiSettings(price_per_million_tokens=1e6, max_cost=799.0)), lambda text: None)
+    with pytest.raises(ServiceError, match=r"estimated cost to 800\.00"):
+        again.ensure(provider, (2, "g", 0), JobRequest("base", ""), examples)
+    again.close()
+    provider.close()
+
+
+def test_an_estimate_is_at_least_what_the_run_pays(tmp_path: Path) -> None:
+    loop = {"api": {"price_per_million_tokens": 10.0}, "jobs": {"n_epochs": 2},
+            "text_rl": {"fine_tune_on_all_previous_rollouts": True, "test_scheme": "last"}}  # fmt: skip
+    trainer = train(tmp_path, settings(3, **loop))
+    paid = sum(each.billed_tokens for each in trainer.ledger.entries.values())
+    told = estimate(trainer.train_environment, trainer.test_environment, trainer.shared_model_groups, 3)
+    # 3 x 24 conversations and 2 of the test; two groups and two fine-tunes.
+    assert told.startswith("estimate: 74 conversations of at most 4 turns, 4 fine-tune jobs on at most ")
+    most = int(told.split("at most ")[2].split()[0].replace("_", ""))
+    assert 0 < paid <= most
+    assert told.endswith(f"cost of jobs at most {most / 1e6 * 10:.2f}")
 
 
 def test_a_dry_run_calls_nothing(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 DEFAULT_URL = "https://api.openai.com/v1"
 MAX_ANSWER_BYTES = 8_000_000
+MAX_ID_LENGTH = 200
 MAX_BODY_BYTES = 10_000
 """The beginning of an unreadable answer that is kept for a report."""
 _IMPORTED = (
@@ -247,8 +248,10 @@ def _key(settings: OpenAiSettings) -> str:
 
 def _job(found: FineTuningJob) -> Job:
     """Checks and converts a job of the SDK, which does not check."""
-    if found.status not in _STATUSES or not found.id.startswith("ft"):
-        raise ValueError(f"the status of a job is {found.status!r}")
+    if found.status not in _STATUSES or not isinstance(found.id, str) or not 0 < len(found.id) <= MAX_ID_LENGTH:
+        raise ValueError(f"the status of a job is {str(found.status)[:40]!r}")
+    if found.status == "succeeded" and not isinstance(found.fine_tuned_model, str):
+        raise ValueError("a job has succeeded and has no model")
     error = found.error
     said = None
     if error is not None and error.message:

@@ -77,7 +77,10 @@ class TinyProvider:
         self._orders: dict[str, JsonObject] = {}
         for each in sorted((self.folder / "jobs").iterdir()):
             record = self._record(each / "job.json")
-            if record is not None and _is_order(record):
+            if record is None or any(type(record.get(name)) is not kind for name, kind in _TYPES.items()):
+                continue
+            # No job may write the base model, which may be that of the package.
+            if record["fine_tuned_model"].startswith("ft:"):
                 self._orders[each.name] = record
         with self._jobs_lock:
             self._look()
@@ -304,9 +307,3 @@ class TinyProvider:
         except (OSError, ValueError, RecursionError):
             return None
         return record if isinstance(record, dict) else None
-
-
-def _is_order(record: JsonObject) -> bool:
-    """Whether a stored record is a job; no job may write the base model, which may be that of the package."""
-    has_types = all(type(record.get(name)) is kind for name, kind in _TYPES.items())
-    return has_types and record["fine_tuned_model"].startswith("ft:")

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -31,6 +31,7 @@ from quintain.text.providers.base import (
     Provider,
     RateLimited,
     Refused,
+    Role,
     Unavailable,
 )
 from quintain.typing import JsonObject
@@ -288,7 +289,7 @@ def _chat_request(body: JsonObject) -> ChatRequest:
         raise ValueError(f"{', '.join(unknown)} is not served here; leave it out")
     if body.get("n") not in (None, 1) or body.get("stream"):
         raise ValueError("one answer is served, as a whole: n=1, stream=false")
-    messages = tuple(Message(each["role"], _text(each["content"]), each.get("name")) for each in body["messages"])
+    messages = tuple(map(_message, body["messages"]))
     if not messages:
         raise ValueError("messages is empty")
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -309,13 +310,16 @@ def _chat_request(body: JsonObject) -> ChatRequest:
     )
 
 
-def _text(content: object) -> str:
-    """Returns the text of a message, which may come in parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(each, dict) and each.get("type") == "text" for each in content):
-        return "".join(str(each["text"]) for each in content)
-    raise TypeError(f"content is {type(content).__name__}, expected text")
+def _message(given: JsonObject) -> Message:
+    """Reads one message, whose text may come in parts."""
+    role, content = given["role"], given["content"]
+    if role not in get_args(Role):
+        raise ValueError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
+    if isinstance(content, list) and all(each.get("type") == "text" for each in content):
+        content = "".join(each["text"] for each in content)
+    if not isinstance(content, str):
+        raise TypeError(f"content is {type(content).__name__}, expected text")
+    return Message(role, content, given.get("name"))
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
