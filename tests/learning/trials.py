@@ -181,7 +181,7 @@ def _mean_return(settings: RunFile, runs_dir: Path, which: str) -> float:
 
 
 def remember(task: Task, outcome: Outcome) -> None:
-    """Writes the outcome into docs/results/, beside other seeds of the same settings; those of others stay as earlier."""
+    """Writes the outcome into docs/results/, beside other seeds of the same settings; others stay as earlier."""
     path = RESULTS / f"learning-{task.name}.json"
     fingerprint = task.settings(0).fingerprint()
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
