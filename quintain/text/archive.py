@@ -112,19 +112,21 @@ class Archive:
         """Returns the finished conversations by index, in order."""
         return dict(sorted(self._load(_name(iteration, split)).items()))
 
-    def append(self, conversation: Conversation) -> None:
-        """Writes a finished conversation; it survives a power cut from here on."""
-        name = _name(conversation.iteration, conversation.split)
-        known = self._load(name)
-        if conversation.index in known:
-            raise ValueError(f"conversation {conversation.index} of {name} is already there")
-        if self._open is None or self._open[0] != name:
-            self.close()
-            assert self.folder is not None
-            self._open = name, LineFile(self.folder / name)
-        self._open[1].append(json.dumps(conversation.to_json()).encode())
-        self._open[1].sync()
-        known[conversation.index] = conversation
+    def append(self, *finished: Conversation) -> None:
+        """Writes finished conversations of one iteration and split; they survive a power cut from here on."""
+        for conversation in finished:
+            name = _name(conversation.iteration, conversation.split)
+            known = self._load(name)
+            if conversation.index in known:
+                raise ValueError(f"conversation {conversation.index} of {name} is already there")
+            if self._open is None or self._open[0] != name:
+                self.close()
+                assert self.folder is not None
+                self._open = name, LineFile(self.folder / name)
+            self._open[1].append(json.dumps(conversation.to_json()).encode())
+            known[conversation.index] = conversation
+        if self._open is not None:
+            self._open[1].sync()
 
     def complete(self, iteration: int, split: Split) -> None:
         """Notes that all conversations of an iteration are there."""

@@ -234,10 +234,14 @@ def _fill(
                 if calls.should_stop():
                     raise Stopped from None
                 continue
-            if isinstance(result, BaseException):
-                raise result
-            archive.append(result)
-            finished += 1
+            # Those that finished meanwhile are made durable together.
+            together = [result, *(results.get_nowait() for _ in range(results.qsize()))]
+            done = [each for each in together if isinstance(each, Conversation)]
+            archive.append(*done)
+            finished += len(done)
+            for each in together:
+                if isinstance(each, BaseException):
+                    raise each
             now = time.monotonic()
             if now - told >= TELL_EVERY_SECONDS:
                 told = now
@@ -249,10 +253,8 @@ def _fill(
     finally:
         is_over.set()
         # Conversations that finished meanwhile are paid for.
-        while not results.empty():
-            late = results.get_nowait()
-            if isinstance(late, Conversation):
-                archive.append(late)
+        late = [results.get_nowait() for _ in range(results.qsize())]
+        archive.append(*(each for each in late if isinstance(each, Conversation)))
 
 
 def transcript(talk: Conversation) -> list[str]:
