@@ -66,6 +66,8 @@ test-collectors: install    ## every number of collectors in every placement, ki
 .PHONY: test-ray
 test-ray: install    ## runs on Ray that are killed, stopped and interrupted, for minutes; writes docs/results/
 	@$(BIN)/python -m tests.placements.ray_cells
+	@$(BIN)/python -m tests.placements.ray_rank_cells
+	@$(BIN)/python -m tests.placements.ray_cluster_cells
 
 learning-minecraft: install   ## look and recall in Minecraft's stand-in, 3 seeds each; writes docs/results/
 	@$(BIN)/python -m pytest -m learning -k minecraft
@@ -86,6 +88,11 @@ learning: install   ## train to a score over several seeds; writes docs/results/
 
 bench: install      ## speed beside other libraries, for hours; writes docs/results/
 	@$(BIN)/python bench/run.py
+
+.PHONY: bench-ray
+bench-ray: install    ## what Ray costs beside Ray alone and beside processes, for ten minutes; writes docs/results/
+	@$(BIN)/python bench/ray_speed.py
+	@$(BIN)/python bench/cluster_needs.py
 
 .PHONY: bench-quoted
 bench-quoted: install    ## only the rows that the README quotes, for half an hour; writes docs/results/ and the README

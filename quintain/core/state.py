@@ -170,6 +170,26 @@ def as_tensor(value: torch.Tensor | ArrayLike) -> torch.Tensor:
     return value.clone() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
 
 
+def copy_into(target: torch.Tensor, value: torch.Tensor | ArrayLike) -> None:
+    """Copies a value of a checkpoint, or of another process, into a tensor: once, where both are on the CPU."""
+    import torch
+
+    if isinstance(value, torch.Tensor) or target.device.type != "cpu":
+        target.copy_(as_tensor(value))
+    else:
+        np.copyto(target.numpy(), np.asarray(value), casting="unsafe")
+
+
+def copied(contents: State) -> State:
+    """Returns a state with copies of its tensors."""
+    import torch
+
+    return {
+        name: copied(value) if isinstance(value, dict) else value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in contents.items()
+    }
+
+
 def as_tensors(saved: State) -> State:
     """Converts a checkpoint's values for a module's `load_state_dict`."""
     return {name: as_tensor(value) for name, value in saved.items()}

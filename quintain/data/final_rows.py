@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from quintain.core.state import as_tensor, require_shapes
+from quintain.core.state import copy_into, require_shapes
 
 if TYPE_CHECKING:
     from quintain.typing import Array, State, Values
@@ -69,8 +69,12 @@ class FinalRows:
                 grown[: self.count] = rows[: self.count]
                 self.rows[name] = grown
 
+    def contents(self) -> State:
+        """Returns the added rows, as views."""
+        return {name: rows[self.start : self.start + self.count] for name, rows in self.rows.items()}
+
     def state_dict(self) -> State:
-        return {name: rows[self.start : self.start + self.count].clone() for name, rows in self.rows.items()}
+        return {name: rows.clone() for name, rows in self.contents().items()}
 
     def require_rows(self, state: State) -> int:
         """Refuses saved rows with other names or shapes; returns their number."""
@@ -84,5 +88,5 @@ class FinalRows:
         self.count = 0
         self._make_room(self.start + count)
         for name, rows in self.rows.items():
-            rows[self.start : self.start + count] = as_tensor(state[name])
+            copy_into(rows[self.start : self.start + count], state[name])
         self.count = count

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 import numpy as np
 import torch
 
+from quintain.core.state import copy_into, require_shapes
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field
-from quintain.data.rollout import Allocator, Rollout
+from quintain.data.rollout import Allocator, Rollout, require_found
 from quintain.data.spec import BehaviorSpec
 
 if TYPE_CHECKING:
-    from quintain.typing import Array, Values
+    from quintain.typing import Array, State, Values
 
 FRAGMENT_FIELDS: Final[Declared] = {
     f.LANE: Field((), "int64"),
@@ -139,6 +140,39 @@ class FragmentBlock(Rollout):
                 rows[:, column] = fragment.fields[name]
             self.policy_state[column] = fragment.state
             self._add_endings(column, fragment.endings)
+
+    def begin_after(self, sequence: int, num_held: int) -> None:
+        """Clears it, and leaves its first columns to fragments that another process holds."""
+        self.begin(sequence, 0)
+        self.arrays[f.FRAGMENT][:, :num_held] = 1
+
+    def columns(self, first: int, first_row: int) -> State:
+        """Returns the fragments from a column on, whose final rows are those from `first_row` on, as views."""
+        some, start = slice(first, self.num_fragments), self.final.start + first_row
+        fields: dict[str, Array] = {name: rows[:, some] for name, rows in self.arrays.items()}
+        index = fields[f.FINAL_INDEX]
+        fields[f.FINAL_INDEX] = np.where(index >= 0, index - start, -1).astype(index.dtype)
+        final = {name: rows[first_row:] for name, rows in self.final.contents().items()}
+        return {"fields": fields, "policy_state": self.policy_state[some], "final": final}
+
+    def append_columns(self, state: State) -> None:
+        """Copies fragments that `columns` returned in another process, once."""
+        first, numbers = self.num_fragments, np.asarray(state["fields"][f.FRAGMENT])
+        some = slice(first, first + numbers.shape[1])
+        if some.stop > self.num_lanes or not np.all(numbers > 0):
+            raise ValueError(f"fragments.{f.FRAGMENT} has {numbers.shape[1]} fragments for {self.num_lanes - first}")
+        require_shapes("fields", state["fields"], {name: rows[:, some] for name, rows in self.arrays.items()})
+        require_shapes("policy_state", state["policy_state"], self.policy_state[some])
+        require_found(self.spec, state)
+        for name, rows in self.arrays.items():
+            np.copyto(rows[:, some], state["fields"][name])
+        copy_into(self.policy_state[some], state["policy_state"])
+        if self.final.require_rows(state["final"]):
+            final: dict[str, Values] = {name: np.array(each) for name, each in state["final"].items()}
+            hidden = torch.as_tensor(final.pop(f.POLICY_STATE))
+            added = self.final.add(final, hidden)
+            index = self.arrays[f.FINAL_INDEX][:, some]
+            index[index >= 0] += int(added[0])
 
     def over_borders(self, recursion: Callable[..., Array], *steps: Array) -> Array:
         """Applies a recursion over time to fragments that lie end to end; returns its result [T, F].

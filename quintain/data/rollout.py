@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from quintain.core.state import as_tensor, require_count, require_shapes, require_within
+from quintain.core.state import as_tensor, copied, copy_into, require_count, require_shapes, require_within
 from quintain.data import fields as f
 from quintain.data.fields import Declared, resolve_fields
 from quintain.data.final_rows import FinalRows
@@ -242,17 +242,17 @@ class Rollout:
         return TensorDict(fields, batch_size=[self.num_lanes, self.num_steps + 1])
 
     def state_dict(self) -> State:
-        fields = {name: tensor.clone() for name, tensor in self.storage.items()}
-        final = self.final.state_dict() if self.num_parts == 1 else self._packed_final(fields)
+        return copied(self.contents())
+
+    def contents(self) -> State:
+        """Returns the state in the memory of the block, for a reader that is done before the next step is written."""
+        fields = dict(self.storage)
+        fields[f.FINAL_INDEX] = fields[f.FINAL_INDEX].clone()
+        final = self.final.contents() if self.num_parts == 1 else self._packed_final(fields)
         if self.final.start:
             # A part counts its rows from the first of its region.
             fields[f.FINAL_INDEX].sub_(self.final.start).clamp_(min=-1)
-        return {
-            "fields": fields,
-            "policy_state": self.policy_state.clone(),
-            "final": final,
-            "sequence": self.sequence,
-        }
+        return {"fields": fields, "policy_state": self.policy_state, "final": final, "sequence": self.sequence}
 
     def _packed_final(self, fields: dict[str, torch.Tensor]) -> State:
         """Returns the final rows of all parts, ordered by step and lane, and sets their new indices in the fields."""
@@ -280,8 +280,8 @@ class Rollout:
         require_shapes("policy_state", state["policy_state"], self.policy_state)
         require_found(self.spec, state)
         for name, tensor in self.storage.items():
-            tensor.copy_(as_tensor(state["fields"][name]))
-        self.policy_state.copy_(as_tensor(state["policy_state"]))
+            copy_into(tensor, state["fields"][name])
+        copy_into(self.policy_state, state["policy_state"])
         if self.num_parts == 1:
             self.final.load_state_dict(state["final"])
             index = self.storage[f.FINAL_INDEX]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from quintain.core.state import as_tensor, require_count, require_shapes
+from quintain.core.state import copy_into, require_count, require_shapes
 from quintain.data import fields as f
 from quintain.data.fields import Declared, Field
 from quintain.data.rollout import Rollout, require_found
@@ -133,7 +133,7 @@ class SequenceBlock(Rollout):
         set_width(self, self.memory, width)
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
-    def state_dict(self) -> State:
+    def contents(self) -> State:
         held = slice(0, self.num_columns)
         # What was computed since it was sealed, such as advantages, is only there.
         known = self.storage if self.is_sealed else {name: field[:, held] for name, field in self.memory.items()}
@@ -141,8 +141,8 @@ class SequenceBlock(Rollout):
         fields = {name: torch.cat((x[:-1], torch.zeros_like(x[-1:]))) for name, x in known.items()}
         return {
             "fields": fields,
-            "policy_state": self.states[held].clone(),
-            "final": self.final.state_dict(),
+            "policy_state": self.states[held],
+            "final": self.final.contents(),
             "sequence": self.sequence,
             "num_held": self.num_held,
             "num_episodes": self.num_episodes,
@@ -156,8 +156,8 @@ class SequenceBlock(Rollout):
             self._set_width(state["fields"][f.TEAMMATES].shape[2])
         require_shapes("fields", state["fields"], {name: x[:, :num_columns] for name, x in self.memory.items()})
         for name, field in self.memory.items():
-            field[:, :num_columns] = as_tensor(state["fields"][name])
-        self.states[:num_columns] = as_tensor(state["policy_state"])
+            copy_into(field[:, :num_columns], state["fields"][name])
+        copy_into(self.states[:num_columns], state["policy_state"])
         self.final.load_state_dict(state["final"])
         self.sequence, self.num_columns = require_count("sequence", state["sequence"]), num_columns
         self.num_held = require_count("num_held", state["num_held"], num_columns * self.num_steps)

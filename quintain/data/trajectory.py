@@ -201,12 +201,12 @@ class TrajectoryBlock(Rollout):
         set_width(self, self.memory, width)
         self.faces = {name: field.numpy() for name, field in self.memory.items()}
 
-    def state_dict(self) -> State:
+    def contents(self) -> State:
         self.seal()
         # The row of padding was never written by this block; what it holds must not depend on what was there before.
         for field in self.storage.values():
             field[-1].fill_(0)
-        return {**super().state_dict(), "num_episodes": self.num_episodes}
+        return {**super().contents(), "num_episodes": self.num_episodes}
 
     def load_state_dict(self, state: State) -> None:
         num_rows = len(state["fields"][f.VALUE]) - 1

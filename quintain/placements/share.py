@@ -37,6 +37,9 @@ class Share:
     """Blocks that are reserved and not yet sent."""
     open: deque[Lend] = field(default_factory=deque)
     """Blocks that the actor is filling, the current one first."""
+    taken: dict[int, int] = field(default_factory=dict)
+    """Which snapshot each block has: a number that changes whenever its weights are copied anew."""
+    num_taken: int = 0
     is_retired: bool = False
     """Whether the actor knows that this behaviour no longer learns."""
 
@@ -57,7 +60,7 @@ class Share:
             self.offer(self.version, store.session)
         while (block := store.reserve()) is not None:
             number = next(number for number, each in enumerate(self.blocks) if each is block)
-            take_snapshot(self.policy, self.snapshots[number])
+            self._snapshot(number)
             self.waiting.append(Lend(self.behavior, number, self.version))
 
     def require_lends(self, lends: Sequence[State]) -> None:
@@ -73,6 +76,7 @@ class Share:
             number = saved["block"]
             if store.reserve() is not self.blocks[number]:
                 raise ValueError(f"block {number} of {self.behavior} is not the next to be filled")
+            self._snapshot(number)
             for key, value in saved["weights"].items():
                 self.snapshots[number][key].copy_(as_tensor(value))
             self.waiting.append(Lend(self.behavior, number, saved["version"]))
@@ -96,8 +100,13 @@ class Share:
         # Weights of a block that the actor has may not have been read yet.
         taken = {lend.block for lend in self.open}
         number = next(number for number in range(len(self.blocks)) if number not in taken)
-        take_snapshot(self.policy, self.snapshots[number])
+        self._snapshot(number)
         return number
+
+    def _snapshot(self, number: int) -> None:
+        take_snapshot(self.policy, self.snapshots[number])
+        self.num_taken += 1
+        self.taken[number] = self.num_taken
 
     def saved_lends(self) -> list[State]:
         """Returns all lent blocks with their weights, in order."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from quintain.envs.hosts.faults import FaultNews, LaneFault
@@ -59,9 +60,10 @@ def place_blocks(blocks: Blocks, places: Iterable[Sequence[Any]]) -> None:
 
 
 def as_arrays(state: Saved) -> Saved:
-    """Returns a state with arrays in place of tensors; those of the CPU share their memory."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().numpy()
+    """Returns a state with whole arrays in place of tensors; those of the CPU share their memory where they can."""
+    if isinstance(state, torch.Tensor | np.ndarray):
+        # What is not in one piece would be sent among the words, and be copied again where it is read.
+        return np.asarray(state.detach().numpy() if isinstance(state, torch.Tensor) else state, order="C")
     if isinstance(state, Mapping):
         return {name: as_arrays(value) for name, value in state.items()}
     return [as_arrays(value) for value in state] if isinstance(state, list | tuple) else state

@@ -9,19 +9,21 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
+from quintain.data.fragments import FragmentBlock
 from quintain.errors import NonFiniteError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
 from quintain.placements.remote_errors import error_to_json
 from quintain.placements.shared_blocks import SharedBlocks, allocate_here
 from quintain.placements.wire import answer_to_json, as_arrays
+from quintain.rollouts.bootstrap import value_truncated
 from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 from quintain.services.reporting.redaction import redact
@@ -29,8 +31,11 @@ from quintain.services.reporting.redaction import redact
 if TYPE_CHECKING:
     from quintain.typing import Array, JsonObject, Saved, State
 
+CONTROL = "control"
+"""The concurrency group of methods that are called while a command is executed."""
 Reply: TypeAlias = "tuple[JsonObject, Saved]"
 """What a method returns: words, and arrays or packed values that belong to them."""
+_Method = TypeVar("_Method", bound=Callable[..., object])
 _KEPT = frozenset({"env", "episode", "lane_step", "cursor", "fragment", "num_open", "counts", "num_acts"})
 _NAMED = frozenset({"halves", "collectors", "groups"})
 """Parts of a collector's state whose keys are names."""
@@ -52,6 +57,12 @@ def _answering(method: Callable[..., Reply]) -> Callable[..., Reply]:
             return {"failed": error_to_json(as_ours(error, "the rollout actor"), trace)}, pack_value(dict(evidence))
 
     return answer
+
+
+def _meanwhile(method: _Method) -> _Method:
+    """Makes Ray call a method beside the command that is executed, as its own decorator of methods does."""
+    method.__ray_concurrency_group__ = CONTROL  # type: ignore[attr-defined]
+    return method
 
 
 class RolloutActor:
@@ -101,13 +112,53 @@ class RolloutActor:
         current = actor.current_with(command)
         answer = actor.obey(command, lambda: self.is_stopping)
         filled = [
-            [each.behavior, each.block, as_arrays(actor.blocks[each.behavior][each.block].state_dict())]
+            [each.behavior, each.block, as_arrays(actor.blocks[each.behavior][each.block].contents())]
             for each in current
         ]
         words = answer_to_json(answer)
         if answer.is_done:
             words["standing"] = _pruned(actor.collector.state_dict())
         return words, filled
+
+    def fill_by_pieces(self, number: int, lends: Sequence[Saved], held: Sequence[State]) -> Iterator[Reply]:
+        """Fills lent blocks with fragments; yields those that are complete while it goes on, and then the reply.
+
+        What is yielded belongs to the learner, so that a fragment that is complete survives this process.
+        """
+        while True:
+            reply = self._piece(number, lends, held)
+            yield reply
+            if not reply[0].get("is_piece"):
+                return
+
+    @_answering
+    def _piece(self, number: int, lends: Sequence[Saved], held: Sequence[State]) -> Reply:
+        """Collects until a fragment is complete, or the fill is over."""
+        actor, command = self.actors[number], Command(FILL, {"lend": lends})
+        for each, state in zip((Lend(*each) for each in lends), held, strict=True):
+            if each not in actor.lent[each.behavior]:
+                self._fragments(actor, each).begin_after(state["sequence"], state["num_held"])
+        (lend,) = actor.current_with(command)
+        block = self._fragments(actor, lend)
+        first, first_row = block.num_fragments, block.final.count
+        answer = actor.obey(command, lambda: self.is_stopping or block.num_fragments > first)
+        words = answer_to_json(answer)
+        # A restart begins new episodes where these fragments end, and goes on counting.
+        words["standing"] = actor.collector.state_dict()
+        if not answer.is_done and block.num_fragments > first:
+            words["is_piece"] = True
+            actor.go_on()
+            policy = actor.collector.policies[lend.behavior]
+            if policy.has_values:
+                with torch.inference_mode():
+                    value_truncated(block.part(slice(first, block.num_fragments)), policy)
+        return words, [[lend.behavior, lend.block, as_arrays(block.columns(first, first_row))]]
+
+    @staticmethod
+    def _fragments(actor: Actor, lend: Lend) -> FragmentBlock:
+        block = actor.blocks[lend.behavior][lend.block]
+        assert isinstance(block, FragmentBlock), "only fragments come by pieces"
+        return block
 
     @_answering
     def obey(self, number: int, do: str, arguments: bytes, *weights: State | None) -> Reply:
@@ -125,19 +176,23 @@ class RolloutActor:
 
     # -- meanwhile -------------------------------------------------------------------------------------------------
 
+    @_meanwhile
     def interrupt(self, is_wanted: bool) -> None:
         """Requests that collectors stop after their current step, or no longer."""
         self.is_stopping = is_wanted
 
+    @_meanwhile
     def pulse(self) -> int:
         """Returns a counter that changes while any collector makes progress: they take turns."""
         return sum(actor.pulse for actor in self.actors.values())
 
+    @_meanwhile
     def publish(self, behavior: str, label: Sequence[int], weights: State) -> None:
         """Makes weights the newest, for collectors that take them between two acts."""
         assert self.shared is not None, "build() comes first"
         self.shared.published[behavior].publish_arrays(label, weights)
 
+    @_meanwhile
     def stack(self) -> str:
         """Returns where all threads of this process stand."""
         return "\n".join("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())

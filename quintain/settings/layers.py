@@ -91,6 +91,22 @@ def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
     return {("experiment", "behaviors", name): defaults for name in experiment["behaviors"] if defaults}
 
 
+def placement_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
+    """Returns a collector for each rollout actor that is asked for, if lanes can be shared so, by path."""
+    experiment, run = values.get("experiment"), values.get("run")
+    env = experiment.get("env") if isinstance(experiment, Mapping) else None
+    placement = run.get("placement") if isinstance(run, Mapping) else None
+    if not isinstance(env, Mapping) or not isinstance(placement, Mapping) or "num_actors" not in placement:
+        return {}
+    registration = _registration("env", env.get("type"))
+    lanes = None if registration is None else registration.settings_class.model_fields.get("num_lanes")
+    num_actors, num_ranks = _count(placement["num_actors"]), _count(placement.get("num_ranks", 1))
+    num_lanes = None if lanes is None else _count(env.get("num_lanes", lanes.default))
+    if num_actors is None or num_ranks is None or num_lanes is None or num_lanes % (num_actors * num_ranks):
+        return {}
+    return {("experiment", "env"): {"num_collectors": num_actors}}
+
+
 def _registration(kind: str, name: Raw) -> registry.Registration | None:
     try:
         return registry.get(kind, name) if isinstance(name, str) else None
@@ -102,7 +118,7 @@ def _registration(kind: str, name: Raw) -> registry.Registration | None:
 def with_algorithm_defaults(values: Mapping[str, Raw]) -> Mapping[str, Raw]:
     """Completes user settings with the algorithm's defaults, and below them with the environment's."""
     # All blocks of one kind at once: laid under the values one by one, each would copy all behaviours.
-    for found in (algorithm_defaults(values), env_defaults(values)):
+    for found in (algorithm_defaults(values), env_defaults(values), placement_defaults(values)):
         lower: dict[str, Raw] = {}
         # The last comes first, as if they had been laid one after another; the order of behaviours follows from it.
         for path, defaults in reversed(found.items()):

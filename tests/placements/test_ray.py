@@ -21,6 +21,7 @@ from quintain import Trainer
 from quintain.data import fields as f
 from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, ResourceError, SettingsError
 from quintain.services.events import After
+from quintain.settings.layers import with_algorithm_defaults
 from tests.contracts import test_source
 from tests.envs.fragile import Walk
 from tests.hold import wait_for
@@ -60,6 +61,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
     weights_are_put_once_for_each_version()
     a_killed_actor_is_started_again()
+    agents_of_a_killed_actor_go_on()
+    finished_fragments_survive_their_actor()
     an_actor_that_dies_again_and_again_ends_the_run()
     errors_are_the_users_own()
     what_the_cluster_cannot_hold_is_refused_at_once()
@@ -187,6 +190,63 @@ def a_killed_actor_is_started_again() -> None:
     wait_for(lambda: not is_alive(workers[0].pid))
 
 
+def agents_of_a_killed_actor_go_on() -> None:
+    trainer: Any = make_agents("two behaviours", "ray", 1, 3000)
+    workers = trainer.source.placement.workers
+    first = workers[0].pid
+    trainer.events.add(After("update"), lambda trainer: is_alive(first) and os.kill(first, signal.SIGKILL))
+    trainer.train()
+    assert trainer.is_finished
+    assert workers[0].pid != first
+    assert trainer.faults.restarts == 1
+    trainer.close()
+
+
+def finished_fragments_survive_their_actor() -> None:
+    trainer: Any = Trainer(
+        "ppo", walk_of(Walk, step_seconds=0.002), num_lanes=4, num_collectors=2, batch_size=32, num_epochs=1, seed=4,
+        writers=[], events=[], placement="ray", num_steps=8,
+        **{"rollout.type": "fragments", "rollout.num_fragments": 24},
+    )  # fmt: skip
+    collector = trainer.source.remote.members[1].remote.collector
+    first, take, known = collector.worker.pid, collector._take_data, {}
+
+    def kill(data: Any) -> None:
+        """Kills the actor inside its second block, of which it has finished fragments."""
+        take(data)
+        (block,) = collector.blocks["default"]
+        if block.sequence == 2 and 4 <= block.num_fragments < 12 and not known:
+            numbers = block.array(f.LANE)[0], block.array(f.FRAGMENT)[0]
+            known.update(
+                block=block, held=list(zip(*(each[: block.num_fragments].tolist() for each in numbers), strict=True))
+            )
+            os.kill(first, signal.SIGKILL)
+
+    collector._take_data = kill
+    learned: list[tuple[int, int]] = []
+    update = trainer.algorithm.update
+
+    def look(batch: Any, *more: Any, **named: Any) -> Any:
+        for block in batch:
+            assert np.isfinite(block.array(f.FINAL_VALUE)).all()
+            learned.extend(zip(block.array(f.LANE)[0].tolist(), block.array(f.FRAGMENT)[0].tolist(), strict=True))
+        return update(batch, *more, **named)
+
+    trainer.algorithm.update = look
+    trainer.train(4 * 24 * 8)
+    assert collector.worker.pid != first
+    assert trainer.faults.restarts == 1
+    assert known["held"], "it was killed with finished fragments"
+    assert set(known["held"]) <= set(learned), "finished fragments were lost with their actor"
+    assert len(set(learned)) == len(learned), "a fragment came twice"
+    # Every step is accounted for, also those that the dead actor had counted.
+    saved = trainer.state_dict()["training"]["source"]["collector"]["collectors"]
+    collected, _, discarded = np.sum([each["counts"] for each in saved.values()], axis=0)
+    num_open = sum(each["num_open"] for each in saved.values())
+    assert collected == trainer.progress.env_steps + trainer.store.num_waiting + num_open + discarded
+    trainer.close()
+
+
 def an_actor_that_dies_again_and_again_ends_the_run() -> None:
     trainer = make("ray", 1, env=walk_of(Wrong, how="kill", at=5), **{"placement.max_restarts": 1})
     with pytest.raises(CollectorDied, match=r"died, 2 times in a row.*quintain resume") as failed:
@@ -219,7 +279,10 @@ def what_the_cluster_cannot_hold_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"placement.num_actors": 2}, "num_actors.*more than experiment.env.num_collectors"),
+        (
+            {"placement.num_actors": 2, "num_collectors": 1},
+            "num_actors.*more than experiment.env.num_collectors",
+        ),
         ({"env": Walk()}, "an environment that exists already cannot be sent"),
         ({"device": "auto"}, "run.device.*auto does not go with run.placement.type ray"),
     ],
@@ -227,6 +290,32 @@ def what_the_cluster_cannot_hold_is_refused_at_once() -> None:
 def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(SettingsError, match=what):
         make("ray", **settings)
+
+
+@pytest.mark.parametrize(("more", "num_collectors"), [({}, 4), ({"num_lanes": 6}, 1), ({"num_collectors": 8}, 8)])
+def test_each_actor_has_a_collector_unless_the_run_says_how_many(more: dict[str, int], num_collectors: int) -> None:
+    values = {
+        "experiment": {"env": {"type": "gym", "id": "CartPole-v1", **more}, "behaviors": {"default": {}}},
+        "run": {"placement": {"type": "ray", "num_actors": 4}},
+    }
+    env = with_algorithm_defaults(values)["experiment"]["env"]
+    assert env.get("num_collectors", 1) == num_collectors
+
+
+def test_the_doctor_compares_nodes() -> None:
+    from quintain.placements.ray.examine import about_nodes, about_storage
+
+    here = {"python": "3.11.7", "quintain": "0.1.0", "ray": "2.60.0", "torch": "2.13.0", "numpy": "2.4.6"}
+    same = {**here, "token": "yes", "storage": "yes"}
+    old = {**here, "torch": "2.11.0", "token": "no", "storage": "no"}
+    assert [line[1] for line in about_nodes({"a": same}, here, is_local=False)] == ["ok", "ok"]
+    versions, authentication = about_nodes({"a": same, "b": old}, here, is_local=False)
+    assert versions[1] == "note"
+    assert versions[2].startswith("b has torch 2.11.0. Here: python 3.11.7")
+    assert authentication[1] == "note"
+    (failed,) = about_nodes({"c": {"failed": "ModuleNotFoundError: quintain"}}, here, is_local=True)
+    assert failed[1] == "missing"
+    assert "1 of 2 nodes" in about_storage({"a": same, "b": old}, Path(), is_local=False)[2]
 
 
 def test_ray_is_imported_only_where_it_is_chosen() -> None:

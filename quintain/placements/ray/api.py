@@ -15,7 +15,7 @@ Handle: TypeAlias = Saved
 """A rollout actor."""
 CALL_SECONDS = 30.0
 CONTROL = "control"
-"""The concurrency group of methods that are called while a command is executed."""
+"""The concurrency group of methods that are called while a command is executed; the actor's class names it too."""
 
 
 class RayFailure(Exception):
@@ -53,8 +53,20 @@ def get(reference: Reference, seconds: float = CALL_SECONDS) -> Saved:
         raise RayFailure(str(error)) from error
 
 
+def next_of(reference: Reference) -> Reference:
+    """Returns the next result of a call that yields several, which `is_ready` has found; else the reference itself."""
+    import ray
+
+    if not isinstance(reference, ray.ObjectRefGenerator):
+        return reference
+    try:
+        return next(reference)
+    except StopIteration:
+        raise Lost("it ended before its reply was whole") from None
+
+
 def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
-    """Whether a call has ended within this time, by a result or an error."""
+    """Whether a call has its next result within this time, or an error."""
     import ray
 
     return bool(ray.wait([reference], timeout=seconds)[0])
@@ -66,6 +78,20 @@ def start_actor(cls: type, options: JsonObject, words: JsonObject) -> Handle:
 
     fixed = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {CONTROL: 1}}
     return ray.remote(**options, **fixed)(cls).remote(words)
+
+
+def has_authentication() -> bool:
+    """Whether this process shows the cluster a token; a cluster that wants none asks no other process for one."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())
+
+
+def is_client() -> bool:
+    """Whether the cluster is reached through a proxy (`ray://`), which has no calls that yield several results."""
+    import ray
+
+    return bool(ray.util.client.ray.is_connected())
 
 
 def kill(handle: Handle) -> None:

@@ -1,32 +1,29 @@
 """A collector in a rollout actor: commands become calls, and blocks come back through the object store.
 
 A block is returned once into the object store, read from there without a copy, and copied once into the learner's
-block. Weights are put once for each version, and read by all actors.
+block; fragments come as soon as they are complete. What an actor died before it could return is collected again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from quintain.data.fragments import FragmentBlock
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import QuintainError
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
+from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend, Report
 from quintain.placements.fleet import joined_news
 from quintain.placements.plan import Blocks
 from quintain.placements.processes import plain_arguments
 from quintain.placements.ray import api
+from quintain.placements.ray.weights import PublishedToActors, PutWeights
 from quintain.placements.ray.worker import RolloutWorker
-from quintain.placements.share import Share
-from quintain.placements.snapshots import Label, PublishedWeights
 from quintain.placements.wire import answer_from_json, as_arrays
-from quintain.policies.base import Policy
 from quintain.rollouts.sync_collector import never
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 from quintain.services.processes.supervisor import Supervisor
@@ -48,51 +45,10 @@ class Sent:
     reference: api.Reference
     ends: list[Saved]
     """Lent blocks that are open no longer when it is done."""
-
-
-class PutWeights:
-    """The weights of lent blocks in the object store, put once for each version."""
-
-    def __init__(self, shares: Mapping[str, Share]) -> None:
-        self.shares = shares
-        self._put: dict[tuple[str, int], api.Reference] = {}
-
-    def of(self, lend: Lend) -> api.Reference:
-        """Returns the reference to a block's weights; None where collectors take the newest."""
-        snapshot = self.shares[lend.behavior].snapshots[lend.block]
-        if not snapshot:
-            return None
-        key = (lend.behavior, lend.version)
-        known = api.get(self._put[key]) if key in self._put else None
-        # A policy may change without a new version, such as its statistics of observations.
-        if known is None or not all(np.array_equal(known[name], value.numpy()) for name, value in snapshot.items()):
-            self._put[key] = api.put(as_arrays(snapshot))
-        mine = [each for each in self._put if each[0] == lend.behavior]
-        # As many versions are lent at a time as there are blocks.
-        for each in mine[: -1 - len(self.shares[lend.behavior].blocks)]:
-            del self._put[each]
-        return self._put[key]
-
-
-class PublishedToActors(PublishedWeights):
-    """The newest weights, put into the object store and announced to every actor."""
-
-    def __init__(self, behavior: str, policy: Policy, workers: Sequence[RolloutWorker]) -> None:
-        self.behavior = behavior
-        self.workers = workers
-        self.newest_put: tuple[Label, api.Reference] | None = None
-
-    def publish(self, label: Label, policy: Policy) -> None:
-        self.newest_put = label, api.put({name: value.numpy() for name, value in policy.state_dict().items()})
-        for worker in self.workers:
-            self.announce_to(worker)
-
-    def announce_to(self, worker: RolloutWorker) -> None:
-        """Gives an actor the newest weights; one that died gets them when it is started again."""
-        if self.newest_put is not None:
-            label, weights = self.newest_put
-            with suppress(api.Lost):
-                api.get(worker.control("publish", self.behavior, list(label), weights))
+    reply: tuple[JsonObject, Saved] | None = None
+    """The reply, once it is whole."""
+    heard: list[Answer] = field(default_factory=list)
+    """What came with its pieces."""
 
 
 class RayCollector:
@@ -107,14 +63,18 @@ class RayCollector:
         weights: PutWeights,
         *,
         sends_blocks: bool,
+        by_pieces: bool,
     ) -> None:
-        """Takes its number and its parts of blocks; with `sends_blocks`, they are sent with every command."""
+        """Takes its number and its parts of blocks; with `sends_blocks`, they are sent with every command.
+
+        With `by_pieces` they hold fragments, which come back one by one.
+        """
         self.worker = worker
         self.number = number
         self.env = env
         self.blocks = blocks
         self.weights = weights
-        self.sends_blocks = sends_blocks
+        self.sends_blocks, self.by_pieces = sends_blocks, by_pieces
         self.supervisors: Sequence[Supervisor] = ()
         self.pulse = 0
         self._pulse: api.Reference | None = None
@@ -126,7 +86,7 @@ class RayCollector:
         self._same: set[tuple[str, int]] = set()
         """Blocks of which the actor has what is here, so that they need not be sent."""
         self._standing: Command | None = None
-        """Where an actor that is started again begins: a restored state, or new episodes after a full block."""
+        """Where an actor that is started again begins: a restored state, or new episodes after the last data."""
         self._parameters: State = {}
         self._retired: dict[str, Command] = {}
         self._news = FaultNews()
@@ -143,6 +103,8 @@ class RayCollector:
             lends = command.arguments["lend"]
             self._open += [lend for lend in lends if lend not in self._open]
             blocks = [self._block(Lend(*lend)) for lend in lends]
+            if self.by_pieces:
+                return handle.fill_by_pieces.options(num_returns="streaming").remote(self.number, lends, blocks)
             weights = [self.weights.of(Lend(*lend)) for lend in lends]
             return handle.fill.remote(self.number, lends, blocks, *weights)
         arguments = plain_arguments(command.arguments)
@@ -162,9 +124,11 @@ class RayCollector:
         """Returns what the actor needs of a block: all, unless it has filled it before."""
         block, place = self.blocks[lend.behavior][lend.block], (lend.behavior, lend.block)
         self._retired.pop(lend.behavior, None)
+        if self.by_pieces and isinstance(block, FragmentBlock):
+            return {"sequence": block.sequence, "num_held": block.num_fragments}
         if self.sends_blocks or place not in self._same:
             self._same.add(place)
-            found: JsonObject = as_arrays(block.state_dict())
+            found: JsonObject = as_arrays(block.contents())
             return found
         return {"sequence": block.sequence}
 
@@ -172,22 +136,22 @@ class RayCollector:
         if self.worker.failure is not None:
             raise self.worker.failure
         sent = self._unanswered[0]
-        if not api.is_ready(sent.reference, seconds):
-            self._ask_for_pulse()
-            return None
         try:
-            words, data = self.worker.reply(sent.reference)
+            reply = self._reply_to(sent, seconds)
         except api.Lost as error:
             self.worker.start_again(error)
             return None
+        if reply is None:
+            self._ask_for_pulse()
+            return None
         self._unanswered.popleft()
-        answer = answer_from_json(words)
+        words, data = reply
+        answer = _joined([*sent.heard, answer_from_json(words)])
         if sent.command.do == FILL:
-            for behavior, number, state in data:
-                self.blocks[behavior][number].load_state_dict(state)
+            self._take_data(data)
             if answer.is_done and answer.report is not None:
                 self.worker.num_deaths = 0
-                self._standing = Command("begin_anew", {"states": [words["standing"]]})
+                self._stand(words["standing"])
                 sent.ends += [next(lend for lend in self._open if lend[0] == name) for name in answer.report.filled]
         else:
             answer.value = unpack_value(data)
@@ -198,12 +162,41 @@ class RayCollector:
             self._news = FaultNews()
         return answer
 
+    def _reply_to(self, sent: Sent, seconds: float) -> tuple[JsonObject, Saved] | None:
+        """Takes in the pieces that are there; returns the reply when it is whole; raises `Lost`."""
+        while sent.reply is None and api.is_ready(sent.reference, seconds):
+            words, data = self.worker.reply(api.next_of(sent.reference))
+            if words.get("is_piece"):
+                self._take_data(data)
+                self._stand(words["standing"])
+                sent.heard.append(answer_from_json(words))
+                seconds = 0.0
+            else:
+                sent.reply = words, data
+        return sent.reply
+
+    def _take_data(self, data: Saved) -> None:
+        for behavior, number, state in data:
+            block = self.blocks[behavior][number]
+            if self.by_pieces and isinstance(block, FragmentBlock):
+                block.append_columns(state)
+            else:
+                block.load_state_dict(state)
+
+    def _stand(self, state: State) -> None:
+        """Notes where an actor that is started again begins: new episodes after what has come."""
+        self._standing = (
+            Command("restore", {"state": state}) if self.by_pieces else Command("begin_anew", {"states": [state]})
+        )
+
     def send_again(self, cause: str) -> None:
         """Sends an actor that was started again everything that it needs to go on."""
         waiting = self._unanswered
         finished = 0
-        while finished < len(waiting) and _is_finished(waiting[finished].reference):
-            finished += 1
+        # A block, or fragments, that it had finished are there, although it is not.
+        with suppress(api.Lost):
+            while finished < len(waiting) and self._reply_to(waiting[finished], 0.0) is not None:
+                finished += 1
         self._same.clear()
         self.interrupt(self._is_stopping)
         for share in self.weights.shares.values():
@@ -254,12 +247,15 @@ class RayCollector:
         self.worker.close()
 
 
-def _is_finished(reference: api.Reference) -> bool:
-    """Whether a reply is there, although its actor is not."""
-    if not api.is_ready(reference):
-        return False
-    try:
-        api.get(reference)
-    except api.RayFailure:
-        return False
-    return True
+def _joined(answers: Sequence[Answer]) -> Answer:
+    """Returns the answer to one command that came in pieces."""
+    whole = answers[-1]
+    for piece in reversed(answers[:-1]):
+        assert piece.report is not None, "pieces are parts of fills"
+        whole.report = Report() if whole.report is None else whole.report
+        piece.report.extend(whole.report)
+        whole.report = piece.report
+        for name, seconds in piece.seconds.items():
+            whole.seconds[name] = whole.seconds.get(name, 0.0) + seconds
+        whole.faults = joined_news([piece.faults, whole.faults])
+    return whole

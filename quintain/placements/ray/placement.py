@@ -14,11 +14,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from quintain.data.fields import fields_to_json
+from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.fleet import Fleet
 from quintain.placements.plan import ActingPlan, Blocks
+from quintain.placements.ray import api
 from quintain.placements.ray.cluster import Cluster
-from quintain.placements.ray.collector import PublishedToActors, PutWeights, RayCollector
+from quintain.placements.ray.collector import RayCollector
+from quintain.placements.ray.weights import PublishedToActors, PutWeights
 from quintain.placements.ray.worker import RolloutWorker
 from quintain.placements.remote_collector import WatchedCollector
 from quintain.placements.remote_env import RemoteEnv, remote_env
@@ -52,6 +55,9 @@ class RayPlacement:
         # Once: when it is closed, when it is forgotten, or with the process.
         self.leave = weakref.finalize(self, cluster.leave)
         self.workers: list[RolloutWorker] = []
+        if settings.address is not None and not api.has_authentication():
+            _warn(plan, settings.address)
+        environment = {name: os.environ[name] for name in plan.pass_environment if name in os.environ}
         try:
             each = {"CPU": settings.num_cpus_per_actor, **settings.resources_per_actor}
             cluster.require_free(num_actors, {name: amount for name, amount in each.items() if amount})
@@ -59,7 +65,7 @@ class RayPlacement:
             # A working directory that Ray ships is the one that counts.
             cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
             for share in np.array_split(np.arange(num_collectors), num_actors):
-                plan_words = {**words, "sys_path": path, "cwd": cwd}
+                plan_words = {**words, "sys_path": path, "cwd": cwd, "environment": environment}
                 self.workers.append(RolloutWorker(cluster, plan_words, share.tolist(), settings))
             self.env = remote_env([env for worker in self.workers for env in worker.describe_envs()])
         except BaseException:
@@ -94,18 +100,31 @@ class RayPlacement:
                 policy,
                 blocks[name],
                 [{} if plan.takes_newest else make_snapshot(policy) for _ in blocks[name]],
-                PublishedToActors(name, policy, self.workers) if plan.takes_newest else None,
+                PublishedToActors(name, self.workers) if plan.takes_newest else None,
             )
             for name, policy in policies.items()
         }
         weights = PutWeights(shares)
+        # Blocks of lanes are begun by the collector; others by the learner, so the actor has to get them.
+        is_sent = plan.has_agents or plan.takes_newest
+        by_pieces = plan.takes_newest and not api.is_client()
         remotes, parts = [], []
         for worker in self.workers:
             for number in worker.collectors:
                 parts.append(plan.parts_of(blocks, policies, number))
-                # Blocks of lanes are begun by the collector; others by the learner, so the actor has to get them.
-                is_sent = plan.has_agents or plan.takes_newest
-                mine = RayCollector(worker, number, self.env, parts[-1], weights, sends_blocks=is_sent)
+                mine = RayCollector(
+                    worker, number, self.env, parts[-1], weights, sends_blocks=is_sent, by_pieces=by_pieces
+                )
                 remotes.append(WatchedCollector(mine, plan.patience_seconds))
         remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)
         return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self), blocks
+
+
+def _warn(plan: ActingPlan, address: str) -> None:
+    """Reports a cluster that lets in every process that reaches it; told when the run can be heard."""
+    line = (
+        f"warning[W0541]: the Ray cluster at {address} has no authentication: every process that reaches it can run "
+        f"code there, and here. Start it with RAY_AUTH_MODE=token, and see: quintain doctor --ray"
+    )
+    fault = LaneFault((), "connect", "the Ray cluster has no authentication", "", warning="W0541")
+    plan.hosting.faults.adopt(FaultNews(((fault, line),)))

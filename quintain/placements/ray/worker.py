@@ -37,6 +37,8 @@ class RolloutWorker:
         """Begins to start the actor of these collectors."""
         self.cluster = cluster
         self.plan = {**plan, "collectors": list(collectors)}
+        # Set by Ray when the process starts: libraries read variables while they are imported.
+        self.environment: dict[str, str] = self.plan.pop("environment")
         self.collectors = collectors
         self.settings = settings
         self.members: list[RayCollector] = []
@@ -49,10 +51,12 @@ class RolloutWorker:
 
     def _launch(self) -> None:
         module, name = _CLASS
-        options = {
+        options: JsonObject = {
             "num_cpus": self.settings.num_cpus_per_actor,
             "resources": self.settings.resources_per_actor or None,
         }
+        if self.environment:
+            options["runtime_env"] = {"env_vars": self.environment}
         self.handle = api.start_actor(getattr(import_module(module), name), options, self.plan)
         self._started = self.handle.start.remote()
 
@@ -70,7 +74,7 @@ class RolloutWorker:
 
     def control(self, method: str, *arguments: object) -> api.Reference:
         """Calls a method beside the command that is executed; returns a reference to its result."""
-        return getattr(self.handle, method).options(concurrency_group=api.CONTROL).remote(*arguments)
+        return getattr(self.handle, method).remote(*arguments)
 
     def reply(self, reference: api.Reference) -> tuple[JsonObject, Saved]:
         """Returns a finished reply; raises the actor's error, or `Lost`."""
@@ -91,31 +95,46 @@ class RolloutWorker:
         return words, data
 
     def _reply_at_start(self, reference: api.Reference) -> JsonObject:
-        deadline = time.monotonic() + START_SECONDS
         try:
-            while not api.is_ready(reference, _LOOK_SECONDS):
-                self.cluster.require_alive()
-                if time.monotonic() > deadline:
-                    raise CollectorDied(f"the rollout actor was not ready after {START_SECONDS:g} s", code="E0541")
-            return self.reply(reference)[0]
+            return self._await(reference)
         except api.Lost as error:
             raise self._death(error) from RemoteTraceback(str(error))
 
+    def _await(self, reference: api.Reference) -> JsonObject:
+        deadline = time.monotonic() + START_SECONDS
+        while not api.is_ready(reference, _LOOK_SECONDS):
+            self.cluster.require_alive()
+            if time.monotonic() > deadline:
+                raise CollectorDied(f"the rollout actor was not ready after {START_SECONDS:g} s", code="E0541")
+        return self.reply(reference)[0]
+
     def start_again(self, error: api.Lost) -> None:
         """Starts a dead actor anew: the same lanes, new episodes, and the commands that were not finished."""
-        self.cluster.require_alive()
-        self.num_deaths += 1
-        if self.num_deaths > self.settings.max_restarts:
-            self.failure = self._death(error)
-            raise self.failure from RemoteTraceback(str(error))
-        each = {"CPU": self.settings.num_cpus_per_actor, **self.settings.resources_per_actor}
-        self.cluster.require_free(1, {name: amount for name, amount in each.items() if amount})
+        cause = error.cause
+        while True:
+            self.cluster.require_alive()
+            self.num_deaths += 1
+            if self.num_deaths > self.settings.max_restarts:
+                self.failure = self._death(error)
+                raise self.failure from RemoteTraceback(str(error))
+            # One that only could not be reached would go on, and keep its resources.
+            api.kill(self.handle)
+            each = {"CPU": self.settings.num_cpus_per_actor, **self.settings.resources_per_actor}
+            self.cluster.require_free(1, {name: amount for name, amount in each.items() if amount})
+            try:
+                self._start_once(cause)
+                return
+            except api.Lost as again:
+                # Also one that dies while it is made, or with a node that is found dead only now.
+                error = again
+
+    def _start_once(self, cause: str) -> None:
+        assert self.built is not None, "actors that die before there are collectors end the run"
         self._launch()
-        self.describe_envs()
-        assert self.built is not None, "actors that die while they are made end the run"
-        self.build(self.built)
+        self.pid = self._await(self._started)["pid"]
+        self._await(self.handle.build.remote(self.built))
         for member in self.members:
-            member.send_again(error.cause)
+            member.send_again(cause)
 
     def _death(self, error: api.Lost) -> CollectorDied:
         again = f", {self.num_deaths} times in a row (run.placement.max_restarts)" if self.num_deaths > 1 else ""
