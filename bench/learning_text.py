@@ -1,4 +1,4 @@
-"""Expert iteration with text models of our own: three seeds and a control, each a run of the example.
+"""Expert iteration with text models of our own: three seeds and a control of the same seeds, each a run of the example.
 
     python bench/learning_text.py            runs that are missing, one after the other
     python bench/learning_text.py --check    compares the recorded runs with the criteria
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/text/expert_iteration.yaml"
 RECORD = ROOT / "docs/results/learning_text.jsonl"
 CONTROL = "experiment.loop.pure_text_ei.rollout_selection_method=all"
-RUNS = [("selected", 1), ("selected", 2), ("selected", 3), ("control", 1)]
+RUNS = [(kind, seed) for kind in ("selected", "control") for seed in (1, 2, 3)]
 FIRST = (0.35, 0.65)
 """Accuracy on held-out programs before any fine-tune job: about one half."""
 LEAST_LAST = 0.75

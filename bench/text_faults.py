@@ -10,6 +10,7 @@ scripted   3 iterations of 2 groups, stdin closed, kill -9 before and after ever
            conversation for each index, and transcripts, job ids, model names and statistics equal to the undisturbed.
 tiny       the same with models of this machine, at 12 random moments; jobs are children.
 sigterm    SIGTERM in a wait of an hour for a job. Criterion: the process has ended, resumable, in at most 10 s.
+hanging    SIGTERM while the answer to a chat, a create or a look at a job hangs for an hour. Criterion: as of sigterm.
 latency    64 conversations against a server that takes 200 ms for each answer, with 64 and with 1 at a time.
            Criterion: at least 20 times as fast.
 turns      the same in one process in turns (64, 1, 64, 64 at a time), the fastest of the three: for a machine that
@@ -154,6 +155,40 @@ def sigterm() -> dict[str, Any]:
     return {"seconds": seconds, "met": max(seconds) <= MOST_SECONDS_TO_STOP}
 
 
+def hanging() -> dict[str, Any]:
+    os.environ["TEXT_TOKEN"] = TOKEN
+    seconds = {}
+    marks = {"chat": ('"run"', 1), "create_job": ('"uploaded"', 1), "get_job": ('"created"', 2)}
+    for kind, (mark, count) in marks.items():
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / "plan.json").write_text(json.dumps({kind: ["timeout"] * 99}))
+            plan = ("--faults", str(folder / "plan.json"))
+            server = Server(folder / "server", "--provider", "scripted", *plan)
+            changes = through(server.url, "base")
+            changes["providers"]["openai"]["timeout_seconds"] = 3600.0
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    os.close(0)
+                    train(folder, settings(**changes))
+                finally:
+                    os._exit(9)
+            ledger = folder / "r" / "jobs" / "ledger.jsonl"
+            while not ledger.is_file() or ledger.read_text().count(mark) < count:
+                time.sleep(0.02)
+            time.sleep(2.0)
+            sent = time.monotonic()
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
+            seconds[kind] = round(time.monotonic() - sent, 3)
+            server.kill()
+            status = json.loads((folder / "r" / "status.json").read_text())
+            if status["state"] != "stopped":
+                raise RuntimeError(f"the run is {status['state']}")
+    return {"seconds": seconds, "met": max(seconds.values()) <= MOST_SECONDS_TO_STOP}
+
+
 class Server:
     """quintain serve-text as a process."""
 
@@ -234,6 +269,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "scripted": lambda: kills("scripted"),
     "tiny": lambda: kills("tiny"),
     "sigterm": sigterm,
+    "hanging": hanging,
     "latency": latency,
     "turns": lambda: latency((64, 1, 64, 64)),
     "sdk": sdk,
@@ -257,13 +293,18 @@ def _explained() -> list[str]:
 
 def main() -> None:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    is_met = True
     for name in sys.argv[1:] or PARTS:
         started = time.monotonic()
-        record[name] = {**PARTS[name](), "minutes": round((time.monotonic() - started) / 60, 1)}
-        print(name, json.dumps(record[name]), flush=True)
+        found = {**PARTS[name](), "minutes": round((time.monotonic() - started) / 60, 1)}
+        # A later run does not take the place of an earlier one.
+        number = sum(each.partition(",")[0] == name for each in record) + 1
+        record[name if number == 1 else f"{name}, run {number}"] = found
+        is_met = is_met and found["met"]
+        print(name, json.dumps(found), flush=True)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         RECORD.with_suffix(".md").write_text(page(record))
-    if not all(each["met"] for each in record.values()):
+    if not is_met:
         raise SystemExit(1)
 
 
