@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quintain.core import registry
+from quintain.envs.gym.wrapping import own_wrappers
 from quintain.policies.settings import NetworkModuleSettings
 from quintain.services.processes.sent_code import pack_code, unpack_code
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def pack_parts(run_file: RunFile) -> str:
     """Returns the parts that the user's script registered and settings name; empty if there are none."""
     found = (registry.only_here(kind, each.type) for kind, each in parts_of(run_file))
-    parts = [part for part in found if part is not None]
+    parts = [part for part in (*found, *own_wrappers(run_file.experiment.env)) if part is not None]
     return pack_code(parts, ", ".join(part.name for part in parts)) if parts else ""
 
 

@@ -10,9 +10,12 @@ from typing import Any
 import gymnasium
 import pytest
 
+from quintain.core import registry
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
+from quintain.runs.sent_parts import adopt_parts, pack_parts
+from quintain.settings.tree import RunFile
 from tests import warm
 from tests.envs.fragile import Walk
 from tests.placements.runs import make, outcome
@@ -124,6 +127,19 @@ def test_classes_and_parts_of_the_main_script_act_elsewhere_as_here(tmp_path: Pa
     (tmp_path / "script.py").write_text(SCRIPT)
     done = warm.run([sys.executable, "script.py"], cwd=tmp_path, env=warm.ENVIRONMENT, capture_output=True)
     assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
+
+
+def test_a_wrapper_of_a_script_goes_to_ranks_and_sweeps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(env: Any) -> Any:
+        return gymnasium.wrappers.TimeLimit(env, 3)
+
+    named = registry.name_for("wrapper", late)
+    text = pack_parts(RunFile.from_names("ppo", "CartPole-v1", f"wrappers=[{named}]"))
+    monkeypatch.setitem(registry._registered, "wrapper", {})
+    assert registry.names("wrapper") == []
+    adopt_parts(text)
+    wrapped = registry.get("wrapper", "late").load()(Walk())
+    assert isinstance(wrapped, gymnasium.wrappers.TimeLimit)
 
 
 def test_an_id_that_only_this_process_registered_brings_its_function() -> None:
