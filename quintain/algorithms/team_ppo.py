@@ -39,7 +39,7 @@ class TeamPPO(PPO):
 
     settings: TeamPPOSettings
     policy: TeamPolicy
-    not_state = PPO.not_state | {"updated_agents"}
+    not_state = PPO.not_state | {"updated_agents", "kl_seen"}
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class TeamPPO(PPO):
         """Coefficient of the KL penalty of each agent."""
         self.updated_agents = list(policy.agents)
         """The agents that are updated in this iteration."""
+        self.kl_seen: dict[str, list[torch.Tensor]] = {}
+        """KL divergences of each agent in the minibatches of this iteration."""
 
     def make_optimizers(self) -> dict[str, Optimizer]:
         """Makes one optimizer for each agent that learns, so that one whose turn it is not keeps every bit."""
@@ -95,22 +97,37 @@ class TeamPPO(PPO):
             if name not in schedules
             or schedules[name][1] <= progress.iteration % schedules[name][0] < schedules[name][2]
         ]
-        return super().update(batch, progress)
+        self.kl_seen = {name: [] for name in self.updated_agents}
+        metrics = super().update(batch, progress)
+        if self.settings.loss_type == "kl_penalty":
+            self.adapt_penalties()
+        return metrics
+
+    def adapt_penalties(self) -> None:
+        """Adapts each agent's penalty to the KL divergence in the last epoch of the update.
+
+        Once for each update: in its first minibatches the divergence is near zero whatever the penalty, so adapting it
+        after every minibatch would remove the penalty before it is needed.
+        """
+        settings = self.settings
+        for name, seen in self.kl_seen.items():
+            if not seen:
+                continue
+            last = seen[-max(1, len(seen) // settings.num_epochs) :]
+            kl = float(torch.stack(last).mean())
+            is_far, is_near = kl > 1.5 * settings.kl_target, kl < settings.kl_target / 1.5
+            self.kl_beta[name] *= settings.kl_increment if is_far else settings.kl_decrement if is_near else 1.0
 
     def gradient_step(
         self, minibatch: Minibatch, fraction: float, learning_rate: float, micro_batch_size: int | None = None
     ) -> dict[str, Any]:
         """Takes one step of each agent whose turn it is, down its own loss."""
-        settings, losses = self.settings, self.agent_losses(minibatch, fraction)
+        losses = self.agent_losses(minibatch, fraction)
         sums: dict[str, Any] = {}
         for name, loss in losses.items():
             if name in self.updated_agents and loss.total.requires_grad:
                 self.step_optimizer(name, loss.total, learning_rate, minibatch)
-                if settings.loss_type == "kl_penalty":
-                    kl = float(loss.parts["train/approx_kl"])
-                    is_far, is_near = kl > 1.5 * settings.kl_target, kl < settings.kl_target / 1.5
-                    factor = settings.kl_increment if is_far else settings.kl_decrement if is_near else 1.0
-                    self.kl_beta[name] *= factor
+                self.kl_seen[name].append(loss.parts["train/approx_kl"])
             for key, part in loss.parts.items():
                 sums[key] = sums.get(key, 0.0) + part / (len(losses) if key == "train/approx_kl" else 1)
         return sums

@@ -213,13 +213,19 @@ class Trainer(ABC):
         return {name: count for name, count in counts.items() if count is not None}
 
     def keep_parts(self) -> None:
-        """Hands the state, modules, optimizers and generators of the trainer and its agents to the run, once each."""
+        """Hands the state, modules, optimizers and generators of the trainer, its agents and environments to the run.
+
+        Each is handed over once.
+        """
         if self.host is None:
             return
         kinds = (nn.Module, torch.optim.Optimizer, torch.Generator)
         parts: dict[str, object] = {"state": self.state}
         for agent in self.scenario_instance.agents.values():
             parts |= {f"{agent.name}_{name}": part for name, part in agent.parts().items()}
+        instance = self.scenario_instance
+        envs = {"train_environment": instance.train_environment, "test_environment": instance.test_environment}
+        parts |= {name: env for name, env in envs.items() if env is not None}
         parts |= {name: value for name, value in vars(self).items() if isinstance(value, kinds)}
         new = {name: part for name, part in parts.items() if name not in self._kept}
         if new:

@@ -27,7 +27,7 @@ if "own_clip" not in TRAINER_REGISTRY:
 
 @register_trainer("own_train")
 class OwnTrain(TensorDictTrainer):
-    """A user's own train(): global generators, an optimizer with moments, and a loop by step()."""
+    """A user's own train(): global generators, an optimizer with moments, an environment, and a loop by step()."""
 
     trainer_type = "solo_agent"
 
@@ -40,9 +40,12 @@ class OwnTrain(TensorDictTrainer):
 
     @attach_progress_bar(lambda self: self.hyper_params.rl.num_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:
-        size = self.network[0][0][0].in_features  # type: ignore[index]
+        env = self.scenario_instance.train_environment
+        assert env is not None
         for iteration in range(iteration_context.first, iteration_context.num_iterations):
-            loss = torch.nn.functional.cross_entropy(self.network(torch.randn(8, size)), torch.randint(2, (8,)))
+            seen = torch.from_numpy(env.reset()["seen"][0 :: self.num_agents].copy())
+            noisy = self.network(seen + 0.1 * torch.randn(seen.shape))
+            loss = torch.nn.functional.cross_entropy(noisy, torch.from_numpy(env.label))
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()

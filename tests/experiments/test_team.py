@@ -193,6 +193,25 @@ def test_each_agents_loss_is_the_formula(loss_type: str) -> None:
     assert float(ppo.loss(batch, 0.0).total.detach()) == pytest.approx(total, rel=1e-4)
 
 
+def test_kl_penalties_are_adapted_to_the_last_epoch_of_an_update() -> None:
+    ppo = TeamPPO(
+        TeamPPOSettings(loss_type="kl_penalty", num_epochs=2, kl_beta=4.0), make_policy(make_env("debate", 3))
+    )
+    # Two minibatches in an epoch, target 0.01: means of the last epochs are 0.02 (far), 0.005 (near), 0.01 (neither).
+    seen = {
+        "prover0": [0.0, 0.0, 0.01, 0.03],
+        "prover1": [9.0, 9.0, 0.004, 0.006],
+        "verifier": [0.0, 9.0, 0.012, 0.008],
+    }
+    ppo.kl_seen = {name: [torch.tensor(value) for value in values] for name, values in seen.items()}
+    ppo.adapt_penalties()
+    assert ppo.kl_beta == {"prover0": 8.0, "prover1": 2.0, "verifier": 4.0}
+    # An agent whose turn it is not has seen nothing, and keeps its penalty.
+    ppo.kl_seen = {"prover0": []}
+    ppo.adapt_penalties()
+    assert ppo.kl_beta == {"prover0": 8.0, "prover1": 2.0, "verifier": 4.0}
+
+
 def test_reinforce_weights_log_probabilities_and_fits_no_value_without_a_critic() -> None:
     env = make_env("nip", 8)
     policy = make_policy(env)
