@@ -74,6 +74,14 @@ class TextScenario:
                 f"tests, expected at least one of each",
                 code="E0205",
             )
+        for point in (*train, *test):
+            try:
+                f"{point.id}{point.question}{point.solution}".encode()
+            except UnicodeEncodeError as error:
+                raise SettingsError(
+                    f"data point {point.id!r}: a lone surrogate at character {error.start}, which cannot be sent",
+                    code="E0205",
+                ) from error
         return train[: self.settings.max_train_size], test[: self.settings.max_test_size]
 
     @property

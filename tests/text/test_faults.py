@@ -271,6 +271,15 @@ def test_no_secret_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
+def test_data_that_cannot_be_sent_are_refused_before_the_run_begins(tmp_path: Path) -> None:
+    lines = [{"question": "q", "solution": text, "y": 1} for text in ("a", "b", "c\ud800", "d")]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(QuintainError, match="a lone surrogate at character") as raised:
+        train(tmp_path / "runs", settings(1, scenario={"train_file": str(tmp_path / "data.jsonl")}))
+    assert raised.value.code == "E0205"
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_changed_conversation_is_refused(tmp_path: Path) -> None:
     train(tmp_path, settings(2))
     path = tmp_path / "r" / "rollouts" / "train-000000.jsonl"

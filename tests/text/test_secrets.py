@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,9 @@ from typing import ClassVar
 import pytest
 import yaml
 
+from quintain.text.providers.base import ChatRequest, Message, Unavailable
+from quintain.text.providers.openai import OpenAiProvider
+from quintain.text.settings import OpenAiSettings
 from tests import warm
 from tests.text.running import LOOP
 
@@ -53,8 +56,8 @@ class Echo(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def echoing() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+def echoing(answering: type[Echo] = Echo) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), answering)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -63,6 +66,28 @@ def echoing() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class Endless(Echo):
+    """Answers in chunks that never end, and says no length."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"a" * 1_000_000)
+
+
+def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", SECRET)
+    with echoing(Endless) as url:
+        provider = OpenAiProvider(OpenAiSettings(type="openai", base_url=url, api_key="env:MY_API_KEY"), tmp_path)
+        with pytest.raises(Unavailable, match="more than 8000000 bytes"):
+            provider.chat(ChatRequest("m", (Message("user", "hi"),), seed=0))
+        provider.close()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
@@ -80,7 +80,7 @@ class OpenAiProvider:
         import openai
 
         self.sdk = openai
-        self._response = import_module("httpx").Response
+        self._response, self._capped = import_module("httpx").Response, _capping_streams()
         self._secret = _key(settings)
         remember_secret(self._secret)
         self._answers = threading.local()
@@ -184,6 +184,7 @@ class OpenAiProvider:
         length = response.headers.get("content-length", "0")
         if length.isdigit() and int(length) > MAX_ANSWER_BYTES:
             raise ValueError(f"the answer has {length} bytes, expected at most {MAX_ANSWER_BYTES}")
+        response.stream = self._capped(response.stream)  # type: ignore[arg-type]  # of a client that is not async
         self._answers.body = response.read()[:MAX_BODY_BYTES].decode("utf-8", "replace")
 
     def _called(self, call: Callable[[], Result], passing: type[ProviderError]) -> Result:
@@ -202,11 +203,33 @@ class OpenAiProvider:
                 raise RateLimited("429", retry_after=_seconds(headers)) from error
             raise passing(f"{code} {error.message}", body=self._answers.body) from error
         except (sdk.APITimeoutError, sdk.APIConnectionError) as error:
-            raise passing(f"{type(error).__name__}: {error}") from error
+            raise passing(f"{type(error).__name__}: {error.__cause__ or error}") from error
         except (sdk.APIError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
             # An answer that is none: HTML, cut off, or of another form.
             why = f"the answer cannot be read ({type(error).__name__}: {error})"
             raise passing(why, body=self._answers.body) from error
+
+
+def _capping_streams() -> Callable[[httpx.SyncByteStream], httpx.SyncByteStream]:
+    """Returns a class of streams that end with an error beyond the limit: an answer may come without a length."""
+    import httpx
+
+    class Capped(httpx.SyncByteStream):
+        def __init__(self, stream: httpx.SyncByteStream) -> None:
+            self.stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for piece in self.stream:
+                size += len(piece)
+                if size > MAX_ANSWER_BYTES:
+                    raise ValueError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+                yield piece
+
+        def close(self) -> None:
+            self.stream.close()
+
+    return Capped
 
 
 def _address(settings: OpenAiSettings) -> str:
