@@ -23,7 +23,7 @@ from quintain.cli.training import output, train_launched, train_ranks_on_ray
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
 from quintain.placements.torchrun import is_follower
 from quintain.runs import launch
-from quintain.runs.ranks.on_ray import are_on_ray, new_run, old_run
+from quintain.runs.ranks.on_ray import are_on_ray, new_run, old_run, resumes_on_ray
 from quintain.runs.restore import stored_settings
 from quintain.services.files.run_directory import RunDirectory
 from quintain.settings.tree import RunFile
@@ -158,9 +158,8 @@ def run_training(request: TrainRequest) -> None:
 
 def _resume(request: TrainRequest | ResumeRequest, run: str, run_file: RunFile | None = None) -> None:
     runs_dir, overrides, allow = request.runs_dir, request.overrides, request.allow
-    ranks = old_run(runs_dir, run, overrides, allow=allow, run_file=run_file)
-    if ranks is not None:
-        train_ranks_on_ray(ranks, request)
+    if resumes_on_ray(runs_dir, run, overrides, allow, run_file):
+        train_ranks_on_ray(old_run(runs_dir, run, overrides, allow=allow, run_file=run_file), request)
         return
     shown = output(request.is_json, request.is_quiet)
     launched = launch.resume(runs_dir, run, overrides, allow=allow, run_file=run_file, **shown)

@@ -28,8 +28,9 @@ from quintain.online.fragments import (
     sample_fragments,
 )
 from quintain.online.gae_worker import GAEInfo, GAEWorker
-from quintain.online.rollout_manager import RolloutManager
-from quintain.online.runner import train_online
+from quintain.online.ray_actors import as_actor, ask, is_actor
+from quintain.online.rollout_manager import ManagerFacts, RolloutManager
+from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import LearnerConfig, TrainConfig
 from quintain.online.translate import Generators
 from quintain.policies.mine_adapter import MinePolicyAdapter
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv
     from quintain.policies.mine_policy import MinePolicy
     from quintain.services.reporting.writers import RunSummary
-    from quintain.typing import Keyword, Keywords, Tree
+    from quintain.typing import Keyword, Keywords, Saved, Tree
 
 _USUAL = LearnerConfig()
 _KEPT = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator, np.random.Generator)
@@ -62,7 +63,7 @@ class BaseTrainer(ABC):
     def __init__(
         self,
         *,
-        rollout_manager: RolloutManager,
+        rollout_manager: RolloutManager | Saved,
         policy_generator: Callable[[], MinePolicy],
         env_generator: Callable[[], GymEnv],
         num_workers: int = _USUAL.num_workers,
@@ -105,7 +106,10 @@ class BaseTrainer(ABC):
         )
         for name, value in self.config:
             setattr(self, name, value)
-        self.gae_actor = GAEWorker(discount, gae_lambda)
+        self._manager: ManagerFacts = ask(rollout_manager, "describe")
+        is_on_ray = is_actor(rollout_manager)
+        estimates = (discount, gae_lambda)
+        self.gae_actor: Saved = as_actor(GAEWorker, *estimates) if is_on_ray else GAEWorker(*estimates)
         self.rank = 0
         self.loader_pool: dict[str, SampleFragment] = {}
         """The fragments of the last fetch, by the keys of their records."""
@@ -128,14 +132,15 @@ class BaseTrainer(ABC):
     # -- for users to call -----------------------------------------------------------------------------------------
 
     def fit(self) -> RunSummary:
-        """Runs the training to its end, or until it is stopped."""
+        """Runs the training to its end, or until it is stopped; on Ray by `TorchTrainer`, also with one worker."""
         name = f"{type(self).__module__}:{type(self).__qualname__}"
         trainer = {"type": "hosted", "function": name} if self.has_own_loop else None
         function = self._train_in if self.has_own_loop else None
-        manager, generators = self.rollout_manager, Generators(self.policy_generator, self.env_generator)
+        manager, generators = self._manager, Generators(self.policy_generator, self.env_generator)
         config = manager.config.model_copy(update={"trainer_name": type(self).__name__, "train_config": self.config})
         refuse_impossible(config)
-        return train_online(config, generators, trainer=trainer, function=function, idle=manager.idle_keys)
+        place = None if manager.address is None else RayPlace(manager.address, is_under_train=True)
+        return train_online(config, generators, trainer=trainer, function=function, idle=manager.idle_keys, place=place)
 
     def fetch_fragments_and_estimate_advantages(self, num_fragments: int) -> dict[str, Tree]:
         """Waits for fragments and returns them with advantages, targets and what the current weights say of them.
@@ -153,28 +158,30 @@ class BaseTrainer(ABC):
         indexes = [each.index for each in fragments]
         self.loader_pool = {f"{each.worker_uuid}/{each.fid_in_worker}": each for each in fragments}
         steps = {name: block.array(name) for name in (f.VALUE, f.FINAL_VALUE, f.LOG_PROB)}
-        self.gae_actor.reset()
-        self.gae_actor.update_gae_infos(
+        ask(self.gae_actor, "reset")
+        ask(
+            self.gae_actor,
+            "update_gae_infos",
             {
                 each.index: GAEInfo(
                     each.reward, each.terminated, each.truncated, steps[f.VALUE][:, each.column],
                     steps[f.FINAL_VALUE][:-1, each.column], each.valid, each.follows,
                 )
                 for each in fragments
-            }
+            },
         )  # fmt: skip
-        self.gae_actor.calculate_target()
-        targets = dict(zip(indexes, self.gae_actor.get_target(indexes), strict=True))
+        ask(self.gae_actor, "calculate_target")
+        targets = dict(zip(indexes, ask(self.gae_actor, "get_target", indexes), strict=True))
         logits, log_probs, values = self._judge(block)
         rewards = FragmentDataDict({each.index: float(each.reward.sum()) for each in fragments})
         self.log({"buffer_reward": sum(rewards.values()) / len(rewards),
-                  "average_gae_length": self.gae_actor.average_gae_length})  # fmt: skip
+                  "average_gae_length": ask(self.gae_actor, "get_average_gae_length")})  # fmt: skip
         column = {each.index: each.column for each in fragments}
         return {
             "records": [FragmentRecord(index, key) for index, key in zip(indexes, self.loader_pool, strict=True)],
             "rewards": rewards,
-            "td_targets": FragmentDataDict({i: torch.from_numpy(targets[i][0]) for i in indexes}),
-            "advantages": FragmentDataDict({i: torch.from_numpy(targets[i][1]) for i in indexes}),
+            "td_targets": FragmentDataDict({i: torch.tensor(targets[i][0]) for i in indexes}),
+            "advantages": FragmentDataDict({i: torch.tensor(targets[i][1]) for i in indexes}),
             "old_logps": FragmentDataDict({i: log_probs[:, column[i]] for i in indexes}),
             "old_pi_logits": FragmentDataDict({i: _column(logits, column[i]) for i in indexes}),
             "old_vpreds": FragmentDataDict({i: values[:, column[i]] for i in indexes}),
@@ -258,7 +265,7 @@ class BaseTrainer(ABC):
             self._hosts.pop()
 
     def _train_func(self, config: Keywords | None = None) -> None:
-        """Sets up model and optimizer, broadcasts the first weights, and trains."""
+        """Sets up model and optimizer, broadcasts the first weights, and trains; on Ray, in `TorchTrainer`'s worker."""
         takes = inspect.signature(self.setup_model_and_optimizer).parameters
         made = self.setup_model_and_optimizer(*([self.policy_generator] if takes else []))
         if not isinstance(made, tuple) or len(made) not in (2, 3):

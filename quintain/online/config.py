@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quintain.errors import SettingsError
-from quintain.online.settings import WITHOUT_EFFECT, OnlineConfig
-from quintain.typing import JsonObject
+from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
+from quintain.typing import JsonObject, Saved
 
 
 def online_config(given: OnlineConfig | JsonObject | object) -> OnlineConfig:
     """Reads `online_dict`: a dict, an OmegaConf node, or a configuration that was read already."""
     if isinstance(given, OnlineConfig):
         return given
-    document: JsonObject = {str(name): _as_plain(value) for name, value in _items(given)}
+    document: JsonObject = {str(name): as_plain(value) for name, value in _items(given)}
     found = OnlineConfig(**document)
     refuse_impossible(found)
     return found
@@ -27,9 +27,9 @@ def _items(given: object) -> Iterator[tuple[object, object]]:
     yield from given.items()
 
 
-def _as_plain(value: object) -> object:
+def as_plain(value: Saved) -> Saved:
     """Returns a nested mapping, of OmegaConf too, as dicts."""
-    return {str(name): _as_plain(each) for name, each in value.items()} if hasattr(value, "items") else value
+    return {str(name): as_plain(each) for name, each in value.items()} if hasattr(value, "items") else value
 
 
 def refuse_impossible(config: OnlineConfig) -> None:
@@ -138,8 +138,8 @@ def refuse_missing_gpus(config: OnlineConfig, num_gpus: int) -> None:
                                 code="E0263")  # fmt: skip
 
 
-def idle_keys(given: object, prefix: str = "") -> list[str]:
-    """Returns the keys that a user has set and that change nothing here, in their order.
+def idle_keys(given: object, prefix: str = "", *, on_ray: bool = False) -> list[str]:
+    """Returns the keys that a user has set and that change nothing on processes, or on Ray, in their order.
 
     Example:
         >>> idle_keys({"train_config": {"num_readers": 4, "discount": 0.9}})
@@ -149,7 +149,7 @@ def idle_keys(given: object, prefix: str = "") -> list[str]:
     for name, value in _items(given):
         path = f"{prefix}{name}"
         if hasattr(value, "items"):
-            found += idle_keys(value, f"{path}.")
-        elif path in WITHOUT_EFFECT:
+            found += idle_keys(value, f"{path}.", on_ray=on_ray)
+        elif path in (WITHOUT_EFFECT_ON_RAY if on_ray else WITHOUT_EFFECT):
             found.append(path)
     return found

@@ -84,6 +84,10 @@ class GAEWorker:
         starts = sum(not (each.follows and index in before) for index, each in self.infos.items())
         self.average_gae_length = reward.size / starts
 
+    def get_average_gae_length(self) -> float:
+        """Returns the steps of a sequence, in the mean of the last estimation."""
+        return self.average_gae_length
+
     def get_target(self, indexes: Sequence[FragmentIndex]) -> list[tuple[Array, Array]]:
         """Returns the targets [T] and advantages [T] of fragments."""
         return [self.targets[index] for index in indexes]

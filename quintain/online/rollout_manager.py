@@ -1,22 +1,35 @@
-"""The rollout half of a configuration. Rollout workers belong to the run that learns from them, and end with it."""
+"""The rollout half of a configuration. Rollout workers belong to the run that learns from them, and end with it.
+
+With an address the manager is an actor of a Ray cluster, and so are rollout workers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from quintain.errors import SettingsError
-from quintain.online.config import idle_keys, online_config
+from quintain.online.config import as_plain, idle_keys, online_config
+from quintain.online.ray_actors import as_actor, ask, connect
 from quintain.online.settings import OnlineConfig, RolloutConfig
 from quintain.online.translate import Generators
 
 if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv
     from quintain.policies.mine_policy import MinePolicy
-    from quintain.typing import JsonObject
+    from quintain.typing import JsonObject, Saved
 
-_started: dict[str, RolloutManager] = {}
+_started: dict[str, Saved] = {}
 NAME = "rollout_manager"
+
+
+class ManagerFacts(NamedTuple):
+    """What a trainer has to know of its manager, which may be an actor."""
+
+    config: OnlineConfig
+    idle_keys: list[str]
+    """Keys that were set and change nothing where rollout workers are."""
+    address: str | None
+    """The Ray cluster; null for processes of this machine."""
 
 
 class RolloutManager:
@@ -27,15 +40,21 @@ class RolloutManager:
         policy_generator: Callable[[], MinePolicy],
         env_generator: Callable[[], GymEnv],
         config: OnlineConfig | JsonObject | None = None,
+        address: str | None = None,
     ) -> None:
         self.config = online_config({} if config is None else config)
-        self.idle_keys = [] if config is None or isinstance(config, OnlineConfig) else idle_keys(config)
-        """Keys that were set and change nothing on processes."""
+        is_read = config is None or isinstance(config, OnlineConfig)
+        self.idle_keys = [] if is_read else idle_keys(config, on_ray=address is not None)
+        self.address = address
         self.generators = Generators(policy_generator, env_generator)
 
     @property
     def rollout_config(self) -> RolloutConfig:
         return self.config.rollout_config
+
+    def describe(self) -> ManagerFacts:
+        """Returns what a trainer has to know."""
+        return ManagerFacts(self.config, self.idle_keys, self.address)
 
     def start(self) -> None:
         """Makes it the manager that `start_trainer` finds."""
@@ -55,19 +74,23 @@ def start_rolloutmanager(
     env_generator: Callable[[], GymEnv],
     online_cfg: OnlineConfig | JsonObject,
     address: str | None = None,
-) -> RolloutManager:
-    """Checks the configuration and prepares rollout workers; processes start with the trainer, and end with it."""
-    if address is not None:
-        raise SettingsError(
-            f"start_rolloutmanager got the address {address!r} of a Ray cluster, and these are processes of this "
-            f"machine; leave it out",
-            code="E0265",
-        )
-    manager = RolloutManager(policy_generator, env_generator, online_cfg)
-    manager.start()
-    return manager
+) -> Saved:
+    """Checks the configuration and prepares rollout workers, which start with the trainer, and end with it.
+
+    With an `address` they are actors of a Ray cluster, `local` for one on this machine, and so is the manager, whose
+    handle is returned. Managers have no names on the cluster, so several experiments do not meet there.
+    """
+    manager = RolloutManager(policy_generator, env_generator, online_cfg, address)
+    if address is None:
+        manager.start()
+        return manager
+    connect(manager.config, address)
+    given = online_cfg if isinstance(online_cfg, OnlineConfig) else as_plain(online_cfg)
+    _started[NAME] = as_actor(RolloutManager, policy_generator, env_generator, given, address)
+    ask(_started[NAME], "describe")
+    return _started[NAME]
 
 
-def get_rollout_manager() -> RolloutManager | None:
-    """Returns the manager that was started last."""
+def get_rollout_manager() -> Saved:
+    """Returns the manager that was started last in this process, or the handle of one; None without one."""
     return _started.get(NAME)

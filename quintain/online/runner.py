@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from quintain.online.config import refuse_missing_gpus
-from quintain.online.settings import WITHOUT_EFFECT, OnlineConfig
+from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
 from quintain.online.translate import Generators, env_slot, run_settings
 from quintain.runs import launch
 from quintain.runs.assemble import Slots
+from quintain.runs.ranks.on_ray import new_run, old_run, train_on_ray
+from quintain.services.processes.signals import INTERRUPTED
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
     from quintain.typing import JsonObject
+
+
+@dataclass(frozen=True)
+class RayPlace:
+    """Where rollout workers are actors, and how the learner is started."""
+
+    address: str
+    is_under_train: bool = False
+    """Whether a single rank, too, is a worker of Ray Train; otherwise it is this process."""
 
 
 def train_online(
@@ -29,37 +41,65 @@ def train_online(
     trainer: JsonObject | None = None,
     function: Callable[..., object] | None = None,
     idle: Sequence[str] = (),
+    place: RayPlace | None = None,
 ) -> RunSummary:
     """Trains to the end of the run; `trainer` and `function` are those of a trainer of a user's own.
 
-    `idle` are keys that were set and change nothing, which are named once.
+    `idle` are keys that were set and change nothing, which are named once. With a `place` it is on Ray.
     """
     train = config.train_config
-    refuse_missing_gpus(config, torch.cuda.device_count())
-    run_file = RunFile.from_mapping(run_settings(config, generators, trainer), origin=PYTHON)
+    if place is None:
+        refuse_missing_gpus(config, torch.cuda.device_count())
+    address = None if place is None else place.address
+    run_file = RunFile.from_mapping(run_settings(config, generators, trainer, address), origin=PYTHON)
     slot = env_slot(config, generators.env_generator)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
     runs_dir = Path(train.save_path or "runs")
+    if place is not None and (place.is_under_train or train.num_workers > 1):
+        return _train_under_ray_train(config, run_file, runs_dir, slots, idle)
     if train.resume is not None and train.resume_optimizer:
         budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
-        place, run = run_of(runs_dir, train.resume)
-        launched = launch.resume(place, run, budget, run_file=run_file, slots=slots)
+        folder, run = run_of(runs_dir, train.resume)
+        launched = launch.resume(folder, run, budget, run_file=run_file, slots=slots)
     else:
         weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
         run_id = config.logger_config.name
         launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     try:
         if idle:
-            launched.run.writer.note(idle_note(idle))
+            launched.run.writer.note(idle_note(idle, on_ray=place is not None))
         return launched.trainer.train()
     finally:
         launched.trainer.close()
         launched.run.close()
 
 
-def idle_note(keys: Sequence[str]) -> str:
+def _train_under_ray_train(
+    config: OnlineConfig, run_file: RunFile, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
+) -> RunSummary:
+    """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
+    train = config.train_config
+    if train.resume is not None and train.resume_optimizer:
+        budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
+        folder, name = run_of(runs_dir, train.resume)
+        run = old_run(folder, name, budget, run_file=run_file, slots=slots)
+    else:
+        weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
+        run = new_run(
+            run_file, runs_dir=runs_dir, run_id=config.logger_config.name, initialize_from=weights, slots=slots
+        )
+    end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
+    if end.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if end.exit_code:
+        raise SystemExit(end.exit_code)
+    return end.summary
+
+
+def idle_note(keys: Sequence[str], *, on_ray: bool = False) -> str:
     """Says which keys change nothing here, and why, in one line."""
-    return "note: on processes these change nothing: " + "; ".join(f"{key} ({WITHOUT_EFFECT[key]})" for key in keys)
+    where, why = ("Ray", WITHOUT_EFFECT_ON_RAY) if on_ray else ("processes", WITHOUT_EFFECT)
+    return f"note: on {where} these change nothing: " + "; ".join(f"{key} ({why[key]})" for key in keys)
 
 
 def run_of(runs_dir: Path, resume: str) -> tuple[Path, str]:

@@ -302,3 +302,13 @@ WITHOUT_EFFECT = {
     "train_config.prefetch_batches": "fragments are read from memory",
 }
 """Keys that change nothing where rollout workers are processes, each with the reason."""
+
+_OBJECTS = "rollout actors return fragments through Ray's object store, one update ahead of the learner"
+WITHOUT_EFFECT_ON_RAY = {
+    **{key: why for key, why in WITHOUT_EFFECT.items() if key != "rollout_config.num_cpus_per_worker"},
+    "detach_rollout_manager": "rollout actors end with their run",
+    "train_config.num_readers": _OBJECTS,
+    "train_config.num_cpus_per_reader": _OBJECTS,
+    "train_config.prefetch_batches": _OBJECTS,
+}
+"""Keys that change nothing where rollout workers are actors of a Ray cluster."""

@@ -16,8 +16,9 @@ from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
 from quintain.online.config import idle_keys, online_config, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
+from quintain.online.ray_actors import LOCAL, as_actor, ask, is_connected
 from quintain.online.rollout_manager import RolloutManager, get_rollout_manager
-from quintain.online.runner import train_online
+from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import OnlineConfig, TrainConfig
 from quintain.online.translate import HOST, Generators, path_of, run_settings
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from quintain.policies.mine_policy import MinePolicy
     from quintain.services.reporting.writers import RunSummary
     from quintain.trainers.hosted_trainer import HostedTrainer
-    from quintain.typing import JsonObject, Keywords
+    from quintain.typing import JsonObject, Keywords, Saved
 
 SHIPPED: dict[str, type[BaseTrainer]] = {"PPOTrainer": PPOTrainer, "PPOBCTrainer": PPOBCTrainer}
 NAMES = ("online_dict", "env_generator", "policy_generator")
@@ -52,18 +53,21 @@ def start_trainer(
     trainer_class = trainer_class or _trainer_class(online_cfg)
     config, own = _split(online_cfg, trainer_class)
     manager = get_rollout_manager()
-    if manager is None or manager.config.rollout_config != config.rollout_config:
-        manager = RolloutManager(policy_generator, env_generator, config)
-    idle = [] if isinstance(online_cfg, OnlineConfig) else [key for key in idle_keys(online_cfg) if key not in own]
+    address = None if manager is None else ask(manager, "describe").address
+    place = None if address is None else RayPlace(address)
+    is_read = isinstance(online_cfg, OnlineConfig)
+    idle = [] if is_read else [key for key in idle_keys(online_cfg, on_ray=place is not None) if key not in own]
     generators = Generators(policy_generator, env_generator)
     if not trainer_class.has_own_loop:
-        return train_online(config, generators, idle=idle)
+        return train_online(config, generators, idle=idle, place=place)
     named = _by_names(config, own, trainer_class, generators)
     if named is not None:
-        return train_online(config, generators, trainer=named, idle=idle)
-    made = _make(trainer_class, RolloutManager(policy_generator, env_generator, config), generators, config, own)
+        return train_online(config, generators, trainer=named, idle=idle, place=place)
+    if place is None:
+        manager = RolloutManager(policy_generator, env_generator, config)
+    made = _make(trainer_class, manager, generators, config, own)
     trainer = {"type": "hosted", "function": f"{trainer_class.__module__}:{trainer_class.__qualname__}"}
-    return train_online(config, generators, trainer=trainer, function=made._train_in, idle=idle)
+    return train_online(config, generators, trainer=trainer, function=made._train_in, idle=idle, place=place)
 
 
 def host_trainer(
@@ -82,14 +86,18 @@ def host_trainer(
     config = online_config({"rollout_config": rollout_config, "train_config": train})
     made_policy, made_env = (registry.import_part("function", each) for each in (policy_generator, env_generator))
     trainer_class: type[BaseTrainer] = registry.import_part("trainer", trainer)  # type: ignore[assignment]  # a class
-    manager = RolloutManager(made_policy, made_env, config)
-    made = _make(trainer_class, manager, manager.generators, config, own or {})
+    generators = Generators(made_policy, made_env)
+    # On Ray a manager is an actor, also where this process has not started it.
+    manager: Saved = RolloutManager(made_policy, made_env, config)
+    if is_connected():
+        manager = as_actor(RolloutManager, made_policy, made_env, config, LOCAL)
+    made = _make(trainer_class, manager, generators, config, own or {})
     made._train_in(host)
 
 
 def _make(
     trainer_class: type[BaseTrainer],
-    manager: RolloutManager,
+    manager: Saved,
     generators: Generators,
     config: OnlineConfig,
     own: Keywords,

@@ -14,6 +14,7 @@ from torch import nn
 from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.online.envs import online_env
+from quintain.online.ray_actors import LOCAL
 from quintain.online.settings import OnlineConfig
 
 if TYPE_CHECKING:
@@ -62,8 +63,16 @@ def env_slot(config: OnlineConfig, generator: Callable[[], GymEnv]) -> Callable[
     return partial(online_env, generator, worker.restart_interval or None, float(worker.video_fps))
 
 
-def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObject | None = None) -> JsonObject:
-    """Returns the run file of a configuration; `trainer` are settings of a trainer of a user's own."""
+def run_settings(
+    config: OnlineConfig,
+    generators: Generators,
+    trainer: JsonObject | None = None,
+    address: str | None = None,
+) -> JsonObject:
+    """Returns the run file of a configuration; `trainer` are settings of a trainer of a user's own.
+
+    With the address of a Ray cluster, rollout workers are its actors.
+    """
     rollout, train = config.rollout_config, config.train_config
     lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
     behavior: JsonObject = {
@@ -87,7 +96,10 @@ def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObje
         behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
         behavior["trainer"] = trainer
-    placement = "local" if is_synchronous else "processes"
+    placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
+    if address is not None:
+        cluster = None if address == LOCAL else address
+        placement = {"type": "ray", "address": cluster, "num_cpus_per_actor": rollout.num_cpus_per_worker}
     experiment = {
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
@@ -99,7 +111,7 @@ def run_settings(config: OnlineConfig, generators: Generators, trainer: JsonObje
         "behaviors": {"default": behavior},
     }
     run: JsonObject = {
-        "placement": {"type": placement, "num_ranks": train.num_workers},
+        "placement": {**placement, "num_ranks": train.num_workers},
         "device": "cuda" if train.num_gpus_per_worker else "cpu",
         "env_workers": {"num_workers": lanes},
         "checkpoint": {

@@ -11,7 +11,8 @@ import pytest
 from quintain.errors import SettingsError
 from quintain.online import BaseTrainer, OnlineConfig, online_config
 from quintain.online.config import idle_keys, refuse_missing_gpus
-from quintain.online.settings import WITHOUT_EFFECT
+from quintain.online.ray_actors import ask, connect, is_actor
+from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
 from quintain.online.translate import Generators, run_settings
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
@@ -120,14 +121,18 @@ def test_gpus_that_are_not_there_and_objects_in_place_of_factories_have_one_sent
 
 
 def test_the_page_says_of_every_parameter_what_it_does() -> None:
-    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE))
+    found = re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    rows = {name: (here, on_ray) for name, here, on_ray in found}
     config = OnlineConfig()
     assert set(leaves(config)) <= set(rows), set(leaves(config)) - set(rows)
     for name in leaves(config):
-        assert ("no effect" in rows[name]) == (name in WITHOUT_EFFECT), name
+        here, on_ray = rows[name]
+        assert ("no effect" in here) == (name in WITHOUT_EFFECT), name
+        assert ("no effect" in on_ray) == (name in WITHOUT_EFFECT_ON_RAY), name
 
 
-def test_what_the_table_says_is_so() -> None:
+@pytest.mark.parametrize(("address", "idle"), [(None, WITHOUT_EFFECT), ("local", WITHOUT_EFFECT_ON_RAY)])
+def test_what_the_table_says_is_so(address: str | None, idle: dict[str, str]) -> None:
     """A key without effect leaves the run file as it is, and every other changes it, or is refused or the run's."""
     elsewhere = {
         "trainer_name", "logger_config.name", "train_config.resume", "train_config.resume_optimizer",
@@ -137,7 +142,8 @@ def test_what_the_table_says_is_so() -> None:
         "rollout_config.replay_buffer_config.fragments_per_chunk",
     }  # fmt: skip
     base = online_config({**online_dict(2), "seed": 1})
-    before = run_settings(base, Generators(policy_generator, env_generator))
+    generators = Generators(policy_generator, env_generator)
+    before = run_settings(base, generators, address=address)
     for path, value in leaves(base).items():
         if path in elsewhere:
             continue
@@ -149,8 +155,8 @@ def test_what_the_table_says_is_so() -> None:
         if path in ("logger_config.project", "rollout_config.worker_config.video_output_dir"):
             other = "x"
         changed = _with(base, path.split("."), other)
-        is_same = run_settings(changed, Generators(policy_generator, env_generator)) == before
-        assert is_same == (path in WITHOUT_EFFECT), path
+        is_same = run_settings(changed, generators, address=address) == before
+        assert is_same == (path in idle), path
 
 
 def _with(config: Any, path: list[str], value: Any) -> Any:
@@ -170,3 +176,19 @@ def test_constructors_refuse_what_they_do_not_know() -> None:
 
     with pytest.raises(SettingsError, match="Own got the unknown parameter discuont; did you mean discount"):
         Own(rollout_manager=None, policy_generator=policy_generator, env_generator=env_generator, discuont=1)  # type: ignore[arg-type]
+
+
+def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_no_gpus_are_promised() -> None:
+    config = online_config({"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": {"num_gpus_per_worker": 1}})
+    settings = run_settings(config, Generators(policy_generator, env_generator), address="auto")
+    assert settings["run"]["placement"] == {
+        "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_ranks": 1,
+    }  # fmt: skip
+    with pytest.raises(SettingsError, match=r"train_config.num_gpus_per_worker is 1, and rollout actors") as refused:
+        connect(config, "auto")
+    assert refused.value.code == "E0263"
+
+
+def test_calls_of_objects_are_calls_and_no_object_is_an_actor() -> None:
+    assert ask([1, 2], "index", 2) == 1
+    assert not is_actor(object())

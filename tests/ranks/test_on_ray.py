@@ -50,6 +50,7 @@ def test_a_run_in_a_thread_stops_by_a_signal_of_the_driver(comes_first: bool) ->
 def test_rank_0_sees_whether_the_folder_of_runs_is_the_drivers(tmp_path: Path) -> None:
     (tmp_path / ".probe-1").touch()
     require_reachable(tmp_path, ".probe-1")
+    assert not list(tmp_path.iterdir())
     with pytest.raises(
         ServiceError, match=r"rank 0 is on node .*Set --runs-dir to storage that all nodes share"
     ) as refused:

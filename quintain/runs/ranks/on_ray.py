@@ -122,24 +122,29 @@ def old_run(
     allow: Sequence[str] = (),
     run_file: RunFile | None = None,
     slots: Slots | None = None,
-) -> RayRun | None:
-    """Describes a run to resume, and refuses one that is in use; None if its ranks are not on Ray."""
+) -> RayRun:
+    """Describes a run to resume; refuses one that is in use."""
     name, which = split_checkpoint_suffix(text)
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
-    settings = run_file
-    if settings is None and directory.config.is_file():
-        settings = stored_settings(directory, *overrides, allow=allow)
-    if settings is None or not are_on_ray(settings):
-        return None
     with directory.lock():
         _, settings = launch.settings_to_resume(directory, overrides, allow, run_file)
     path = directory.path.absolute()
     resumes = path.name + ("" if which is None else f"@{which}")
-    # Who made the run was looked at here; another node may not have this user's key.
+    # Whether the run is this user's own was looked at here; another node may not have the key.
     allowed = [*allow, *names_given_by(settings)]
     return RayRun(
         settings, path, directory.shown, resumes, tuple(overrides), allowed, run_file is not None, slots=slots
-    )  # fmt: skip
+    )
+
+
+def resumes_on_ray(
+    runs_dir: Path, text: str, overrides: Sequence[str], allow: Sequence[str], run_file: RunFile | None
+) -> bool:
+    """Whether the ranks of a run that is resumed are workers of Ray Train that this process has to start."""
+    directory = RunDirectory.open_existing(resolve_run(runs_dir, split_checkpoint_suffix(text)[0]))
+    if run_file is None and directory.config.is_file():
+        run_file = stored_settings(directory, *overrides, allow=allow)
+    return run_file is not None and are_on_ray(run_file)
 
 
 def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = False) -> RayEnd:
@@ -152,8 +157,7 @@ def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = Fal
     per_rank = settings.num_cpus_per_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
     cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank)
     try:
-        with _probe(run.directory.parent) as probe:
-            return _Driver(cluster, settings, signals, stream or sys.stdout, quiet, probe).train(run)
+        return _Driver(cluster, settings, signals, stream or sys.stdout, quiet).train(run)
     finally:
         cluster.leave()
 
@@ -162,10 +166,10 @@ class _Driver:
     """Attempts to train a run to its end, one after another."""
 
     def __init__(
-        self, cluster: Cluster, settings: RaySettings, signals: StopSignals, stream: TextIO, quiet: bool, probe: str
+        self, cluster: Cluster, settings: RaySettings, signals: StopSignals, stream: TextIO, quiet: bool
     ) -> None:
         self.cluster, self.settings, self.signals = cluster, settings, signals
-        self.stream, self.quiet, self.probe = stream, quiet, probe
+        self.stream, self.quiet = stream, quiet
         self.saved: str | None = None
         """The last checkpoint of which a rank told."""
         self.has_begun = False
@@ -179,7 +183,8 @@ class _Driver:
         while True:
             fitting = self._fitting(run)
             before = self.saved
-            self._attempt(fitting, warnings)
+            with _probe(run.directory.parent) as probe:
+                self._attempt(fitting, fitting.to_json(probe, quiet=self.quiet, warnings=warnings))
             if self.end is not None:
                 return self.end
             error = self._reason()
@@ -193,12 +198,11 @@ class _Driver:
             if self.has_begun:
                 run = replace(run, resumes=run.directory.name, force=False, initialize_from=None)
 
-    def _attempt(self, run: RayRun, warnings: Sequence[tuple[str, str]]) -> None:
+    def _attempt(self, run: RayRun, words: JsonObject) -> None:
         """Runs all ranks until they have ended, or one has failed."""
         from quintain.placements.ray.learners import RankTask, TrainedRanks
 
         self.failures, self.end = [], None
-        words = run.to_json(self.probe, quiet=self.quiet, warnings=warnings)
         wanted: list[str] = []
         with self.signals.watching(wanted.append, lambda: self.saved or "none", lambda line: self._write(f"{line}\n")):
             task, num_ranks = RankTask(ENTRY, words, run.slots), num_ranks_of(run.run_file)
@@ -282,7 +286,7 @@ def _num_actors(run_file: RunFile) -> int:
 
 @contextmanager
 def _probe(runs_dir: Path) -> Iterator[str]:
-    """Leaves a file in the folder of runs, by which rank 0 sees that it is the same folder; returns its name."""
+    """Leaves a file in the folder of runs, which rank 0 takes away if it sees the same folder; returns its name."""
     name = f".probe-{uuid.uuid4().hex}"
     runs_dir.mkdir(parents=True, exist_ok=True)
     (runs_dir / name).touch()

@@ -6,7 +6,6 @@ signals are the driver's.
 
 from __future__ import annotations
 
-import os
 import socket
 import traceback
 from dataclasses import asdict
@@ -81,11 +80,12 @@ def _launched(words: JsonObject, runs_dir: Path, slots: Slots | None, desk: Desk
 
 
 def require_reachable(runs_dir: Path, probe: str) -> None:
-    """Refuses a folder of runs that is not the driver's own: the driver has left a file there, and this rank writes."""
-    if (runs_dir / probe).is_file() and os.access(runs_dir, os.W_OK):
-        return
-    raise ServiceError(
-        f"rank 0 is on node {socket.gethostname()}, which cannot write to the driver's {runs_dir}: rank 0 writes the "
-        f"run directory, and Ray chooses its node. Set --runs-dir to storage that all nodes share",
-        code="E0549",
-    )
+    """Takes away the file that the driver has left in the folder of runs; refuses a folder in which there is none."""
+    try:
+        (runs_dir / probe).unlink()
+    except OSError as error:
+        raise ServiceError(
+            f"rank 0 is on node {socket.gethostname()}, which cannot write to the driver's {runs_dir}: it writes the "
+            f"run directory, and Ray chooses its node. Set --runs-dir to storage that all nodes share",
+            code="E0549",
+        ) from error

@@ -1,0 +1,62 @@
+"""MineStudio's actors on Ray: a rollout manager that is an `ActorHandle`, and a GAE worker that answers `.remote()`.
+
+Without Ray both are objects of this process; `ask` calls either. Ray is imported only by `connect`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from quintain.errors import SettingsError
+from quintain.placements.settings import RaySettings
+
+if TYPE_CHECKING:
+    from quintain.online.settings import OnlineConfig
+    from quintain.typing import Saved
+
+LOCAL = "local"
+"""The address of a cluster on this machine, which is started for this process."""
+_CLUSTER = "quintain.placements.ray.cluster"
+
+
+def connect(config: OnlineConfig, address: str) -> None:
+    """Connects this process to a cluster until it ends; refuses what cannot be had there."""
+    for name, wanted in (
+        ("rollout_config.num_gpus_per_worker", config.rollout_config.num_gpus_per_worker),
+        ("train_config.num_gpus_per_worker", config.train_config.num_gpus_per_worker),
+    ):
+        if wanted:
+            raise SettingsError(
+                f"{name} is {wanted:g}, and rollout actors and the ranks that learn from them are on CPUs; set it to 0",
+                code="E0263",
+            )
+    rollout, num_ranks = config.rollout_config, config.train_config.num_workers
+    min_cpus = rollout.num_rollout_workers * rollout.num_cpus_per_worker + num_ranks
+    settings = RaySettings(address=None if address == LOCAL else address)
+    atexit.register(import_module(_CLUSTER).Cluster.join(settings, min_cpus).leave)
+
+
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster, for a run or by `connect`."""
+    module = sys.modules.get(_CLUSTER)
+    return module is not None and module.Cluster._current is not None
+
+
+def as_actor(cls: type, *arguments: object) -> Saved:
+    """Returns the handle of an actor, which ends with the last handle to it."""
+    ray = import_module("ray")
+    return ray.remote(num_cpus=0)(cls).remote(*arguments)
+
+
+def is_actor(part: object) -> bool:
+    """Whether it is the handle of an actor."""
+    return "ray.actor" in sys.modules and isinstance(part, sys.modules["ray.actor"].ActorHandle)
+
+
+def ask(part: Saved, method: str, *arguments: object) -> Saved:
+    """Calls a method of an object here, or of an actor, and returns its result."""
+    called = getattr(part, method)
+    return import_module("ray").get(called.remote(*arguments)) if is_actor(part) else called(*arguments)
