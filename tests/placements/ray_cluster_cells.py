@@ -131,7 +131,8 @@ def cells(folder: Path) -> Iterator[tuple[str, bool, str]]:
     for mode in ("disabled", "token"):
         has_token = mode == "token"
         environment = {"RAY_AUTH_MODE": mode, **({"RAY_AUTH_TOKEN": TOKEN} if has_token else {})}
-        environment["RAY_USAGE_STATS_ENABLED"] = "0"
+        # Beside other work a raylet may need longer than Ray allows by default.
+        environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
         with cluster(environment) as (address, client, (raylet, *_)):
             if has_token:
                 wrong = run(Driver(address), {**environment, "RAY_AUTH_TOKEN": "6" * 64}, folder)
@@ -157,11 +158,6 @@ def cells(folder: Path) -> Iterator[tuple[str, bool, str]]:
                 is_right = found.get("env_steps") == CYCLES * STEPS and found["restarts"] == int(bool(driver.kills))
                 yield name, is_right, _seen(found)
             yield _shipped(address, environment, folder)
-            # The head has room for both; whether actors were on the node is decided by Ray, so one is made to be there.
-            spread = {"num_cpus_per_actor": 1.1}
-            found = run(Driver(address, placement=spread, kills=str(raylet)), environment, folder)
-            is_right = found.get("env_steps") == CYCLES * STEPS or "E0545" in str(found.get("said"))
-            yield "kill -9 of the raylet of one of two nodes, with no room left for its actor", is_right, _seen(found)
         with cluster(environment) as (address, _, (raylet, *_)):
             found = run(Driver(address, kills=str(raylet)), environment, folder)
             is_right = found.get("env_steps") == CYCLES * STEPS and not is_alive(raylet)
