@@ -67,6 +67,7 @@ test-collectors: install    ## every number of collectors in every placement, ki
 test-ray: install    ## runs on Ray that are killed, stopped and interrupted, for minutes; writes docs/results/
 	@$(BIN)/python -m tests.placements.ray_cells
 	@$(BIN)/python -m tests.placements.ray_rank_cells
+	@$(BIN)/python -m tests.placements.ray_online_cells
 	@$(BIN)/python -m tests.placements.ray_cluster_cells
 
 learning-minecraft: install   ## look and recall in Minecraft's stand-in, 3 seeds each; writes docs/results/

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quintain.errors import ServiceError, SettingsError
+from quintain.errors import RankError, ResourceError, ServiceError, SettingsError
 from quintain.placements.ray.mailbox import Mailbox
 from quintain.placements.settings import RaySettings
-from quintain.runs.ranks.lead import Ranks
-from quintain.runs.ranks.on_ray import are_on_ray, new_run
+from quintain.runs.ranks.lead import Ranks, num_ranks_of
+from quintain.runs.ranks.on_ray import RayRun, _Driver, are_on_ray, new_run
 from quintain.runs.ranks.ray_rank import require_reachable
 from quintain.services.processes.signals import SignalRelay, StopSignals
 from quintain.settings.tree import RunFile
@@ -89,3 +91,62 @@ def test_a_mailbox_keeps_messages_in_order_until_they_are_taken() -> None:
     assert mailbox.ask() == ""
     mailbox.stop("SIGINT")
     assert mailbox.ask() == "SIGINT"
+
+
+class Small:
+    """A cluster with room for so many ranks."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.asked: list[tuple[int, int]] = []
+
+    def require_room(self, num_ranks: int, num_actors: int, settings: RaySettings) -> None:
+        self.asked.append((num_ranks, num_actors))
+        if num_ranks > self.num_ranks:
+            raise ResourceError(f"no room for {num_ranks}", code="E0545")
+
+
+def driver_of(cluster: Small, run_file: RunFile) -> _Driver:
+    placement: Any = run_file.run.placement
+    return _Driver(cluster, placement, StopSignals(), sys.stdout, quiet=True)  # type: ignore[arg-type]  # a stand-in
+
+
+def test_an_elastic_run_takes_as_many_ranks_as_there_is_room_for_and_lanes_can_be_shared_by(tmp_path: Path) -> None:
+    run_file = settings("placement.num_ranks=4", "placement.min_ranks=1", "num_collectors=1")
+    run = new_run(run_file, runs_dir=tmp_path, run_id="walk")
+    cluster = Small(3)
+    fitting = driver_of(cluster, run_file)._fitting(run)
+    # Three ranks cannot share 4 lanes, so they are not even asked for.
+    assert cluster.asked == [(4, 4), (2, 2)]
+    assert num_ranks_of(fitting.run_file) == 2
+    assert fitting.overrides == ("run.placement.num_ranks=2",)
+    assert driver_of(Small(4), run_file)._fitting(run) is run
+    with pytest.raises(ResourceError, match="no room for 4"):
+        driver_of(Small(0), run_file)._fitting(run)
+
+
+def test_what_ended_a_rank_decides_whether_all_are_started_again(tmp_path: Path) -> None:
+    run_file = settings("placement.num_ranks=2", "placement.max_failures=1")
+    attempts: list[str | None] = []
+
+    class Failing(_Driver):
+        def _attempt(self, run: RayRun, words: Any) -> None:
+            attempts.append(run.resumes)
+            self.has_begun, self.lost, self.error = True, {1: "gone"}, None
+            self.failures = [] if code is None else [(1, SettingsError("wrong", code=code))]
+
+    def train() -> None:
+        placement: Any = run_file.run.placement
+        run = new_run(run_file, runs_dir=tmp_path, run_id="walk")
+        Failing(Small(2), placement, StopSignals(), sys.stdout, quiet=True).train(run)  # type: ignore[arg-type]
+
+    code: str | None = None
+    with pytest.raises(RankError, match="rank 1 died under Ray Train"):
+        train()
+    assert attempts == [None, "walk"], "once more, from the last checkpoint"
+    attempts.clear()
+    code = "E0201"
+    with pytest.raises(SettingsError, match="wrong"):
+        train()
+    assert attempts == [None], "an error of the user's is not repeated"
+    assert not list(tmp_path.iterdir()), "a probe was left"
