@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from quintain.core import registry
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Range, Settings
 from quintain.settings.choice import Choice
@@ -189,6 +190,14 @@ class GymSettings(EnvSettings):
         kept = tuple(each for each in self.layers if each.in_evaluation)
         written_out = {"kwargs": self.env_kwargs, "info_metrics": self.episode_metrics}
         return self.model_copy(update={"wrappers": kept, "frame_stack": None, "preset": None, **written_out})
+
+
+def own_wrappers(settings: PartSettings | None) -> tuple[Registration, ...]:
+    """Returns the wrappers of an environment that no other process can import: those of a script or a function."""
+    layers = settings.layers if isinstance(settings, GymSettings) else ()
+    known = registry.names("wrapper") if layers else ()
+    found = (registry.only_here("wrapper", each.type) for each in layers if each.type in known)
+    return tuple(each for each in found if each is not None)
 
 
 def _written_out(wrapper: object) -> object:

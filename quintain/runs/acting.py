@@ -21,12 +21,11 @@ from quintain.envs.agents.factory import agent_env
 from quintain.envs.agents.grouped import GroupedAgents
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
-from quintain.envs.gym.wrapping import own_wrappers
 from quintain.envs.hosts.grouped import GroupedEnv
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.hosts.workers import WorkerEnv
-from quintain.envs.settings import AgentsSettings, GymSettings
+from quintain.envs.settings import AgentsSettings, GymSettings, own_wrappers
 from quintain.errors import SettingsError
 from quintain.placements.plan import Blocks
 from quintain.placements.snapshots import PublishedWeights, WeightReader

@@ -63,10 +63,10 @@ def _named(wrapper: EnvSlot) -> EnvSlot:
     theirs = vars(gymnasium.wrappers).get(short)
     if theirs is wrapper:
         return short
-    name = registry.name_for("wrapper", wrapper)
-    if theirs is not None and ":" not in name:
-        raise SettingsError(f"wrappers: {name} is called as one of Gymnasium's; give it another name", code="E0204")
-    return name
+    is_of_script = wrapper.__module__ == "__main__" or "<locals>" in getattr(wrapper, "__qualname__", "")
+    if theirs is not None and is_of_script:
+        raise SettingsError(f"wrappers: {short} is called as one of Gymnasium's; give it another name", code="E0204")
+    return registry.name_for("wrapper", wrapper)
 
 
 def is_instance(slot: EnvSlot) -> bool:

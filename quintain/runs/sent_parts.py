@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quintain.core import registry
-from quintain.envs.gym.wrapping import own_wrappers
+from quintain.envs.settings import own_wrappers
 from quintain.policies.settings import NetworkModuleSettings
 from quintain.services.processes.sent_code import pack_code, unpack_code
 

@@ -12,8 +12,7 @@ from quintain.algorithms.settings import AlgorithmSettings, PPOSettings
 from quintain.core import registry
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess
 from quintain.envs.gym.factories import factory_of
-from quintain.envs.gym.wrapping import own_wrappers
-from quintain.envs.settings import GymSettings
+from quintain.envs.settings import GymSettings, own_wrappers
 from quintain.errors import RunDirectoryError, SettingsError
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.policies.base import Policy

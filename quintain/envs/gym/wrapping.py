@@ -12,7 +12,6 @@ from quintain.core import registry
 from quintain.envs.settings import GymSettings, WrapperSettings
 from quintain.errors import EnvError, QuintainError, SettingsError
 from quintain.services.user_code import ANYTHING, in_one_line
-from quintain.settings.base import PartSettings
 
 if TYPE_CHECKING:
     from quintain.core.registry import Maker
@@ -35,14 +34,6 @@ def wrapped(settings: GymSettings, env: GymEnv) -> GymEnv:
     return _in_layers(settings.id, env, settings.layers)
 
 
-def own_wrappers(settings: PartSettings | None) -> tuple[registry.Registration, ...]:
-    """Returns the wrappers of an environment that no other process can import: those of a script or a function."""
-    layers = settings.layers if isinstance(settings, GymSettings) else ()
-    known = registry.names("wrapper") if layers else ()
-    found = (registry.only_here("wrapper", each.type) for each in layers if each.type in known)
-    return tuple(each for each in found if each is not None)
-
-
 def _in_layers(name: str, env: GymEnv, layers: Iterable[WrapperSettings]) -> GymEnv:
     for layer in layers:
         make = _wrapper(layer.type)
@@ -62,11 +53,11 @@ def _wrapper(name: str) -> Maker:
     short = name.removeprefix(_OWN)
     if ":" in name:
         return registry.import_part("wrapper", name)
-    if name in registry.names("wrapper"):
-        return registry.get("wrapper", name).load()
     if short in _INSTEAD:
         raise SettingsError(f"experiment.env.wrappers: {short} is not taken; {_INSTEAD[short]}", code="E0204")
     found: Maker | None = getattr(gymnasium.wrappers, short, None)
+    if found is None and name in registry.names("wrapper"):
+        return registry.get("wrapper", name).load()
     if found is None or not isinstance(found, type):
         near = get_close_matches(short, gymnasium.wrappers.__all__, n=1)
         hint = f'did you mean "{near[0]}"?' if near else "Gymnasium has none of this name."

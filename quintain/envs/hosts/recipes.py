@@ -15,9 +15,8 @@ import gymnasium
 
 from quintain.core.registry import Registration, adopt, import_part
 from quintain.envs.gym.factories import dressed, factory_of
-from quintain.envs.gym.wrapping import own_wrappers
 from quintain.envs.hosts.lane_host import EnvFactory
-from quintain.envs.settings import GymSettings
+from quintain.envs.settings import GymSettings, own_wrappers
 from quintain.services.processes.sent_code import pack_code, unpack_code
 
 if TYPE_CHECKING:
