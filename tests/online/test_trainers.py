@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from quintain import Trainer
+from quintain.envs.minecraft.tasks import look
 from quintain.errors import HostedError, SettingsError
 from quintain.online import (
     BaseTrainer,
@@ -224,6 +224,47 @@ def test_signals_leave_nothing_behind_and_resume_goes_on(number: int, tmp_path: 
     assert len(rows_of(Path("runs/killed"))) == 4
 
 
+KILLED = """
+import os, signal
+from quintain.algorithms.online_ppo import OnlinePPO
+from quintain.online import start_trainer
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+
+update = OnlinePPO.update
+
+def dies(self, batch, progress):
+    if progress.updates == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update(self, batch, progress)
+
+class Dies(OwnTrainer):
+    def before_broadcast(self, iteration):
+        if iteration == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    OnlinePPO.update = dies
+    config = {**online_dict(0, anneal_lr_linearly=True), "logger_config": {"name": "killed"}}
+    start_trainer(policy_generator, env_generator, config, trainer_class=Dies if OWN else None)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [False, True], ids=["PPOTrainer", "own"])
+def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(own: bool, tmp_path: Path) -> None:
+    # The trainer is of the main script; only its name is in the run file.
+    Path("main.py").write_text(KILLED.replace("OWN", str(own)).replace("Dies", "OwnTrainer2"))
+    trainer = type("OwnTrainer2", (OwnTrainer,), {"__module__": "__main__"}) if own else None
+    annealed = online_dict(0, anneal_lr_linearly=True)
+    start_trainer(policy_generator, env_generator, named(annealed, "whole"), trainer_class=trainer)
+    process = warm.Popen([sys.executable, "main.py"], cwd=tmp_path, env=warm.ENVIRONMENT)
+    assert process.wait(timeout=100) == -9
+    assert len(rows_of(Path("runs/killed"))) == 2
+    resumed = online_dict(0, anneal_lr_linearly=True, resume="killed")
+    start_trainer(policy_generator, env_generator, resumed, trainer_class=trainer)
+    assert digest_of(Path("runs/killed")) == digest_of(Path("runs/whole"))
+
+
 def test_demonstrations_are_cloned_beside_ppo() -> None:
     """Those of an expert that always pushes to the right make that likelier."""
     shown = [{"type": "collect_data", "every_updates": 1}]
@@ -244,10 +285,6 @@ def test_demonstrations_are_cloned_beside_ppo() -> None:
                         bc_coef=1.0)  # fmt: skip
     with pytest.raises(SettingsError, match="mine_data names no demonstrations"):
         made.fit()
-
-
-def look() -> Any:
-    return gymnasium.make("Minecraft/Look-v0", render_mode="rgb_array")
 
 
 def looking() -> Any:
