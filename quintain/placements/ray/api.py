@@ -73,11 +73,14 @@ def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
 
 
 def start_actor(cls: type, options: JsonObject, words: JsonObject) -> Handle:
-    """Starts an actor that is never started again by Ray itself."""
+    """Starts an actor that is never started again by Ray itself, on another node than the last where there are several.
+
+    Ray alone would fill the node of the learner first, which needs its cores.
+    """
     import ray
 
     fixed = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {CONTROL: 1}}
-    return ray.remote(**options, **fixed)(cls).remote(words)
+    return ray.remote(**options, **fixed, scheduling_strategy="SPREAD")(cls).remote(words)
 
 
 def has_authentication() -> bool:
