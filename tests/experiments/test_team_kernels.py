@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from quintain.experiments.scenario_env import ScenarioEnv
 from quintain.policies.base import draw_noise
 from quintain.policies.settings import TeamSettings
 from quintain.policies.team import AGENT, TeamPolicy
+from quintain.runs import launch
+from quintain.settings.tree import RunFile
 from tests.experiments.test_team import make_env
 
 
@@ -131,6 +134,34 @@ def test_teams_that_kernels_cannot_act_for_say_why() -> None:
     assert accelerate(make_policy(env, compiled=False)).acting.fallback_reason == "policy.compiled is off"
     with pytest.raises(SettingsError, match=r"policy\.compiled cannot be on: there is no kernel for the hand-written"):
         accelerate(make_policy(env, compiled=True, **written))
+
+
+@pytest.mark.slow
+def test_weights_do_not_depend_on_collectors_and_where_they_work(tmp_path: Path) -> None:
+    """Rows of 8 conversations by one collector, by two in threads, and by four in two processes."""
+    placements: tuple[tuple[int, dict[str, Any]], ...] = (
+        (1, {"type": "local"}),
+        (2, {"type": "threads"}),
+        (4, {"type": "processes", "num_processes": 2}),
+    )
+    found = []
+    for num_collectors, placement in placements:
+        env = make_env("debate", 24).settings.model_copy(update={"num_collectors": num_collectors})
+        behavior = {
+            "algorithm": {"type": "team_ppo", "batch_size": 48, "num_epochs": 2},
+            "policy": {"type": "team", "agents": ["prover0", "prover1", "verifier"], "hidden_sizes": [8, 8]},
+            "rollout": {"num_steps": 8},
+            "events": [],
+        }
+        settings = {"env": {"type": "scenario", **env.model_dump(exclude_unset=True)}, "budget": {"env_steps": 768}}
+        file = {"experiment": {**settings, "behaviors": {"default": behavior}}, "run": {"placement": placement}}
+        launched = launch.start(RunFile.from_mapping(file), runs_dir=tmp_path, run_id=placement["type"])
+        launched.trainer.train()
+        found.append({name: each.detach().clone() for name, each in launched.trainer.policy.named_parameters()})
+        launched.trainer.close()
+        launched.run.close()
+    for other in found[1:]:
+        assert all(torch.equal(each, other[name]) for name, each in found[0].items())
 
 
 @pytest.mark.parametrize("protocol", ["nip", "adp", "debate", "mnip", "merlin_arthur", "multi_channel_test"])
