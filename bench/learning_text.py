@@ -53,7 +53,7 @@ def run(kind: str, seed: int) -> dict[str, Any]:
         minutes = (time.monotonic() - started) / 60
         record: dict[str, Any] = {"kind": kind, "seed": seed, "minutes": round(minutes, 2), "exit": done.returncode}
         if done.returncode != 0:
-            return {**record, "error": done.stderr.strip()[-400:]}
+            return {**record, "error": done.stderr.strip()[-400:].partition(" (/")[0]}
         rows = [json.loads(row) for row in (Path(folder) / "r/metrics.jsonl").read_text().splitlines()]
     for split in ("train", "test"):
         record[f"{split}_accuracy"] = [round(row[f"{split}/mean_accuracy"], 4) for row in rows]
