@@ -8,6 +8,7 @@ left.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import warm
-from tests.placements.ray_cells import folders
 from tests.placements.test_ray import _descendants
 from tests.resume.outcome import digest_of
 from tests.resume.test_workers import is_alive
@@ -54,7 +54,10 @@ class Cell:
     """A run on Ray in a folder of its own name."""
 
     def __init__(self, folder: Path, run_id: str, *words: str) -> None:
-        self.folder, self.run_id, self.before = folder, run_id, folders()
+        self.folder, self.run_id = folder, run_id
+        self.below: set[int] = set()
+        self.own: set[str] = set()
+        """Folders of the cluster, which the commands of its processes name; other clusters may come and go."""
         self.began = time.monotonic()
         self.output = folder / f"{run_id}.txt"
         with self.output.open("w") as file:
@@ -76,30 +79,42 @@ class Cell:
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.02)
         self.began = time.monotonic()
-        self.below = _descendants(self.process.pid) - {self.process.pid}
+        self.look()
+
+    def look(self) -> None:
+        """Notes which processes and folders the cluster has."""
+        self.below |= _descendants(self.process.pid) - {self.process.pid}
+        self.own |= {name for pid in self.below for name in re.findall(r"quintain-ray-\w+", _command(pid))}
 
     def ranks(self) -> list[int]:
         """Returns the processes in which Ray Train runs ranks."""
-
-        def title(pid: int) -> str:
-            path = Path(f"/proc/{pid}/cmdline")
-            return path.read_bytes().decode(errors="replace") if path.exists() else ""
-
-        return sorted(pid for pid in self.below if "RayTrainWorker" in title(pid))
+        return sorted(pid for pid in self.below if "RayTrainWorker" in _command(pid))
 
     def outcome(self, name: str, reference: str, *, resumes: bool = False, what: str = "") -> Outcome:
         """Waits for the end, looks for what is left, and resumes the run on this machine if it was stopped."""
-        exit_code = self.process.wait(timeout=START_SECONDS)
+        deadline = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.look()
+            time.sleep(0.2)
+        exit_code = self.process.wait(timeout=1.0)
         assert exit_code == 0 or resumes, self.output.read_text()
         seconds = time.monotonic() - self.began
         time.sleep(1.0)
-        left, new = sum(map(is_alive, getattr(self, "below", ()))), folders() - self.before
+        left = sum(map(is_alive, self.below))
+        new = [each for place in {tempfile.gettempdir(), "/tmp"} for each in self.own if Path(place, each).exists()]
         hidden = [path for path in self.run.parent.iterdir() if path.name.startswith((".probe", ".ray"))]
         assert not hidden, hidden
         if resumes:
             run_here(self.folder, "resume", self.run_id, "placement=local", "placement.num_ranks=2")
         is_equal = digest_of(self.run) == reference
         return Outcome(name, exit_code, seconds, left, len(new), is_equal, what)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def run_here(folder: Path, *words: str) -> None:
