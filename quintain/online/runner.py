@@ -51,12 +51,13 @@ def train_online(
     if place is None:
         refuse_missing_gpus(config, torch.cuda.device_count())
     address = None if place is None else place.address
-    run_file = RunFile.from_mapping(run_settings(config, generators, trainer, address), origin=PYTHON)
+    settings = run_settings(config, generators, trainer, address)
+    run_file = RunFile.from_mapping(settings, origin=PYTHON)
     slot = env_slot(config, generators.env_generator)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
     runs_dir = Path(train.save_path or "runs")
     if place is not None and (place.is_under_train or train.num_workers > 1):
-        return _train_under_ray_train(config, run_file, runs_dir, slots, idle)
+        return _train_under_ray_train(config, settings, runs_dir, slots, idle)
     if train.resume is not None and train.resume_optimizer:
         budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
         folder, run = run_of(runs_dir, train.resume)
@@ -75,10 +76,10 @@ def train_online(
 
 
 def _train_under_ray_train(
-    config: OnlineConfig, run_file: RunFile, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
+    config: OnlineConfig, settings: JsonObject, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
-    train = config.train_config
+    train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
     if train.resume is not None and train.resume_optimizer:
         budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
         folder, name = run_of(runs_dir, train.resume)
