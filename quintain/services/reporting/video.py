@@ -51,7 +51,7 @@ class EpisodeRecorder:
             found = "nothing" if frame is None else f"{frame.dtype} {list(frame.shape)}"
             raise EnvError(
                 f"the environment gives no pictures: render() returned {found}, and must return uint8 "
-                f"[height, width, 3]; Gymnasium's are made with render_mode=\"rgb_array\"",
+                f'[height, width, 3]; Gymnasium\'s are made with render_mode="rgb_array"',
                 code="E0522",
             )
         self.frames_per_second = env.frames_per_second
