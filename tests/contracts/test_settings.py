@@ -39,7 +39,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "behavior_cloning": {"path": "demonstrations", "coef": 0.5},
     "stop_at_return": {"mean_return": 195.0},
     "collect_data": {"every_updates": 3, "fields": ["obs", "reward"], "keep": 2},
-    "record_video": {"every_updates": 4, "frames_per_second": 12.5, "keep": 3},
+    "record_video": {"every_updates": 2, "frames_per_second": 12.5, "keep": 3},
     "log_data": {"after": "estimate", "fields": ["advantage"]},
     "randomize_env": {"on": "startup", "ranges": {"gravity": [8.0, 12.0]}},
     "reset_env": {"every_env_steps": 256},
