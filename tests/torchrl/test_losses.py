@@ -29,7 +29,8 @@ from tests.experiments.test_tensordict_rl import collected, saved
 
 CRITERION = 0.9
 """Accuracy in tests after training; a verifier alone is right with probability 9/16 at most."""
-SEEDS = (1, 2, 3)
+SEEDS = (4, 5, 6)
+"""Fresh ones: the settings were chosen after runs with seeds 1 to 3, which are in the results too."""
 SETTINGS = "64 rows of 16 steps, 200 iterations"
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "torchrl.json"
 """The accuracy of each trainer and seed, written by the tests themselves."""
