@@ -37,14 +37,15 @@ CAUSE_SECONDS = 3.0
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to all processes of a command; rank 0 decides what they mean."""
 
-RankEntry = Callable[[int, int, str, Any], None]
-"""Entry point of a rank: takes its rank, the number of ranks, the rendezvous and the connection for its report."""
+RankEntry = Callable[[int, int, str, str, Any], None]
+"""Entry point of a rank: takes its rank, the number of ranks, the rendezvous, code of the user's script, and the
+connection for its report."""
 
 
 class RankProcesses:
     """Ranks 1 and up; the process that makes this object is rank 0."""
 
-    def __init__(self, size: int, entry: RankEntry) -> None:
+    def __init__(self, size: int, entry: RankEntry, code: str = "") -> None:
         self.size = size
         self.folder = Path(tempfile.mkdtemp(prefix="quintain-ranks-"))
         # Forked children would share threads and locks with torch; spawned ones begin from nothing.
@@ -56,7 +57,7 @@ class RankProcesses:
         for rank in range(1, size):
             receiver, sender = context.Pipe(duplex=False)
             # Not daemonic: a rank may have environment workers of its own.
-            process = context.Process(target=entry, args=(rank, size, self._place, sender), name=f"rank {rank}")
+            process = context.Process(target=entry, args=(rank, size, self._place, code, sender), name=f"rank {rank}")
             # Blocked in the new process until it has settled in: it would print a traceback while it imports.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
             try:

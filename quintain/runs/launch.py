@@ -80,7 +80,7 @@ def start(
     writers = make_writers(run_file, stream, quiet=quiet)
     if slots is None or slots.env is None:
         require_known_env(run_file)
-    run = Run(run_file, writers, planned, ranks=Ranks(run_file), has_objects=slots is not None, is_quiet=quiet)
+    run = Run(run_file, writers, planned, ranks=Ranks(run_file, slots), has_objects=slots is not None, is_quiet=quiet)
     with _closing_on_failure(run.resources), run.ranks.leading():
         run.show_header()
         _show_notes(run, run_file)
@@ -132,7 +132,7 @@ def resume(
         stored, settings = settings_to_resume(directory, overrides, allow, run_file)
         settings = with_ranks_of_torchrun(settings, is_new=False)
         writers = make_writers(settings, stream, quiet=quiet)
-        ranks = Ranks(settings)
+        ranks = Ranks(settings, slots)
         run = Run(
             settings,
             writers,

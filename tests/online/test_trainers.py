@@ -265,6 +265,35 @@ def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(o
     assert digest_of(Path("runs/killed")) == digest_of(Path("runs/whole"))
 
 
+RANKS = """
+import sys
+from tests.online.parts import env_generator, online_dict, policy_generator
+from quintain.online import start_rolloutmanager, start_trainer
+
+if __name__ == "__main__":
+    name, iterations, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3:] or [None]
+    config = {**online_dict(0, num_workers=2, batches_per_iteration=2, gradient_accumulation=1,
+                            num_iterations=iterations, resume=resume[0]), "logger_config": {"name": name}}
+    config["rollout_config"]["num_rollout_workers"] = 2
+    make_policy, make_env = policy_generator, env_generator
+    if name != "named":
+        make_policy, make_env = lambda: policy_generator(), lambda: env_generator()
+    start_rolloutmanager(make_policy, make_env, config)
+    start_trainer(make_policy, make_env, config)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_learn_from_generators_of_the_main_script_as_from_those_of_a_module(tmp_path: Path) -> None:
+    Path("main.py").write_text(RANKS)
+    for arguments in (["named", "4"], ["lambdas", "2"], ["lambdas", "4", "lambdas"]):
+        command = [sys.executable, str(tmp_path / "main.py"), *arguments]
+        done = warm.run(command, cwd=tmp_path, env=warm.ENVIRONMENT, capture_output=True)
+        assert (done.returncode, "2 ranks" in done.stdout) == (0, True), done.stderr
+    assert len(rows_of(Path("runs/named"))) == 4
+    assert rows_of(Path("runs/lambdas")) == rows_of(Path("runs/named"))
+
+
 def test_demonstrations_are_cloned_beside_ppo() -> None:
     """Those of an expert that always pushes to the right make that likelier."""
     shown = [{"type": "collect_data", "every_updates": 1}]

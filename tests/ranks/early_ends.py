@@ -11,16 +11,16 @@ from quintain.errors import EnvError, RankError
 from quintain.placements.rank_processes import RankProcesses, send_report
 
 
-def dies_while_it_imports(rank: int, size: int, place: str, report: Any) -> None:
+def dies_while_it_imports(rank: int, size: int, place: str, code: str, report: Any) -> None:
     os._exit(7)
 
 
-def fails_while_it_imports(rank: int, size: int, place: str, report: Any) -> None:
+def fails_while_it_imports(rank: int, size: int, place: str, code: str, report: Any) -> None:
     send_report(report, EnvError("the camera is in use", code="E0505"), "")
     os._exit(5)
 
 
-def dies_while_it_connects(rank: int, size: int, place: str, report: Any) -> None:
+def dies_while_it_connects(rank: int, size: int, place: str, code: str, report: Any) -> None:
     Path(place).with_name(f"here-{rank}").touch()
     os._exit(7)
 

@@ -5,6 +5,7 @@ A follower writes nothing: no directory, no console, no metrics.
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintain.core.process_group import GlooGroup
+from quintain.envs.hosts.recipes import Recipe
 from quintain.placements.rank_processes import meet_on_this_machine, send_report, settle_in
 from quintain.placements.torchrun import place_in_torchrun
 from quintain.runs.assemble import Slots, assemble_loop
@@ -21,6 +23,7 @@ from quintain.runs.ranks.decisions import agree_on_end, decide, is_report_due
 from quintain.runs.ranks.orders import Orders
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import restore_rank
+from quintain.runs.sent_parts import adopt_parts, pack_parts
 from quintain.services.processes.signals import handling
 from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.redaction import redact
@@ -105,13 +108,22 @@ class Follower:
             _give_state(loop)
 
 
-def run_rank(rank: int, size: int, place: str, report: Connection) -> None:
-    """The main function of a process that rank 0 started."""
+def pack_script(run_file: RunFile, slots: Slots | None) -> str:
+    """Returns what only the user's script has, for processes that this one starts: its parts and its environment."""
+    env = None if slots is None or slots.env is None else Recipe.from_object(slots.env).to_json()
+    return json.dumps({"parts": pack_parts(run_file), "env": env})
+
+
+def run_rank(rank: int, size: int, place: str, code: str, report: Connection) -> None:
+    """The main function of a process that rank 0 started; `code` is that of `pack_script`."""
     settle_in(rank)
     exit_code = 0
     try:
+        words = json.loads(code)
+        adopt_parts(words["parts"])
+        slots = Slots(env=Recipe.from_json(words["env"]).made_by()) if words["env"] else None
         world = meet_on_this_machine(rank, size, place)
-        follow(world)
+        follow(world, slots)
         world.close()
     except Exception as error:
         shown = as_quintain_error(error)

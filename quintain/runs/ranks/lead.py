@@ -12,6 +12,7 @@ from quintain.placements.torchrun import place_in_torchrun
 if TYPE_CHECKING:
     from quintain.core.process_group import ProcessGroup
     from quintain.placements.rank_processes import RankProcesses
+    from quintain.runs.assemble import Slots
     from quintain.settings.tree import RunFile
 
 NUM_RANKS = "run.placement.num_ranks"
@@ -20,7 +21,7 @@ NUM_RANKS = "run.placement.num_ranks"
 class Ranks:
     """Leads the ranks of one run; a run of one rank has no others."""
 
-    def __init__(self, run_file: RunFile, *, starts_processes: bool = True) -> None:
+    def __init__(self, run_file: RunFile, slots: Slots | None = None, *, starts_processes: bool = True) -> None:
         self.size = num_ranks_of(run_file)
         self.is_in_torchrun = place_in_torchrun() is not None
         self.processes: RankProcesses | None = None
@@ -32,9 +33,9 @@ class Ranks:
                     code="E0241",
                 )
             from quintain.placements.rank_processes import RankProcesses
-            from quintain.runs.ranks.follow import run_rank
+            from quintain.runs.ranks.follow import pack_script, run_rank
 
-            self.processes = RankProcesses(self.size, run_rank)
+            self.processes = RankProcesses(self.size, run_rank, pack_script(run_file, slots))
 
     def meet(self) -> ProcessGroup:
         """Forms the process group; imports torch."""
