@@ -133,6 +133,6 @@ def refused(error: ProviderError, about: str) -> ServiceError:
                         code="E0702")  # fmt: skip
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception | str) -> str:
     """Returns a provider's message without secrets and control characters, shortened."""
     return escape_control_characters(redact(" ".join(str(error).split())))[:300]

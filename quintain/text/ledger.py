@@ -18,6 +18,7 @@ from quintain.errors import RunDirectoryError, ServiceError
 from quintain.services import plain_files
 from quintain.services.files import atomic
 from quintain.services.files.line_file import LineFile, read_lines
+from quintain.services.reporting.redaction import redact
 from quintain.text.calls import Calls, in_one_line, refused
 from quintain.text.providers.base import Job, JobRequest, OutcomeUnknown, Provider, Refused, Unavailable
 
@@ -70,7 +71,7 @@ class Ledger:
     def __init__(self, folder: Path, calls: Calls, tell: Callable[[str], None]) -> None:
         self.folder = folder
         self.calls = calls
-        self.tell = tell
+        self.tell: Callable[[str], None] = lambda text: tell(redact(text))
         self.entries: dict[tuple[int, str, int], LedgerEntry] = {}
         self.run = ""
         """A name of this run that no other run has, even one of the same id."""
@@ -221,4 +222,4 @@ class Ledger:
 
 def describe(job: Job) -> str:
     """Returns a job that ended badly, in one line."""
-    return f"fine-tune job {job.id} {job.status}" + (f": {in_one_line(Exception(job.error))}" if job.error else "")
+    return in_one_line(f"fine-tune job {job.id} {job.status}" + (f": {job.error}" if job.error else ""))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from quintain.data.nested_arrays import NestedArrayDict
-from quintain.text.calls import Calls
+from quintain.text.calls import Calls, in_one_line
 from quintain.text.ledger import Ledger, describe
 from quintain.text.providers.base import MIN_EXAMPLES, Job, JobRequest, Message, Provider, ProviderError
 
@@ -173,7 +173,7 @@ class PureTextSharedModelGroup:
             ),
             (0, 0),
         )
-        said = f'group "{self.group_name}": {job.id} is {job.status}'
+        said = in_one_line(f'group "{self.group_name}": {job.id} is {job.status}')
         if isinstance(step, int) and isinstance(total, int) and 0 < step <= total:
             return f"{said}, step {step} of {total}, about {seconds * (total - step) / step:.0f} s left"
         return f"{said}, waited {seconds:.0f} s"

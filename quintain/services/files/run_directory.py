@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -26,6 +26,7 @@ from quintain.services.checkpoints import disk_reserve
 from quintain.services.checkpoints import files as checkpoint_files
 from quintain.services.files import atomic, stale_run_dirs
 from quintain.services.files.run_names import OLD_MARK, STATUS, check_run_id
+from quintain.services.reporting.redaction import redact
 
 if TYPE_CHECKING:
     from quintain.typing import Array, Json
@@ -150,8 +151,9 @@ class RunDirectory:
             os.close(fd)
 
     def write_status(self, status: Status) -> None:
-        """Replaces status.json."""
-        self._replace(STATUS, _render(asdict(status)))
+        """Replaces status.json, without secrets."""
+        reason = None if status.reason is None else redact(status.reason)
+        self._replace(STATUS, _render(asdict(replace(status, reason=reason))))
 
     def read_status(self) -> Status | None:
         """Returns the last status, or None if there is none that can be read."""

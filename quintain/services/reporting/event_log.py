@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from quintain.services.files.line_file import LineFile, read_lines
+from quintain.services.reporting.redaction import redact
 from quintain.typing import Json
 
 
@@ -21,7 +22,7 @@ class EventLog:
         """Records that the disk refused; their numbers are missing in the file."""
 
     def append(self, kind: str, *, step: int, code: str | None = None, detail: Json = None) -> None:
-        """Writes one record; a disk error does not stop training, but is counted."""
+        """Writes one record without secrets; a disk error does not stop training, but is counted."""
         record = {
             "t_mono": time.monotonic(),
             "t_utc": datetime.now(UTC).isoformat(),
@@ -29,7 +30,7 @@ class EventLog:
             "kind": kind,
             "code": code,
             "step": step,
-            "detail": detail,
+            "detail": redact(detail) if isinstance(detail, str) else detail,
         }
         self._next_seq += 1
         try:

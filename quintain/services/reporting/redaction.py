@@ -11,7 +11,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_TEXT = re.compile(r"\b(?:sk|hf|gh[oprsu]|glpat|github_pat|xox[a-z])[-_][A-Za-z0-9_-]{12,}")
 _LOGIN_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE")
-_MIN_SECRET_LENGTH = 8
+MIN_SECRET_LENGTH = 8
 
 
 # Keys that were read from files; like the environment, they are of the whole process.
@@ -20,13 +20,14 @@ _read_from_files: set[str] = set()
 
 def remember_secret(value: str) -> None:
     """Redacts this text too, from now on: a key that is in no environment variable."""
-    _read_from_files.add(value)
+    if len(value) >= MIN_SECRET_LENGTH:
+        _read_from_files.add(value)
 
 
 def redact(text: str) -> str:
     """Redacts the values of secret-looking environment variables and texts that look like access keys."""
     secrets = _read_from_files | {
-        value for name, value in os.environ.items() if len(value) >= _MIN_SECRET_LENGTH and is_secret_name(name)
+        value for name, value in os.environ.items() if len(value) >= MIN_SECRET_LENGTH and is_secret_name(name)
     }
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "[redacted]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 from quintain.core.extras import require_extra
 from quintain.errors import SettingsError
-from quintain.services.reporting.redaction import remember_secret
+from quintain.services.reporting.redaction import MIN_SECRET_LENGTH, remember_secret
 from quintain.text.providers.base import (
     ChatAnswer,
     ChatRequest,
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 DEFAULT_URL = "https://api.openai.com/v1"
 MAX_ANSWER_BYTES = 8_000_000
-MAX_ID_LENGTH = 200
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
+"""Ids of files and jobs become parts of addresses and records of the run."""
+MAX_NAME_LENGTH = 400
+"""Of a model, whose name has texts of users."""
 MAX_BODY_BYTES = 10_000
 """The beginning of an unreadable answer that is kept for a report."""
 _IMPORTED = (
@@ -83,6 +87,8 @@ class OpenAiProvider:
         self._response, self._capped = import_module("httpx").Response, _capping_streams()
         self._secret = _key(settings)
         remember_secret(self._secret)
+        # Servers without accounts take a short word, such as "none".
+        self._is_secret = len(self._secret) >= MIN_SECRET_LENGTH
         self._answers = threading.local()
         self.client = openai.OpenAI(
             api_key=self._secret,
@@ -119,7 +125,7 @@ class OpenAiProvider:
                 raise TypeError("content is no text")
             return ChatAnswer(
                 # A server that repeats the key must not bring it into transcripts and training files.
-                text if text is None else text.replace(self._secret, "[redacted]"),
+                text.replace(self._secret, "[redacted]") if text and self._is_secret else text,
                 finish if finish in ("stop", "length", "content_filter") else "content_filter",
                 int(usage.get("prompt_tokens", 0)),
                 int(usage.get("completion_tokens", 0)),
@@ -129,13 +135,13 @@ class OpenAiProvider:
 
     def upload(self, name: str, data: bytes) -> str:
         return self._called(
-            lambda: str(self.client.files.create(file=(name, data), purpose="fine-tune").id), Unavailable
+            lambda: self._id(self.client.files.create(file=(name, data), purpose="fine-tune").id, "a file"), Unavailable
         )
 
     def create_job(self, request: JobRequest) -> Job:
         method = {"type": request.method, request.method: {"hyperparameters": dict(request.hyperparameters)}}
         return self._called(
-            lambda: _job(
+            lambda: self._job(
                 self.client.fine_tuning.jobs.create(
                     model=request.model,
                     training_file=request.training_file,
@@ -149,11 +155,11 @@ class OpenAiProvider:
         )
 
     def get_job(self, job_id: str) -> Job:
-        return self._called(lambda: _job(self.client.fine_tuning.jobs.retrieve(job_id)), Unavailable)
+        return self._called(lambda: self._job(self.client.fine_tuning.jobs.retrieve(job_id)), Unavailable)
 
     def list_jobs(self, metadata: Mapping[str, str]) -> Sequence[Job]:
         def call() -> list[Job]:
-            found = [_job(each) for each in self.client.fine_tuning.jobs.list(metadata=dict(metadata), limit=100)]
+            found = [self._job(each) for each in self.client.fine_tuning.jobs.list(metadata=dict(metadata), limit=100)]
             # A server that does not know the filter returns all of them.
             chosen = [each for each in found if metadata.items() <= dict(each.metadata).items()]
             return sorted(chosen, key=lambda each: each.created_at)
@@ -161,7 +167,7 @@ class OpenAiProvider:
         return self._called(call, Unavailable)
 
     def cancel_job(self, job_id: str) -> Job:
-        return self._called(lambda: _job(self.client.fine_tuning.jobs.cancel(job_id)), Unavailable)
+        return self._called(lambda: self._job(self.client.fine_tuning.jobs.cancel(job_id)), Unavailable)
 
     def events(self, job_id: str) -> Sequence[JobEvent]:
         def call() -> list[JobEvent]:
@@ -186,6 +192,41 @@ class OpenAiProvider:
             raise ValueError(f"the answer has {length} bytes, expected at most {MAX_ANSWER_BYTES}")
         response.stream = self._capped(response.stream)  # type: ignore[arg-type]  # of a client that is not async
         self._answers.body = response.read()[:MAX_BODY_BYTES].decode("utf-8", "replace")
+
+    def _id(self, given: object, of: str) -> str:
+        """Returns an id that may stand in files of the run and in addresses."""
+        self._refuse_key(given, f"the id of {of}")
+        if not isinstance(given, str) or not _ID.fullmatch(given):
+            raise ValueError(f"the id of {of} is no identifier")
+        return given
+
+    def _refuse_key(self, given: object, what: str) -> None:
+        if self._is_secret and self._secret in str(given):
+            raise Refused(f"the server's answer has the API key in {what}; do not trust this server")
+
+    def _job(self, found: FineTuningJob) -> Job:
+        """Checks and converts a job of the SDK, which does not check."""
+        model, error, said = found.fine_tuned_model, found.error, None
+        if found.status not in _STATUSES:
+            raise ValueError(f"the status of a job is {str(found.status)[:40]!r}")
+        self._refuse_key(model, "the name of a model")
+        if not (model is None or (isinstance(model, str) and model.isprintable() and len(model) <= MAX_NAME_LENGTH)):
+            raise ValueError("the name of a model is none")
+        if found.status == "succeeded" and not model:
+            raise ValueError("a job has succeeded and has no model")
+        if error is not None and error.message:
+            said = f"{error.code}: {error.message}" + (f" ({error.param})" if error.param else "")
+        return Job(
+            id=self._id(found.id, "a job"),
+            status=found.status,
+            model=str(found.model),
+            fine_tuned_model=model,
+            created_at=int(found.created_at),
+            metadata={str(name): str(value) for name, value in (found.metadata or {}).items()},
+            error=said,
+            trained_tokens=found.trained_tokens,
+            training_file=str(found.training_file),
+        )
 
     def _called(self, call: Callable[[], Result], passing: type[ProviderError]) -> Result:
         """Calls the SDK and raises its errors as those of a provider."""
@@ -270,26 +311,3 @@ def _key(settings: OpenAiSettings) -> str:
             code="E0205",
         )
     return found
-
-
-def _job(found: FineTuningJob) -> Job:
-    """Checks and converts a job of the SDK, which does not check."""
-    if found.status not in _STATUSES or not isinstance(found.id, str) or not 0 < len(found.id) <= MAX_ID_LENGTH:
-        raise ValueError(f"the status of a job is {str(found.status)[:40]!r}")
-    if found.status == "succeeded" and not isinstance(found.fine_tuned_model, str):
-        raise ValueError("a job has succeeded and has no model")
-    error = found.error
-    said = None
-    if error is not None and error.message:
-        said = f"{error.code}: {error.message}" + (f" ({error.param})" if error.param else "")
-    return Job(
-        id=found.id,
-        status=found.status,
-        model=str(found.model),
-        fine_tuned_model=found.fine_tuned_model,
-        created_at=int(found.created_at),
-        metadata={str(name): str(value) for name, value in (found.metadata or {}).items()},
-        error=said,
-        trained_tokens=found.trained_tokens,
-        training_file=str(found.training_file),
-    )
