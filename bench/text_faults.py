@@ -8,7 +8,10 @@ The criteria were fixed before the first run. Every run is counted; a criterion 
 scripted   3 iterations of 2 groups, stdin closed, kill -9 before and after every commit, record of the ledger and
            creation of a job, and at 50 random moments (up to 3 kills each). Criterion: after each, exactly 4 jobs, one
            conversation for each index, and transcripts, job ids, model names and statistics equal to the undisturbed.
-tiny       the same with models of this machine, at 12 random moments; jobs are children.
+tiny       the same with models of this machine, at as many boundaries and moments; jobs are children. Ids of `tiny` are a
+           function of the order, so that a second creation would be the first one again: each call that creates a job
+           for a key that has one, or for another key than the job has, is written down. Criterion: as of scripted, and
+           no such call. (The first run had 12 random moments, no boundaries, and did not watch these calls.)
 sigterm    SIGTERM in a wait of an hour for a job. Criterion: the process has ended, resumable, in at most 10 s.
 hanging    SIGTERM while the answer to a chat, a create or a look at a job hangs for an hour. Criterion: as of sigterm.
 latency    64 conversations against a server that takes 200 ms for each answer, with 64 and with 1 at a time.
@@ -34,14 +37,16 @@ from pathlib import Path
 from typing import Any
 
 from quintain.runs.run import Run
-from quintain.text.ledger import Ledger
+from quintain.text.ledger import KEY, Ledger
+from quintain.text.providers.base import Job, JobRequest
 from quintain.text.providers.scripted import ScriptedProvider
+from quintain.text.providers.tiny import TinyProvider
 from tests.text.running import in_child, killing_at, results, settings, train
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/results/text_faults.json"
-PLACES = ((Run, "_commit"), (Ledger, "_append"), (ScriptedProvider, "create_job"))
-NUM_RANDOM = {"scripted": 50, "tiny": 12}
+PLACES = ((Run, "_commit"), (Ledger, "_append"), (ScriptedProvider, "create_job"), (TinyProvider, "create_job"))
+NUM_RANDOM = 50
 MAX_KILLS = 3
 MOST_SECONDS_TO_STOP = 10.0
 LEAST_SPEEDUP = 20.0
@@ -64,13 +69,31 @@ def outcome(folder: Path, provider: str) -> dict[str, Any]:
     found = results(folder)
     if provider == "tiny" and (folder / "r/provider/tiny/jobs").is_dir():
         found["made"] = sorted(path.name for path in (folder / "r/provider/tiny/jobs").iterdir())
+        found["twice"] = (folder / "twice").read_text() if (folder / "twice").exists() else ""
     return found
+
+
+def watching_creations(folder: Path) -> None:
+    """Writes down in `twice` each call that would have paid for a second job."""
+    plain = TinyProvider.create_job
+
+    def watched(self: TinyProvider, request: JobRequest) -> Job:
+        key = request.metadata[KEY]
+        is_there = bool(self.list_jobs({KEY: key}))
+        job = plain(self, request)
+        if is_there or job.metadata[KEY] != key:
+            with (folder / "twice").open("a") as file:
+                file.write(f"{key} {job.id}\n")
+        return job
+
+    TinyProvider.create_job = watched  # type: ignore[method-assign]
 
 
 def is_right(found: dict[str, Any], plain: dict[str, Any]) -> bool:
     indices = [[talk["index"] for talk in talks] for talks in found["talks"].values()]
     is_whole = all(each == list(range(len(each))) for each in indices)
-    return found == plain and is_whole and len(found["made"]) == len(set(found["made"])) == 4
+    is_paid_once = len(found["made"]) == len(set(found["made"])) == 4 and not found.get("twice")
+    return found == plain and is_whole and is_paid_once
 
 
 def go_on(folder: Path, changes: dict[str, Any], wait: float | None = None) -> bool:
@@ -81,6 +104,7 @@ def go_on(folder: Path, changes: dict[str, Any], wait: float | None = None) -> b
         code = 1
         try:
             os.close(0)
+            watching_creations(folder)
             train(folder, None if is_begun else settings(**changes))
             code = 0
         finally:
@@ -105,10 +129,11 @@ def kills(provider: str) -> dict[str, Any]:
         record["conversations"] = sum(map(len, plain["talks"].values()))
         record["jobs"] = len(plain["made"])
         number = 1
-        while provider == "scripted":
+        while True:
             folder = Path(place) / f"boundary-{number}"
 
             def work(number: int = number, folder: Path = folder) -> None:
+                watching_creations(folder)
                 killing_at(number, *PLACES)
                 train(folder, settings(**changes))
 
@@ -119,7 +144,7 @@ def kills(provider: str) -> dict[str, Any]:
             record["kills"] += 1
             record["wrong"] += not is_right(outcome(folder, provider), plain)
             number += 1
-        for seed in range(NUM_RANDOM[provider]):
+        for seed in range(NUM_RANDOM):
             folder, moments = Path(place) / f"random-{seed}", random.Random(seed)
             for _ in range(moments.randint(1, MAX_KILLS)):
                 record["kills"] += go_on(folder, changes, moments.uniform(0.0, seconds))
