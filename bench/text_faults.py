@@ -8,8 +8,8 @@ The criteria were fixed before the first run. Every run is counted; a criterion 
 scripted   3 iterations of 2 groups, stdin closed, kill -9 before and after every commit, record of the ledger and
            creation of a job, and at 50 random moments (up to 3 kills each). Criterion: after each, exactly 4 jobs, one
            conversation for each index, and transcripts, job ids, model names and statistics equal to the undisturbed.
-tiny       the same with models of this machine, at as many boundaries and moments; jobs are children. Ids of `tiny` are a
-           function of the order, so that a second creation would be the first one again: each call that creates a job
+tiny       the same with models of this machine, at as many boundaries and moments; jobs are children. Ids of `tiny` are
+           functions of the order, so that a second creation would be the first one again: a call that creates a job
            for a key that has one, or for another key than the job has, is written down. Criterion: as of scripted, and
            no such call. (The first run had 12 random moments, no boundaries, and did not watch these calls.)
 sigterm    SIGTERM in a wait of an hour for a job. Criterion: the process has ended, resumable, in at most 10 s.

@@ -61,7 +61,7 @@ def serve_text(
         except OSError as error:
             raise SettingsError(f"--port {port}: {error.strerror}; --port 0 takes a free one", code="E0205") from error
         behind = found.load()(found.settings_class(type=found.name), folder)
-        server = TextServer(behind, folder, secret, Faults(plan, folder / "faults.jsonl"), latency)
+        server = TextServer(behind, secret, Faults(plan, folder / "faults.jsonl"), latency)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         typer.echo(f"serving {provider} at {address}, token in {shown}")
         config = uvicorn.Config(server.app(), log_level="critical", access_log=False, backlog=_BACKLOG)

@@ -102,6 +102,7 @@ def test_the_interface_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert provider.list_jobs({"k": "2"}) == []
         assert provider.client.fine_tuning.jobs.pause(job.id).status == "paused"
         assert provider.get_job(job.id).status == "paused"
+        assert provider.get_job(job.id).fine_tuned_model is None
         provider.client.fine_tuning.jobs.resume(job.id)
         assert provider.get_job(job.id).status == "succeeded"
         assert "succeeded" in provider.events(job.id)[0].message

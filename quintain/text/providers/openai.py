@@ -169,6 +169,10 @@ class OpenAiProvider:
     def cancel_job(self, job_id: str) -> Job:
         return self._called(lambda: self._job(self.client.fine_tuning.jobs.cancel(job_id)), Unavailable)
 
+    def set_paused(self, job_id: str, is_paused: bool) -> Job:
+        jobs = self.client.fine_tuning.jobs
+        return self._called(lambda: self._job((jobs.pause if is_paused else jobs.resume)(job_id)), Unavailable)
+
     def events(self, job_id: str) -> Sequence[JobEvent]:
         def call() -> list[JobEvent]:
             found = self.client.fine_tuning.jobs.list_events(job_id, limit=100).data

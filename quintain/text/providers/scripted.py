@@ -42,12 +42,15 @@ class ScriptedProvider:
         self._ends: dict[str, str] = {}
         self._asked: list[list[object]] = []
         self._polls: dict[str, int] = {}
+        self._is_paused: dict[str, bool] = {}
         self._calls: dict[str, int] = {}
         """How many calls of each kind there were, over all processes for kinds that have faults."""
         for _, line in read_lines(self.path):
             record = json.loads(line)
             if "call" in record:
                 self._calls[record["call"]] = self._calls.get(record["call"], 0) + 1
+            elif "is_paused" in record:
+                self._is_paused[record["job"]] = record["is_paused"]
             else:
                 self._jobs[record["id"]] = Job(
                     **{name: record[name] for name in record if name not in ("end", "asked")}
@@ -110,7 +113,7 @@ class ScriptedProvider:
     def get_job(self, job_id: str) -> Job:
         self._raise(self._next_fault("get_job"), is_create=False)
         with self._lock:
-            self._polls[job_id] = self._polls.get(job_id, 0) + 1
+            self._polls[job_id] = self._polls.get(job_id, 0) + (not self._is_paused.get(job_id))
         return self._now(job_id)
 
     def list_jobs(self, metadata: Mapping[str, str]) -> Sequence[Job]:
@@ -126,6 +129,15 @@ class ScriptedProvider:
             self._file.append(json.dumps({**vars(self._jobs[job_id]), "end": "cancelled"}).encode())
         return self._now(job_id)
 
+    def set_paused(self, job_id: str, is_paused: bool) -> Job:
+        job = self._now(job_id)
+        if is_paused and job.is_terminal:
+            raise Refused(f"{job_id} has {job.status}")
+        with self._lock:
+            self._file.append(json.dumps({"job": job_id, "is_paused": is_paused}).encode())
+            self._is_paused[job_id] = is_paused
+        return self._now(job_id)
+
     def events(self, job_id: str) -> Sequence[JobEvent]:
         return [JobEvent(f"{job_id}-0", f"the job is {self._now(job_id).status}")]
 
@@ -137,7 +149,8 @@ class ScriptedProvider:
             raise Refused(f"no job {job_id}")
         job, end = self._jobs[job_id], self._ends[job_id]
         is_done = end != "hangs" and self._polls.get(job_id, 0) >= self.settings.polls_until_done
-        facts = {**vars(job), "status": end if is_done else "running"}
+        waits = "paused" if self._is_paused.get(job_id) else "running"
+        facts = {**vars(job), "status": end if is_done else waits}
         if not is_done or end != "succeeded":
             facts["fine_tuned_model"] = None
         if is_done and end == "failed":

@@ -39,6 +39,8 @@ _MAX_RECORD_BYTES = 1_000_000
 _MAX_STARTS = 3
 _LOOK_SECONDS = 0.1
 _BASE_JOB = "base"
+_PAUSED = "paused"
+"""The file in the folder of a job that is paused."""
 _PRETRAINING_BATCH = 64
 _SHIPPED_BASE = Path(__file__).with_name("tiny_base")
 _TYPES = {
@@ -75,6 +77,7 @@ class TinyProvider:
         self._models: dict[str, tiny_model.Decoder] = {}
         self._jobs_lock, self._chat_lock, self._base_lock = threading.RLock(), threading.Lock(), threading.Lock()
         self._orders: dict[str, JsonObject] = {}
+        self._paused: set[str] = set()
         for each in sorted((self.folder / "jobs").iterdir()):
             record = self._record(each / "job.json")
             if record is None or any(type(record.get(name)) is not kind for name, kind in _TYPES.items()):
@@ -82,6 +85,7 @@ class TinyProvider:
             # No job may write the base model, which may be that of the package.
             if record["fine_tuned_model"].startswith("ft:"):
                 self._orders[each.name] = record
+                self._paused |= {each.name} if (each / _PAUSED).is_file() else set()
         with self._jobs_lock:
             self._look()
 
@@ -157,6 +161,25 @@ class TinyProvider:
                     self._supervisor.stop([child])
                 if self._result(job_id) is None:
                     self._end(job_id, {"status": "cancelled"})
+            return self._job(job_id)
+
+    def set_paused(self, job_id: str, is_paused: bool) -> Job:
+        """Ends the child of a job, which is begun again when the job goes on; a pause survives a kill."""
+        with self._jobs_lock:
+            self._look()
+            if is_paused and (job := self._job(job_id)).is_terminal:
+                raise Refused(f"{job_id} has {job.status}")
+            mark = self.folder / "jobs" / job_id / _PAUSED
+            if is_paused:
+                if (child := self._children.pop(job_id, None)) is not None:
+                    self._supervisor.stop([child])
+                    self._starts[job_id] -= 1
+                atomic.replace_file(mark, b"")
+                self._paused.add(job_id)
+            elif self._job(job_id).status == "paused":
+                mark.unlink()
+                self._paused.remove(job_id)
+            self._look()
             return self._job(job_id)
 
     def events(self, job_id: str) -> Sequence[JobEvent]:
@@ -253,7 +276,7 @@ class TinyProvider:
                 if self._result(job_id) is None and self._starts[job_id] >= _MAX_STARTS:
                     said = " ".join(child.last_output.split())[-300:]
                     self._end(job_id, {"status": "failed", "error": f"training_failed: {child.describe_end()}. {said}"})
-        waiting = [each for each in self._orders if each not in self._children and self._result(each) is None]
+        waiting = [each for each in self._orders if self._status(each) == "queued"]
         for job_id in waiting[: max(0, self.settings.num_parallel_jobs - len(self._children))]:
             order = self._orders[job_id]
             child = self._supervisor.start(f"tiny-{job_id}", f"{CHILD}:work")
@@ -273,6 +296,8 @@ class TinyProvider:
         result = self._result(job_id)
         if result is not None:
             return result["status"]  # type: ignore[no-any-return]  # checked by _result
+        if job_id in self._paused:
+            return "paused"
         return "running" if job_id in self._children else "queued"
 
     def _job(self, job_id: str) -> Job:

@@ -79,15 +79,12 @@ class Faults:
 class TextServer:
     """Answers requests by a provider."""
 
-    def __init__(self, provider: Provider, folder: Path, token: str, faults: Faults, latency: float = 0.0) -> None:
+    def __init__(self, provider: Provider, token: str, faults: Faults, latency: float = 0.0) -> None:
         self.provider = provider
         self.token = token
         self.faults = faults
         self.latency = latency
         self.threads = ThreadPoolExecutor(128)
-        self.paused = {str(json.loads(line)["job"]): bool(json.loads(line)["paused"])
-                       for _, line in read_lines(folder / "paused.jsonl")}  # fmt: skip
-        self._pauses = LineFile(folder / "paused.jsonl")
 
     def app(self) -> Starlette:
         jobs = "/v1/fine_tuning/jobs"
@@ -205,17 +202,17 @@ class TextServer:
             raise ValueError(f"method is {asked.method!r}, expected supervised or dpo")
         if len(asked.suffix or "") > 64 or len(asked.metadata) > 16:
             raise ValueError("suffix has at most 64 characters, metadata at most 16 pairs")
-        return JSONResponse(self._shown(await self._call(self.provider.create_job, asked)))
+        return JSONResponse(_shown(await self._call(self.provider.create_job, asked)))
 
     async def list_jobs(self, request: Request) -> Response:
         wanted = {
             match[1]: value for name, value in request.query_params.items() if (match := _METADATA.fullmatch(name))
         }
         found = await self._call(self.provider.list_jobs, wanted)
-        return _page(request, [self._shown(job) for job in reversed(found)])
+        return _page(request, [_shown(job) for job in reversed(found)])
 
     async def get(self, request: Request) -> Response:
-        return JSONResponse(self._shown(await self._call(self.provider.get_job, request.path_params["id"])))
+        return JSONResponse(_shown(await self._call(self.provider.get_job, request.path_params["id"])))
 
     async def events(self, request: Request) -> Response:
         found = await self._call(self.provider.events, request.path_params["id"])
@@ -234,45 +231,35 @@ class TextServer:
         return _page(request, shown[::-1])
 
     async def cancel(self, request: Request) -> Response:
-        return JSONResponse(self._shown(await self._call(self.provider.cancel_job, request.path_params["id"])))
+        return JSONResponse(_shown(await self._call(self.provider.cancel_job, request.path_params["id"])))
 
     async def pause(self, request: Request) -> Response:
-        return await self._set_paused(request, True)
+        return JSONResponse(_shown(await self._call(self.provider.set_paused, request.path_params["id"], True)))
 
     async def resume(self, request: Request) -> Response:
-        return await self._set_paused(request, False)
+        return JSONResponse(_shown(await self._call(self.provider.set_paused, request.path_params["id"], False)))
 
-    async def _set_paused(self, request: Request, paused: bool) -> Response:
-        found = {each.id: each for each in await self._call(self.provider.list_jobs, {})}
-        job = found[request.path_params["id"]]
-        if paused and job.is_terminal:
-            raise ValueError(f"{job.id} has {job.status}")
-        self._pauses.append(json.dumps({"job": job.id, "paused": paused}).encode())
-        self._pauses.sync()
-        self.paused[job.id] = paused
-        return JSONResponse(self._shown(job))
 
-    def _shown(self, job: Job) -> JsonObject:
-        """Returns a job in OpenAI's form; the end of a paused one is not told before it is resumed."""
-        is_paused = self.paused.get(job.id, False)
-        return {
-            "id": job.id,
-            "object": "fine_tuning.job",
-            "status": "paused" if is_paused else job.status,
-            "model": job.model,
-            "fine_tuned_model": None if is_paused else job.fine_tuned_model,
-            "created_at": job.created_at,
-            "finished_at": None,
-            "metadata": dict(job.metadata),
-            "error": None if job.error is None else {"code": "job_failed", "message": job.error, "param": None},
-            "hyperparameters": {},
-            "organization_id": "local",
-            "result_files": [],
-            "seed": 0,
-            "trained_tokens": job.trained_tokens,
-            "training_file": job.training_file,
-            "validation_file": None,
-        }
+def _shown(job: Job) -> JsonObject:
+    """Returns a job in OpenAI's form."""
+    return {
+        "id": job.id,
+        "object": "fine_tuning.job",
+        "status": job.status,
+        "model": job.model,
+        "fine_tuned_model": job.fine_tuned_model,
+        "created_at": job.created_at,
+        "finished_at": None,
+        "metadata": dict(job.metadata),
+        "error": None if job.error is None else {"code": "job_failed", "message": job.error, "param": None},
+        "hyperparameters": {},
+        "organization_id": "local",
+        "result_files": [],
+        "seed": 0,
+        "trained_tokens": job.trained_tokens,
+        "training_file": job.training_file,
+        "validation_file": None,
+    }
 
 
 def _page(request: Request, items: Sequence[JsonObject]) -> Response:

@@ -115,6 +115,36 @@ def test_a_job_whose_process_is_killed_is_repeated_with_the_same_weights(
         other.close()
 
 
+def test_a_paused_job_does_not_train_and_then_ends_with_the_same_weights(
+    provider: TinyProvider, settings: TinySettings, tmp_path: Path
+) -> None:
+    data, longer = lines("no", count=64), {"n_epochs": 60}
+    whole = finished(provider, provider.create_job(request(provider, data, hyperparameters=longer)).id)
+    other = TinyProvider(settings, tmp_path / "other")
+    job = other.create_job(request(other, data, hyperparameters=longer))
+    child = other._children[job.id]
+    while child.pid is None:
+        other.get_job(job.id)
+    assert other.set_paused(job.id, True).status == "paused"
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+    # A pause outlives the process, and a job that waits is begun meanwhile.
+    other.close()
+    other = TinyProvider(settings, tmp_path / "other")
+    try:
+        next_one = other.create_job(request(other, lines("yes", "no"), hyperparameters={"n_epochs": 1}))
+        assert finished(other, next_one.id).status == "succeeded"
+        assert other.get_job(job.id).status == "paused"
+        assert other.set_paused(job.id, False).status == "running"
+        assert finished(other, job.id).status == "succeeded"
+        assert weights(other, job) == weights(provider, whole)
+        with pytest.raises(Refused, match="has succeeded"):
+            other.set_paused(job.id, True)
+        assert other.set_paused(job.id, False).status == "succeeded"
+    finally:
+        other.close()
+
+
 def test_the_same_request_is_the_same_job_unless_it_was_cancelled(provider: TinyProvider) -> None:
     slow = request(provider, lines("no"), hyperparameters={"n_epochs": 5000}, metadata={"key": "slow"})
     job = provider.create_job(slow)
