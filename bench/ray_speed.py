@@ -6,6 +6,9 @@ a criterion holds if the median of its rounds does:
 start       from the command to the end of the first update with 2 rollout actors, over a bare Ray start: a script that
             imports Ray, starts a local cluster and 2 actors that import nothing, and calls each once. Wanted: at most
             1.5 times.
+ranks       the same with 2 ranks that have an actor each, over a bare start with 2 actors and then an empty
+            `TorchTrainer`: 2 workers of 1 CPU whose function returns at once, until `fit` has. Wanted: at most
+            1.5 times.
 broadcast   newest weights of 50 MB from the learner to 4 rollout actors of fragments, until all have copied them, over
             one copy of as many bytes into the object store (`ray.put` of one array). Median of 10 of each in turns,
             after 3 that are not counted. Wanted: at most 3 times.
@@ -36,11 +39,15 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
-WANTED = {"start": ("at most", 1.5), "broadcast": ("at most", 3.0), "throughput": ("at least", 0.9)}
-KINDS = ("bare", "first_update", "broadcast", "ray", "processes")
+WANTED = {
+    "start": ("at most", 1.5),
+    "ranks": ("at most", 1.5),
+    "broadcast": ("at most", 3.0),
+    "throughput": ("at least", 0.9),
+}
 TRAIN = (
-    "-m", "quintain", "train", "ppo", "CartPole-v1", "num_lanes=8", "num_collectors=2", "num_steps=64", "seed=1",
-    "total_timesteps=1024", "events=[]", "placement=ray", "placement.num_actors=2",
+    "-m", "quintain", "train", "ppo", "CartPole-v1", "num_lanes=8", "num_steps=64", "seed=1", "total_timesteps=1024",
+    "events=[]", "placement=ray",
 )  # fmt: skip
 FIRST_ROW = "step 512/"
 BARE = """
@@ -54,6 +61,25 @@ assert ray.get([actor.answer.remote() for actor in actors]) == [1, 1]
 print("ready", flush=True)
 ray.shutdown()
 """
+EMPTY_TRAINER = """
+import sys
+def learn():
+    pass
+def fit():
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    scaling = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1})
+    TorchTrainer(learn, scaling_config=scaling, run_config=RunConfig(storage_path=sys.argv[1])).fit()
+"""
+BARE_RANKS = EMPTY_TRAINER + BARE.replace("num_cpus=2", "num_cpus=4").replace("print(", "fit()\nprint(")
+STARTS = {
+    "bare": ("ready", ["-c", BARE]),
+    "first_update": (FIRST_ROW, [*TRAIN, "num_collectors=2", "placement.num_actors=2"]),
+    "bare_ranks": ("ready", ["-c", BARE_RANKS, "."]),
+    "first_update_ranks": (FIRST_ROW, [*TRAIN, "placement.num_ranks=2", "placement.num_actors=1"]),
+}
+"""The beginning of the line that is waited for, and the command."""
+KINDS = (*STARTS, "broadcast", "ray", "processes")
 NUM_ACTORS, HIDDEN = 4, 3500
 """Two layers of so many units have 49 MB."""
 
@@ -176,10 +202,9 @@ def measure_throughput(placement: str, seconds: float) -> dict[str, Any]:
 
 def measured(kind: str, seconds: float) -> dict[str, Any]:
     """Measures in a process of its own."""
-    if kind == "bare":
-        return {"seconds": seconds_to("ready", [sys.executable, "-c", BARE])}
-    if kind == "first_update":
-        return {"seconds": seconds_to(FIRST_ROW, [sys.executable, *TRAIN])}
+    if kind in STARTS:
+        line_start, words = STARTS[kind]
+        return {"seconds": seconds_to(line_start, [sys.executable, *words])}
     command = [sys.executable, __file__, f"--measure={kind}", f"--seconds={seconds}"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
@@ -190,6 +215,7 @@ def measured(kind: str, seconds: float) -> dict[str, Any]:
 def ratios(rounds: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {
         "start": [each["first_update"]["seconds"] / each["bare"]["seconds"] for each in rounds],
+        "ranks": [each["first_update_ranks"]["seconds"] / each["bare_ranks"]["seconds"] for each in rounds],
         "broadcast": [each["broadcast"]["broadcast_seconds"] / each["broadcast"]["copy_seconds"] for each in rounds],
         "throughput": [each["ray"]["steps_per_second"] / each["processes"]["steps_per_second"] for each in rounds],
     }
@@ -228,7 +254,8 @@ def _section(run: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"Medians: bare start {costs['bare']:.1f} s, first update {costs['first_update']:.1f} s; copy of "
+        f"Medians: bare start {costs['bare']:.1f} s, first update {costs['first_update']:.1f} s; with 2 ranks "
+        f"{costs['bare_ranks']:.1f} s and {costs['first_update_ranks']:.1f} s; copy of "
         f"{costs['megabytes']:.0f} MB into the object store {1e3 * costs['copy_seconds']:.0f} ms, broadcast to "
         f"{NUM_ACTORS} actors {1e3 * costs['broadcast_seconds']:.0f} ms; {costs['ray']:.0f} steps/s on Ray, "
         f"{costs['processes']:.0f} in processes. A call takes {1e3 * costs['call_seconds']:.1f} ms; "
@@ -241,7 +268,7 @@ def medians(run: dict[str, Any]) -> dict[str, float]:
     """Returns the median of each measured cost of a run."""
     rounds = run["rounds"]
     found = {name: statistics.median(each["broadcast"][name] for each in rounds) for name in rounds[0]["broadcast"]}
-    for kind in ("bare", "first_update"):
+    for kind in STARTS:
         found[kind] = statistics.median(each[kind]["seconds"] for each in rounds)
     for kind in ("ray", "processes"):
         found[kind] = statistics.median(each[kind]["steps_per_second"] for each in rounds)
@@ -252,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--measure", choices=KINDS[2:], help="one measurement, printed as JSON")
+    parser.add_argument("--measure", choices=KINDS[len(STARTS) :], help="one measurement, printed as JSON")
     parser.add_argument("--into", type=Path, default=RESULTS, help="the folder of the results")
     options = parser.parse_args()
     if options.measure == "broadcast":
@@ -264,7 +291,7 @@ def main() -> None:
     rounds = []
     for number in range(options.rounds):
         found: dict[str, Any] = {"load": os.getloadavg()[0]}
-        for kind in KINDS[number % 5 :] + KINDS[: number % 5]:
+        for kind in KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]:
             found[kind] = measured(kind, options.seconds)
             print(kind, found[kind], flush=True)
         rounds.append(found)
