@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.settings.base import PartSettings, parse_count
+from quintain.settings.placement_rules import most_collectors
 from quintain.settings.yaml_text import KeyPath, Raw
 
 RECURRENT_BATCH = 256
@@ -92,7 +93,7 @@ def env_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
 
 
 def placement_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, Raw]]:
-    """Returns a collector for each rollout actor that is asked for, if lanes can be shared so, by path."""
+    """Returns a collector for each rollout actor that is asked for, or as many as can share the lanes, by path."""
     experiment, run = values.get("experiment"), values.get("run")
     env = experiment.get("env") if isinstance(experiment, Mapping) else None
     placement = run.get("placement") if isinstance(run, Mapping) else None
@@ -100,11 +101,12 @@ def placement_defaults(values: Mapping[str, Raw]) -> dict[KeyPath, Mapping[str, 
         return {}
     registration = _registration("env", env.get("type"))
     lanes = None if registration is None else registration.settings_class.model_fields.get("num_lanes")
-    num_actors, num_ranks = _count(placement["num_actors"]), _count(placement.get("num_ranks", 1))
     num_lanes = None if lanes is None else _count(env.get("num_lanes", lanes.default))
-    if num_actors is None or num_ranks is None or num_lanes is None or num_lanes % (num_actors * num_ranks):
+    num_actors, num_ranks = _count(placement["num_actors"]), _count(placement.get("num_ranks", 1))
+    group_size = _count(env.get("group_size", 1))
+    if num_lanes is None or num_actors is None or num_ranks is None or group_size is None:
         return {}
-    return {("experiment", "env"): {"num_collectors": num_actors}}
+    return {("experiment", "env"): {"num_collectors": most_collectors(num_actors, num_lanes, num_ranks * group_size)}}
 
 
 def _registration(kind: str, name: Raw) -> registry.Registration | None:

@@ -16,6 +16,14 @@ ELSEWHERE = ("processes", "ray")
 
 def processes_have_place(tree: RunTree) -> Iterator[Problem]:
     run = tree.run
+    if run.placement.type != "local" and tree.experiment.loop is not None:
+        yield Problem(
+            ("run", "placement"),
+            f"{run.placement.type} places lanes, and experiment.loop has none and acts by itself; leave run.placement "
+            "out",
+            "E0253",
+        )
+        return
     if run.placement.type not in ELSEWHERE:
         return
     if run.device != "cpu":
@@ -70,12 +78,36 @@ def halves_are_whole(tree: RunTree) -> Iterator[Problem]:
         yield Problem(where, text, "E0232")
 
 
+def most_collectors(num_actors: int, num_lanes: int, unit: int) -> int:
+    """Returns how many collectors, with one actor each at most, can share lanes equally in whole units.
+
+    >>> most_collectors(num_actors=4, num_lanes=12, unit=2), most_collectors(num_actors=2, num_lanes=1, unit=1)
+    (3, 1)
+    """
+    return next((number for number in range(num_actors, 0, -1) if num_lanes % (number * unit) == 0), 1)
+
+
+def notes_on_placement(env: PartSettings, placement: PartSettings) -> Iterator[str]:
+    """Yields a warning where lanes cannot be shared by as many rollout actors as are asked for."""
+    num_actors, num_collectors = integer(placement, "num_actors") or 1, integer(env, "num_collectors") or 1
+    if num_actors > num_collectors:
+        yield (
+            f"warning[W0542]: run.placement.num_actors: {num_collectors} in place of {num_actors}, because more cannot "
+            f"share experiment.env.num_lanes = {integer(env, 'num_lanes')} equally"
+        )
+
+
 def collectors_share_lanes(tree: RunTree) -> Iterator[Problem]:
     env, workers, placement = tree.experiment.env, tree.run.env_workers, tree.run.placement
+    if tree.experiment.loop is not None:
+        return
     num_collectors = integer(env, "num_collectors") or 1
+    share = (integer(placement, "num_ranks") or 1) * (integer(env, "group_size") or 1)
     for name in ("num_processes", "num_actors"):
         num_hosts = integer(placement, name) or 1
-        if num_hosts > num_collectors:
+        # Fewer rollout actors than were asked for may be all that can share the lanes, which the run says.
+        most = most_collectors(num_hosts, integer(env, "num_lanes") or share, share) if name == "num_actors" else 0
+        if num_hosts > num_collectors != most:
             yield Problem(
                 ("run", "placement", name),
                 f"{num_hosts} is more than experiment.env.num_collectors, {num_collectors}: a collector acts in one "
@@ -85,7 +117,7 @@ def collectors_share_lanes(tree: RunTree) -> Iterator[Problem]:
     if num_collectors == 1:
         return
     where: KeyPath = ("experiment", "env", "num_collectors")
-    unit = num_collectors * (integer(placement, "num_ranks") or 1) * (integer(env, "group_size") or 1)
+    unit = num_collectors * share
     num_lanes = integer(env, "num_lanes") or unit
     if num_lanes % unit:
         yield Problem(

@@ -21,6 +21,7 @@ from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import add_default_parts, normalize
 from quintain.settings.outline import RunTree, names_at
 from quintain.settings.overrides import apply_override, set_key, types_first
+from quintain.settings.placement_rules import notes_on_placement
 from quintain.settings.rules import broken_rules
 from quintain.settings.run import RunSettings
 from quintain.settings.secrets import literal_secrets
@@ -165,10 +166,11 @@ class RunFile:
     @property
     def notes(self) -> list[str]:
         """Returns notes for the user: replaced aliases, imported code, old settings."""
+        notes = [*self._draft.notes, *notes_on_placement(self.experiment.env, self.run.placement)]
         if self.run.env_workers.restart_window_seconds is None:
-            return list(self._draft.notes)
+            return notes
         return [
-            *self._draft.notes,
+            *notes,
             "note: run.env_workers.restart_window_seconds counts failures by the clock, so a faster machine ends the "
             "run earlier; set it to null, and restart_window_steps counts by steps",
         ]

@@ -22,6 +22,7 @@ from quintain.data import fields as f
 from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, ResourceError, SettingsError
 from quintain.services.events import After
 from quintain.settings.layers import with_algorithm_defaults
+from quintain.settings.tree import RunFile
 from tests.contracts import test_source
 from tests.envs.fragile import Walk
 from tests.hold import wait_for
@@ -33,6 +34,7 @@ from tests.placements.test_agents import outcome as outcome_of_agents
 from tests.placements.test_parity import REPLAY
 from tests.placements.test_stops import BUDGET, gated, through_files, train_to_the_gate
 from tests.resume.test_workers import is_alive
+from tests.warm import ROOT
 
 ray = pytest.importorskip("ray")
 
@@ -293,7 +295,9 @@ def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: 
         make("ray", **settings)
 
 
-@pytest.mark.parametrize(("more", "num_collectors"), [({}, 4), ({"num_lanes": 6}, 1), ({"num_collectors": 8}, 8)])
+@pytest.mark.parametrize(
+    ("more", "num_collectors"), [({}, 4), ({"num_lanes": 6}, 3), ({"num_lanes": 1}, 1), ({"num_collectors": 8}, 8)]
+)
 def test_each_actor_has_a_collector_unless_the_run_says_how_many(more: dict[str, int], num_collectors: int) -> None:
     values = {
         "experiment": {"env": {"type": "gym", "id": "CartPole-v1", **more}, "behaviors": {"default": {}}},
@@ -301,6 +305,30 @@ def test_each_actor_has_a_collector_unless_the_run_says_how_many(more: dict[str,
     }
     env = with_algorithm_defaults(values)["experiment"]["env"]
     assert env.get("num_collectors", 1) == num_collectors
+
+
+LOOPS = {"solo_agents.yaml", "expert_iteration.yaml"}
+ON_RAY = ("placement=ray", "placement.num_actors=2")
+
+
+def test_one_setting_brings_every_run_file_that_ships_to_ray() -> None:
+    files = sorted((ROOT / "examples").glob("**/*.yaml"))
+    assert len(files) > 20
+    for file in files:
+        if file.name in LOOPS:
+            with pytest.raises(SettingsError, match=r"ray places lanes, and experiment.loop has none.*leave"):
+                RunFile.load(file, *ON_RAY)
+            continue
+        run_file = RunFile.load(file, *ON_RAY)
+        env: Any = run_file.experiment.env
+        is_odd = env.num_lanes % 2 == 1
+        assert env.num_collectors == (1 if is_odd else 2), file
+        assert any("W0542" in note for note in run_file.notes) == is_odd, file
+    few = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=6", "placement=ray", "placement.num_actors=4")
+    assert few.notes == [
+        "warning[W0542]: run.placement.num_actors: 3 in place of 4, because more cannot share experiment.env.num_lanes "
+        "= 6 equally"
+    ]
 
 
 def test_the_doctor_compares_nodes() -> None:

@@ -51,7 +51,7 @@ class RayPlacement:
         self.plan = plan
         words, num_collectors = plan.to_json(), plan.num_collectors
         num_actors = min(settings.num_actors or num_collectors, num_collectors)
-        cluster = Cluster.join(settings)
+        cluster = Cluster.join(settings, num_actors * settings.num_cpus_per_actor)
         # Once: when it is closed, when it is forgotten, or with the process.
         self.leave = weakref.finalize(self, cluster.leave)
         self.workers: list[RolloutWorker] = []
