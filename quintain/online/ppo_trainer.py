@@ -24,7 +24,7 @@ class OnlinePPOTrainer(BaseTrainer):
     def __init_subclass__(cls, **kwargs: Keyword) -> None:
         super().__init_subclass__(**kwargs)
         cls.has_own_loop = cls.train is not OnlinePPOTrainer.train
-        changed = ("setup_model_and_optimizer", "train_iteration", "ppo_update")
+        changed = ("setup_model_and_optimizer", "train_iteration", "ppo_update", "_train_func")
         if not cls.has_own_loop and (idle := [name for name in changed if name in vars(cls)]):
             raise TypeError(
                 f"{cls.__name__} overrides {', '.join(idle)}, which the core's loop does not call; write train, too"
