@@ -361,6 +361,16 @@ def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
     assert seen == [("scaler", True)]
 
 
+@pytest.mark.parametrize("name", ["setup_model_and_optimizer", "ppo_update", "_train_func"])
+def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_train_is_overridden_too(
+    name: str,
+) -> None:
+    with pytest.raises(TypeError, match=f"Own overrides {name}, which the core's loop does not call; write train"):
+        type("Own", (PPOTrainer,), {name: lambda self: None})
+    own: Any = type("Own", (PPOTrainer,), {name: lambda self: None, "train": lambda self: None})
+    assert own.has_own_loop
+
+
 def test_names_at_their_own_paths() -> None:
     from quintain.compat.minestudio.online.rollout.start_manager import start_rolloutmanager as start
     from quintain.compat.minestudio.online.trainer.basetrainer import BaseTrainer as Base
