@@ -124,16 +124,15 @@ def about_ray(address: str | None) -> list[Diagnosis]:
 
 
 def packages_of(package: str, extra: str) -> list[str]:
-    """Returns the packages that an extra asks for here, and those of the extras that it names in turn."""
+    """Returns the packages that an extra asks for here, each with those of the extras that it names in turn."""
     found: list[str] = []
     for line in importlib.metadata.requires(package) or ():
         asked = Requirement(line)
         if asked.marker is None or asked.marker.evaluate({"extra": ""}) or not asked.marker.evaluate({"extra": extra}):
             continue
+        found.append(asked.name)
         if asked.extras and _version(asked.name):
             found += [each for inner in sorted(asked.extras) for each in packages_of(asked.name, inner)]
-        else:
-            found.append(asked.name)
     return list(dict.fromkeys(found))
 
 

@@ -35,7 +35,7 @@ def test_an_extra_of_a_package_is_looked_into(monkeypatch: pytest.MonkeyPatch) -
         ],
     }
     monkeypatch.setattr(importlib.metadata, "requires", told.get)
-    assert module.packages_of("quintain", "box") == ["box2d-wheels", "absent-thing"]
+    assert module.packages_of("quintain", "box") == ["gymnasium", "box2d-wheels", "absent-thing"]
 
 
 def test_a_missing_extra_is_a_note_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

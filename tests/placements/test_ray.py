@@ -17,9 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quintain
 from quintain import Trainer
 from quintain.data import fields as f
-from quintain.errors import CollectorDied, EnvError, NonFiniteError, QuintainError, ResourceError, SettingsError
+from quintain.errors import (
+    CollectorDied,
+    EnvError,
+    NonFiniteError,
+    QuintainError,
+    ResourceError,
+    RunDirectoryError,
+    SettingsError,
+)
 from quintain.services.events import After
 from quintain.settings.layers import with_algorithm_defaults
 from quintain.settings.tree import RunFile
@@ -68,6 +77,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     an_actor_that_dies_again_and_again_ends_the_run()
     errors_are_the_users_own()
     what_the_cluster_cannot_hold_is_refused_at_once()
+    a_second_driver_of_a_run_is_refused()
+    the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
     directory, pids = cluster.head.directory, _descendants(cluster.head.child.pid)
     assert (directory / "token").stat().st_mode & 0o077 == 0
@@ -274,9 +285,52 @@ def errors_are_the_users_own() -> None:
 
 
 def what_the_cluster_cannot_hold_is_refused_at_once() -> None:
-    with pytest.raises(ResourceError, match=r"1 rollout actors need 1 CPU, 2 lidar, .* 0 lidar on 1 nodes") as refused:
+    with pytest.raises(
+        ResourceError, match=r"1 CPU, 2 lidar are needed for 1 rollout actor, .* 0 lidar on 1 node,"
+    ) as refused:
         make("ray", **{"placement.resources_per_actor": {"lidar": 2.0}})
     assert refused.value.code == "E0545"
+
+
+def a_second_driver_of_a_run_is_refused() -> None:
+    from quintain.placements.ray.mailbox import open_mailbox
+
+    first, other = open_mailbox("/runs/walk"), open_mailbox("/other/walk")
+    with pytest.raises(RunDirectoryError, match='run "walk" is being trained on this Ray cluster by another') as second:
+        open_mailbox("/runs/walk")
+    assert (second.value.code, second.value.exit_code) == ("E0301", 3)
+    for mailbox in (first, other):
+        ray.kill(mailbox)
+    wait_for(lambda: not ray.util.list_named_actors(all_namespaces=True))
+    ray.kill(open_mailbox("/runs/walk"))
+
+
+def the_doctor_explains_the_cluster(runs_dir: Path) -> None:
+    from quintain.placements.ray.examine import examine
+
+    found = {about: (state, text) for about, state, text in examine(None, runs_dir)}
+    assert list(found) == ["ray", "ray address", "ray nodes", "ray objects", "ray versions", "ray storage"]
+    assert {state for state, _ in found.values()} == {"ok"}, found
+    assert found["ray"][1] == ray.__version__
+    assert found["ray nodes"][1].startswith("1; free: ")
+    assert f"quintain {quintain.__version__}" in found["ray versions"][1]
+    assert str(runs_dir) in found["ray storage"][1]
+
+
+def test_a_cluster_of_its_own_has_as_many_cpus_as_the_actors_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quintain.placements.ray.cluster import Cluster
+
+    asked = []
+
+    def join(settings: Any, min_cpus: float = 0.0) -> Any:
+        asked.append(min_cpus)
+        raise ConnectionError
+
+    monkeypatch.setattr(Cluster, "join", join)
+    for more, num_actors in (({}, 4), ({"placement.num_actors": 2}, 2)):
+        with pytest.raises(ConnectionError):
+            make("ray", num_lanes=4, num_collectors=4, **more, **{"placement.num_cpus_per_actor": 1.5})
+        assert asked.pop() == 1.5 * num_actors
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from pathlib import Path
 from quintain.errors import CollectorDied, ResourceError, ServiceError
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.supervisor import Child, Supervisor
+from quintain.services.reporting.digits import plural
 
 HEAD_SECONDS = 120.0
 """Timeout for the head of a local cluster to start."""
@@ -239,9 +240,10 @@ class Cluster:
             needed = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
             there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
             raise ResourceError(
-                f"run.placement: {num_ranks} ranks and {num_actors} rollout actors need {needed}, and the Ray cluster "
-                f"has {there} on {len(nodes)} nodes. Lower num_ranks, num_actors or what each reserves, add nodes, or "
-                f"set min_ranks",
+                f"run.placement: {needed} are needed for {plural(num_ranks, 'rank')} and "
+                f"{plural(num_actors, 'rollout actor')}, and the Ray cluster has {there} on "
+                f"{plural(len(nodes), 'node')}. Lower num_ranks, num_actors or what each reserves, add nodes, or set "
+                f"min_ranks",
                 code="E0545",
             )
 
@@ -253,9 +255,9 @@ class Cluster:
         wanted = ", ".join(f"{amount * num:g} {name}" for name, amount in each.items())
         there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
         raise ResourceError(
-            f"run.placement: {num} rollout actors need {wanted}, and the Ray cluster {has} {there} on {len(nodes)} "
-            f"nodes, which is room for {num_held}. Lower num_actors, num_cpus_per_actor or resources_per_actor, or add "
-            f"nodes",
+            f"run.placement: {wanted} are needed for {plural(num, 'rollout actor')}, and the Ray cluster {has} {there} "
+            f"on {plural(len(nodes), 'node')}, which is room for {num_held}. Lower num_actors, num_cpus_per_actor or "
+            f"resources_per_actor, or add nodes",
             code="E0545",
         )
 
