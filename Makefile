@@ -65,10 +65,8 @@ test-collectors: install    ## every number of collectors in every placement, ki
 
 .PHONY: test-ray
 test-ray: install    ## runs on Ray that are killed, stopped and interrupted, for minutes; writes docs/results/
-	@$(BIN)/python -m tests.placements.ray_cells
-	@$(BIN)/python -m tests.placements.ray_rank_cells
-	@$(BIN)/python -m tests.placements.ray_online_cells
-	@$(BIN)/python -m tests.placements.ray_cluster_cells
+	@failed=0; for cells in ray_cells ray_rank_cells ray_online_cells ray_cluster_cells; do \
+		$(BIN)/python -m tests.placements.$$cells || failed=1; done; exit $$failed
 
 learning-minecraft: install   ## look and recall in Minecraft's stand-in, 3 seeds each; writes docs/results/
 	@$(BIN)/python -m pytest -m learning -k minecraft

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quintain.errors import QuintainError
 from tests import warm
 from tests.resume.test_workers import is_alive
 
@@ -104,43 +105,71 @@ def run(driver: Driver, environment: dict[str, str], folder: Path) -> dict[str, 
     return {"exit": done.returncode, "said": (done.stderr.strip().splitlines() or [""])[-1]}
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster of which every node but the head can be killed."""
+
+    address: str
+    client: str
+    raylets: list[int]
+    """The processes whose death is that of a node, the head's not among them."""
+
+
 @contextmanager
-def cluster(environment: dict[str, str]) -> Iterator[tuple[str, str, list[int]]]:
-    """Makes a cluster of two nodes; yields its addresses, also for clients, and the pids of the second node's parts."""
-    os.environ.update(environment)
+def cluster(environment: dict[str, str], num_nodes: int = 2) -> Iterator[Nodes]:
+    """Makes a cluster of nodes with 2 CPUs each, in a process of its own: Ray reads its token once."""
+    command = [sys.executable, "-m", "tests.placements.ray_cluster_cells", "--cluster", str(num_nodes)]
+    more = {"PYTHONPATH": str(warm.ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env={**os.environ, **environment, **more}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as host:
+        assert host.stdin is not None
+        assert host.stdout is not None
+        for line in host.stdout:
+            if line.startswith("{"):
+                yield Nodes(**json.loads(line))
+                break
+        else:
+            raise AssertionError("Ray made no cluster")
+        host.stdin.close()
+
+
+def serve(num_nodes: int) -> None:
+    """Makes a cluster, says where it is, and ends it when the input ends."""
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": 20431},
-    )
+    head = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": 20431}
+    made = Cluster(initialize_head=True, head_node_args=head)
     try:
-        node = made.add_node(num_cpus=2)
-        pids = [each.process.pid for some in node.all_processes.values() for each in some]
-        raylet = node.all_processes["raylet"][0].process.pid
-        yield made.address, "ray://127.0.0.1:20431", [raylet, *pids]
+        nodes = [made.add_node(num_cpus=2) for _ in range(num_nodes - 1)]
+        raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
+        words = {"address": made.address, "client": "ray://127.0.0.1:20431", "raylets": raylets}
+        print(json.dumps(words), flush=True)
+        sys.stdin.read()
     finally:
         made.shutdown()
-        for name in environment:
-            os.environ.pop(name, None)
+
+
+def environment_of(mode: str) -> dict[str, str]:
+    """Returns the variables of a cluster with (`token`) or without (`disabled`) authentication, and of its drivers."""
+    token = {"RAY_AUTH_TOKEN": TOKEN} if mode == "token" else {}
+    # Beside other work a raylet may need longer than Ray allows by default.
+    return {"RAY_AUTH_MODE": mode, **token, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
 
 
 def cells(folder: Path) -> Iterator[tuple[str, bool, str]]:
     """Yields each cell: its name, whether it is as promised, and what was seen."""
     local = run(Driver(None), {}, folder)
     for mode in ("disabled", "token"):
-        has_token = mode == "token"
-        environment = {"RAY_AUTH_MODE": mode, **({"RAY_AUTH_TOKEN": TOKEN} if has_token else {})}
-        # Beside other work a raylet may need longer than Ray allows by default.
-        environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
-        with cluster(environment) as (address, client, (raylet, *_)):
+        environment, has_token = environment_of(mode), mode == "token"
+        with cluster(environment) as nodes:
             if has_token:
-                wrong = run(Driver(address), {**environment, "RAY_AUTH_TOKEN": "6" * 64}, folder)
-                yield "a wrong token is refused in one line", "E0546" in str(wrong.get("said")), str(wrong)
+                wrong = run(Driver(nodes.address), {**environment, "RAY_AUTH_TOKEN": "6" * 64}, folder)
+                yield "a wrong token is refused in one line", "E0546" in str(wrong.get("said")), _seen(wrong)
             for name, driver, more in (
-                ("HOST:PORT", Driver(address), {}),
-                ("auto (RAY_ADDRESS)", Driver("auto"), {"RAY_ADDRESS": address}),
-                ("ray://", Driver(client), {}),
+                ("HOST:PORT", Driver(nodes.address), {}),
+                ("auto (RAY_ADDRESS)", Driver("auto"), {"RAY_ADDRESS": nodes.address}),
+                ("ray://", Driver(nodes.client), {}),
             ):
                 found = run(driver, {**environment, **more}, folder)
                 is_warned = "W0541" in found.get("warnings", [])
@@ -149,17 +178,18 @@ def cells(folder: Path) -> Iterator[tuple[str, bool, str]]:
             if has_token:
                 continue
             for name, driver in (
-                ("fragments", Driver(address, "fragments")),
-                ("fragments through ray://", Driver(client, "fragments")),
-                ("kill -9 of a rollout actor", Driver(address, kills="actor")),
-                ("kill -9 of a rollout actor, fragments", Driver(address, "fragments", kills="actor")),
+                ("fragments", Driver(nodes.address, "fragments")),
+                ("fragments through ray://", Driver(nodes.client, "fragments")),
+                ("kill -9 of a rollout actor", Driver(nodes.address, kills="actor")),
+                ("kill -9 of a rollout actor, fragments", Driver(nodes.address, "fragments", kills="actor")),
             ):
                 found = run(driver, environment, folder)
                 is_right = found.get("env_steps") == CYCLES * STEPS and found["restarts"] == int(bool(driver.kills))
                 yield name, is_right, _seen(found)
-            yield _shipped(address, environment, folder)
-        with cluster(environment) as (address, _, (raylet, *_)):
-            found = run(Driver(address, kills=str(raylet)), environment, folder)
+            yield _shipped(nodes.address, environment, folder)
+        with cluster(environment) as nodes:
+            (raylet,) = nodes.raylets
+            found = run(Driver(nodes.address, kills=str(raylet)), environment, folder)
             is_right = found.get("env_steps") == CYCLES * STEPS and found["restarts"] == 1 and not is_alive(raylet)
             yield "kill -9 of the raylet of one of two nodes", is_right, _seen(found)
 
@@ -186,14 +216,27 @@ def _seen(found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) > 1:
-        print(json.dumps(drive(json.loads(sys.argv[1]))))
+    if sys.argv[1:2] == ["--cluster"]:
+        serve(int(sys.argv[2]))
         return 0
+    if len(sys.argv) > 1:
+        try:
+            print(json.dumps(drive(json.loads(sys.argv[1]))))
+        except QuintainError as error:
+            print(error.lines()[0], file=sys.stderr)
+            return error.exit_code
+        return 0
+    found: list[tuple[str, bool, str]] = []
     with tempfile.TemporaryDirectory() as name:
-        found = []
         for cell in cells(Path(name)):
             print(cell, flush=True)
             found.append(cell)
+            # As they are seen: one that fails takes nothing away from those before.
+            RESULTS.write_text(page(found))
+    return int(not all(is_right for _, is_right, _ in found))
+
+
+def page(found: list[tuple[str, bool, str]]) -> str:
     lines = [
         "# Runs on an existing Ray cluster",
         "",
@@ -205,8 +248,7 @@ def main() -> int:
         "|---|---|---|",
         *(f"| {name} | {'yes' if is_right else 'no'} | {seen} |" for name, is_right, seen in found),
     ]
-    RESULTS.write_text("\n".join(lines) + "\n")
-    return int(not all(is_right for _, is_right, _ in found))
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

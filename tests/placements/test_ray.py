@@ -19,6 +19,7 @@ import pytest
 
 import quintain
 from quintain import Trainer
+from quintain.cli.app import main
 from quintain.data import fields as f
 from quintain.errors import (
     CollectorDied,
@@ -347,6 +348,15 @@ def test_a_cluster_of_its_own_has_as_many_cpus_as_the_actors_of_its_run(monkeypa
 def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(SettingsError, match=what):
         make("ray", **settings)
+
+
+def test_ranks_are_not_started_through_a_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "ppo", "CartPole-v1", "num_lanes=4", "placement=ray", "placement.num_ranks=2"]
+    assert main([*words, "placement.address=ray://127.0.0.1:1", "--runs-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "error[E0253]: run.placement.address: ranks are started by a driver on the cluster" in said
+    assert "ray://127.0.0.1:1; start it there" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

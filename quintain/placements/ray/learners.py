@@ -33,6 +33,8 @@ _TRAIN = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    # There was room a moment ago; a node that died since then may not be known yet, and ranks are counted again.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
 }
 
 

@@ -49,10 +49,18 @@ class Mailbox:
 
 
 def open_mailbox(name: str) -> api.Handle:
-    """Starts the mailbox of a run; refuses a run that has one."""
+    """Starts the mailbox of a run on the driver's node, so that no other takes it along; refuses a run that has one."""
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": 0}
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "num_cpus": 0,
+        "max_restarts": 0,
+        "scheduling_strategy": here,
+    }
     try:
         return ray.remote(**options)(Mailbox).remote()
     except ValueError as error:

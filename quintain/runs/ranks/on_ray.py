@@ -153,6 +153,12 @@ def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = Fal
 
     settings = run.run_file.run.placement
     assert isinstance(settings, RaySettings), "see `are_on_ray`"
+    if (settings.address or "").startswith("ray://"):
+        raise SettingsError(
+            f"run.placement.address: ranks are started by a driver on the cluster, and not through {settings.address}; "
+            f"start it there, with the address auto",
+            code="E0253",
+        )
     signals = StopSignals(run.run_file.run.grace_seconds)
     per_rank = settings.num_cpus_per_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
     cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank)
