@@ -56,6 +56,8 @@ def why_team_is_plain(policy: TeamPolicy) -> str:
         obstacle = f"kernels do not know what {type(policy).__name__} changes"
     elif policy.hand_written:
         obstacle = f"there is no kernel for the hand-written agent {next(iter(policy.hand_written))}"
+    elif policy.settings.keep_logits:
+        obstacle = "kernels keep no logits"
     elif policy.noise.num_normal:
         obstacle = "there is no kernel for continuous actions of a team"
     elif policy.device.type != "cpu":

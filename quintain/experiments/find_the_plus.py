@@ -46,7 +46,7 @@ class FindThePlus(TensorScenario):
     def __init__(self, hyper_params: HyperParameters, protocol: ProtocolHandler) -> None:
         super().__init__(hyper_params, protocol)
         self.heard = np.array(protocol.agent_channel_visibility_mask)
-        self.sees_board = np.array([name not in protocol.verifier_names for name in protocol.agent_names])
+        self.sees_board = np.array([name in protocol.prover_names for name in protocol.agent_names])
         channels = len(protocol.message_channel_names)
         self.view_size = NUM_SQUARES + channels * (NUM_SQUARES + 1) + protocol.max_message_rounds + 1
         self.pointers = np.eye(NUM_SQUARES + 1, NUM_SQUARES, dtype=np.float32)

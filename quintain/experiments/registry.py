@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from quintain.errors import SettingsError
 from quintain.experiments.agents_parameters import AgentParameters
 from quintain.experiments.names import InteractionProtocolType, TrainerType
+from quintain.experiments.protocols.zero_knowledge import ZeroKnowledgeProtocol
 from quintain.experiments.scenario_names import DataKind, ScenarioName, add_scenario, set_trainer_data_kind
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def build_protocol_handler(
     if found is None:
         known = ", ".join(sorted({each for each, _ in _protocols}))
         raise SettingsError(f'interaction protocol "{name}" has no handler; expected one of: {known}', code="E0204")
+    if hyper_params.get("protocol_common.zero_knowledge"):
+        return ZeroKnowledgeProtocol(hyper_params, settings, found)
     handler: ProtocolHandler = found(hyper_params, settings)
     return handler
 

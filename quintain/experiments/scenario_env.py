@@ -126,8 +126,7 @@ class ScenarioEnv(Env):
         self.settings = settings
         hyper_params = HyperParameters.from_dict(settings.hyper_params)
         self.protocol = protocol = build_protocol_handler(hyper_params)
-        made = shipped_scenario(hyper_params.scenario).load()
-        self.scenario: TensorScenario = made(hyper_params, protocol)
+        self.scenario: TensorScenario = shipped_scenario(hyper_params.scenario).load()(hyper_params, protocol)
         agents, channels = len(protocol.agent_names), len(protocol.message_channel_names)
         if settings.num_lanes % agents or first_lane % agents:
             raise SettingsError(
@@ -148,14 +147,15 @@ class ScenarioEnv(Env):
         decisions = np.repeat(rules.can_decide[..., None], len(DECISIONS), axis=3)
         decisions[..., CONTINUE] = True
         allowed = np.concatenate((messages.reshape(*decisions.shape[:3], -1), decisions), axis=3)
-        self.mask_of: Array = np.ascontiguousarray(allowed.reshape(2 * len(allowed), -1))
-        """[rounds * 2, A * options]"""
+        self.mask_of: Array = np.ascontiguousarray(allowed.reshape(allowed.shape[0] * allowed.shape[1], -1))
+        """[rounds * variants, A * options]"""
         rows = num_lanes // agents
         self.episode: Array = np.full(rows, -1, np.int64)
         self.round: Array = np.zeros(rows, np.int64)
         self.data: Array = np.zeros((rows, self.scenario.datum_size), np.float32)
         self.label: Array = np.zeros(rows, np.int64)
         self.parity: Array = np.zeros(rows, np.int64)
+        self.phase: Array = np.zeros(rows, np.int64)
         self.messages: Array = np.full((rows, channels), NO_MESSAGE, np.int64)
         self.earned: Array = np.zeros((rows, agents))
         self.passed_on: Array = np.zeros((agents, channels), np.int64)
@@ -177,7 +177,7 @@ class ScenarioEnv(Env):
         self.final_seen: Array = np.zeros_like(self.seen)
         self.mask: Array = np.zeros((rows, self.mask_of.shape[1]), np.bool_)
         self.truncated: Array = np.zeros(num_lanes, np.bool_)
-        talks = Talks(self.round, self.parity, self.label, self.messages, self.earned, self.passed_on)
+        talks = Talks(self.round, self.parity, self.phase, self.label, self.messages, self.earned, self.passed_on)
         self.converse = bound(converse, rules, talks, self.action, self.results)
         self.chosen: Array = np.ones(rows, np.bool_)
         """Rows whose agents look anew."""
@@ -197,6 +197,7 @@ class ScenarioEnv(Env):
         first_row = self.first_lane // len(self.protocol.agent_names)
         self.episode[rows] += 1
         self.round[rows] = 0
+        self.phase[rows] = 0
         self.messages[rows] = NO_MESSAGE
         self.earned[rows] = 0.0
         place = self.episode[rows] - self.drawn_from[rows]
@@ -252,7 +253,8 @@ class ScenarioEnv(Env):
 
     def action_mask(self) -> Array:
         """Returns the allowed options; an agent that does not speak or decide has one option of each component."""
-        place = 2 * np.minimum(self.round, len(self.rules.speaks) - 1) + self.parity
+        rounds, variants = self.rules.speaks.shape[:2]
+        place = variants * np.minimum(self.round, rounds - 1) + 2 * self.phase + self.parity
         np.take(self.mask_of, place, axis=0, out=self.mask, mode="clip")
         return self.mask.reshape(self.num_lanes, -1)
 
@@ -264,13 +266,17 @@ def _rules_of(protocol: ProtocolHandler, num_options: int, shuffles: bool) -> Ru
     """Returns a protocol as tables."""
     names, outcomes = protocol.agent_names, protocol.outcome_table()
     speaks = np.array(protocol.turn_table())
-    is_verifier = np.array([name in protocol.verifier_names for name in names])
+    is_deciding = np.array([name in protocol.deciding_names for name in names])
     may = [[protocol.can_decide(number, parity) for parity in (0, 1)] for number in range(len(speaks))]
-    can_decide = np.array(may)[:, :, None] & is_verifier & speaks.any(-1)
+    can_decide = np.tile(may, protocol.num_phases)[:, :, None] & is_deciding & speaks.any(-1)
+    verifiers = protocol.verifier_names
+    values = {name: len(DECISIONS) ** power for power, name in enumerate(reversed(verifiers))}
+    place = np.array([values.get(name, 0) for name in names])
 
     def table(read: Callable[[Outcome], object], dtype: type) -> Array:
         return np.array([[[[read(each) for each in d] for d in p] for p in r] for r in outcomes], dtype)
 
     rewards = table(lambda each: [each.rewards[name] for name in names], np.float32)
     ends, decides = table(lambda each: each.is_terminated, np.bool_), table(lambda each: each.decision, np.int64)
-    return Rules(speaks, can_decide, rewards, ends, decides, num_options, shuffles)
+    phases = table(lambda each: each.next_phase, np.int64)
+    return Rules(speaks, can_decide, place, rewards, ends, decides, phases, num_options, shuffles)

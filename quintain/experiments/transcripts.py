@@ -45,6 +45,7 @@ class Scribe:
             return
         played = env.last_round
         names, channels = env.protocol.agent_names, env.protocol.message_channel_names
+        verifiers = env.protocol.verifier_names
         for row, talk in enumerate(self.talks):
             if self.is_over[row]:
                 continue
@@ -57,8 +58,11 @@ class Scribe:
                 }
                 if not said:
                     continue
-                is_deciding = name in env.protocol.verifier_names
-                decision = int(played.decision[row]) if is_deciding else CONTINUE
+                decision = CONTINUE
+                if name in verifiers:
+                    # Of several the decision that counts is the first one's.
+                    counts = name == verifiers[0]
+                    decision = int(played.decision[row] if counts else played.chosen[row, agent, -1])
                 text = ", ".join(said.values() if len(channels) == 1 else (f"{k}: {v}" for k, v in said.items()))
                 if decision != CONTINUE:
                     text = "accept" if decision == ACCEPT else "reject"

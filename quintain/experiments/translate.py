@@ -8,6 +8,7 @@ from quintain.errors import SettingsError
 from quintain.experiments.agents_parameters import ConstantUpdateSchedule, ContiguousPeriodicUpdateSchedule
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.protocols.base import ProtocolHandler
+from quintain.experiments.protocols.zero_knowledge import ZeroKnowledgeProtocol
 from quintain.experiments.registry import build_protocol_handler
 from quintain.experiments.scenario_names import shipped_scenario
 from quintain.policies.settings import TeamSettings
@@ -46,6 +47,7 @@ def team_settings(hyper_params: HyperParameters, protocol: ProtocolHandler) -> T
         shared_body=hyper_params.get("rl.use_shared_body"),
         random_agents=tuple(name for name in names if hyper_params.get(f"agents.{name}").is_random),
         hand_written_agents=hand_written_agents(hyper_params, protocol),
+        keep_logits=isinstance(protocol, ZeroKnowledgeProtocol),
     )
 
 
@@ -55,7 +57,8 @@ def hand_written_agents(hyper_params: HyperParameters, protocol: ProtocolHandler
     if not wanted:
         return {}
     known: Mapping[str, str] = getattr(shipped_scenario(hyper_params.scenario).load(), "hand_written", {})
-    roles = {name: "verifier" if name in protocol.verifier_names else "prover" for name in wanted}
+    roles = dict.fromkeys(protocol.verifier_names, "verifier") | dict.fromkeys(protocol.prover_names, "prover")
+    roles = {name: roles.get(name, name) for name in wanted}
     for name, role in roles.items():
         if role not in known:
             raise SettingsError(
@@ -134,13 +137,23 @@ def run_settings(hyper_params: HyperParameters, kind: str | None = None, **more:
     if kind == "team_reinforce":
         algorithm["use_critic"] = hyper_params.get("reinforce.use_advantage_and_critic")
     lanes = rows * len(names)
+    signals: JsonObject = {"extrinsic": {"gamma": rl.gamma}}
+    if isinstance(protocol, ZeroKnowledgeProtocol):
+        if kind == "loss_module":
+            raise SettingsError(
+                "protocol_common.zero_knowledge: a loss module sees the environment's rewards alone, and not those for "
+                "similarity; take the trainer vanilla_ppo or reinforce",
+                code="E0205",
+            )
+        weights = protocol.similarity_weights
+        signals["zero_knowledge"] = {"type": "zero_knowledge", "gamma": rl.gamma, "weights": weights}
     behavior = {
         "algorithm": algorithm,
         "policy": {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in team_settings(hyper_params, protocol).model_dump(exclude_unset=True).items()
         },
-        "reward_signals": {"extrinsic": {"gamma": rl.gamma}},
+        "reward_signals": signals,
         "rollout": {"num_steps": steps},
         "events": [{"type": "pretrain_bodies", "on": "startup"}] if hyper_params.pretrain_agents else [],
     }

@@ -258,6 +258,9 @@ class TeamSettings(_WithoutDistribution, PolicySettings):
     hand_written_agents: dict[str, str] = Field(default_factory=dict)
     """module:function of agents that are not learned: a function of what the agent sees and the number of logits."""
 
+    keep_logits: bool = False
+    """Keep the logits of every step in the rollout, for reward signals such as zero_knowledge."""
+
     compiled: bool | None = None
     """Act by compiled kernels, which round differently; null uses them where faster."""
 

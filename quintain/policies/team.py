@@ -12,6 +12,7 @@ from torch import nn
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.fields import Declared, Field
 from quintain.data.rollout import Slot
 from quintain.data.spec import BehaviorSpec, BoxSpec, DictSpec, DiscreteSpec, build, discrete_sizes, flatten
 from quintain.errors import SettingsError, SpecMismatch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 AGENT, SEEN = f"{f.OBS}.agent", f"{f.OBS}.seen"
 """Leaves of a team's observations: whose lane it is, and the values that this agent sees."""
+LOGITS = "logits"
+"""The field of all logits of an agent, with `keep_logits`."""
 HandWritten: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
 """A hand-written agent: maps what it sees [B, size] and the number of logits to logits [B, logits]."""
 
@@ -149,6 +152,10 @@ class TeamPolicy(Policy):
             values.append(value.expand(len(own)))
         return torch.stack(outputs, 1).flatten(0, 1), torch.stack(values, 1).flatten()
 
+    def declare_fields(self) -> Declared:
+        fields = super().declare_fields()
+        return {**fields, LOGITS: Field((self.head.output_size,))} if self.settings.keep_logits else fields
+
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
         if slot.arrays and self.accelerator is not None and self.are_conversations(slot.arrays[AGENT]):
             self.accelerator.act(slot, state, deterministic=deterministic)
@@ -159,6 +166,8 @@ class TeamPolicy(Policy):
         else:
             slot.log_prob.copy_(self.head.sample(output, slot.noise, slot.leaves, slot.mask()))
         slot.value.copy_(value)
+        if LOGITS in slot.leaves:
+            slot.leaves[LOGITS].copy_(output)
 
     def value_of(self, obs: Any, state: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         named = flatten(self.spec.obs, obs, f.OBS)

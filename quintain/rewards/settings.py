@@ -31,6 +31,16 @@ class ExtrinsicSettings(RewardSignalSettings):
     """Largest absolute value of a normalized reward."""
 
 
+class ZeroKnowledgeSettings(RewardSignalSettings):
+    """The similarity of an adversarial verifier and a simulator, the last two agents of a team."""
+
+    weights: tuple[float, ...] = Field(min_length=2)
+    """The factor of every agent on the similarity, in the order of the agents."""
+
+
 REGISTERED = (
     Registration("reward_signal", "extrinsic", ExtrinsicSettings, "quintain.rewards.extrinsic:extrinsic_for"),
+    Registration(
+        "reward_signal", "zero_knowledge", ZeroKnowledgeSettings, "quintain.experiments.zero_knowledge:ZeroKnowledge"
+    ),
 )

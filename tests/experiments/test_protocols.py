@@ -163,8 +163,6 @@ def test_tables_for_tensors_agree_with_steps() -> None:
 def test_wrong_values_are_refused() -> None:
     with pytest.raises(SettingsError, match="found decision 3"):
         handler("nip").step(0, 3, 1)
-    with pytest.raises(SettingsError, match="zero-knowledge protocols are not built yet"):
-        handler("nip", protocol_common={"zero_knowledge": True})
 
 
 def test_a_protocol_of_ones_own_needs_a_decorator_and_one_method() -> None:

@@ -21,15 +21,20 @@ class Rules(NamedTuple):
     """A protocol as tables."""
 
     speaks: Array
-    """[rounds, 2, A, C] bool: whether an agent speaks in a channel."""
+    """[rounds, variants, A, C] bool: whether an agent speaks in a channel. A variant is 2 * phase + parity."""
     can_decide: Array
-    """[rounds, 2, A] bool"""
+    """[rounds, variants, A] bool"""
+    place: Array
+    """[A] int64: the place value of an agent's decision among those of all verifiers, a number to the base 3; 0 for
+    other agents."""
     reward: Array
-    """[rounds, 2, decisions, labels, A] float32"""
+    """[rounds, variants, decisions, labels, A] float32"""
     ends: Array
-    """[rounds, 2, decisions, labels] bool"""
+    """[rounds, variants, decisions, labels] bool"""
     decision: Array
-    """[rounds, 2, decisions, labels] int64: the decision that counts."""
+    """[rounds, variants, decisions, labels] int64: the decision that counts."""
+    next_phase: Array
+    """[rounds, variants, decisions, labels] int64"""
     num_options: int
     """Number of messages."""
     shuffles: bool
@@ -42,6 +47,8 @@ class Talks(NamedTuple):
     round: Array
     """[rows] int64"""
     parity: Array
+    """[rows] int64"""
+    phase: Array
     """[rows] int64"""
     label: Array
     """[rows] int64"""
@@ -86,23 +93,25 @@ def converse(rules: Rules, talks: Talks, action: Array, results: Results) -> int
             return -1 - lane
     num_ended = 0
     for row in range(len(talks.round)):
-        number, parity, label = talks.round[row], talks.parity[row], talks.label[row]
-        decision = NO_DECISION
+        number, label = talks.round[row], talks.label[row]
+        variant = 2 * talks.phase[row] + talks.parity[row]
+        decision = rules.reward.shape[2] - 1
         for a in range(num_agents):
             lane = row * num_agents + a
             for c in range(num_channels):
-                results.spoken[row, a, c] = rules.speaks[number, parity, a, c]
+                results.spoken[row, a, c] = rules.speaks[number, variant, a, c]
                 if results.spoken[row, a, c]:
                     message = action[lane, c]
                     if rules.shuffles:
                         message, talks.passed_on[a, c] = talks.passed_on[a, c], message
                     talks.messages[row, c] = message
-            if rules.can_decide[number, parity, a]:
-                decision = min(decision, action[lane, num_channels])
-        is_end = rules.ends[number, parity, decision, label]
-        results.decision[row] = rules.decision[number, parity, decision, label]
+            if rules.can_decide[number, variant, a]:
+                decision += rules.place[a] * (action[lane, num_channels] - NO_DECISION)
+        is_end = rules.ends[number, variant, decision, label]
+        results.decision[row] = rules.decision[number, variant, decision, label]
+        talks.phase[row] = rules.next_phase[number, variant, decision, label]
         for a in range(num_agents):
-            reward = rules.reward[number, parity, decision, label, a]
+            reward = rules.reward[number, variant, decision, label, a]
             results.reward[row, a] = reward
             results.ends[row, a] = is_end
             talks.earned[row, a] += reward

@@ -1,4 +1,4 @@
-"""Names of nip.protocols.base."""
+"""Names of nip.protocols.protocol_base."""
 
 from quintain.experiments.protocols.base import (
     DeterministicSingleVerifierProtocolHandler,
