@@ -33,6 +33,11 @@ class ZeroKnowledge(RewardSignal):
                 "reward signal zero_knowledge compares logits: set policy.type to team and policy.keep_logits to true",
                 code="E0205",
             )
+        if len(weights) < 2 or rollout.num_lanes % len(weights):
+            raise SettingsError(
+                f"reward signal zero_knowledge: found {len(weights)} weights, expected one for each agent of the team",
+                code="E0205",
+            )
         shape = (rollout.num_steps, -1, len(weights), rollout.storage[LOGITS].shape[-1])
         logits, allowed = (rollout.storage[name][:-1].reshape(shape) for name in (LOGITS, f.ACTION_MASK))
         *messages, _ = discrete_sizes(self.spec.action)

@@ -34,8 +34,8 @@ class ExtrinsicSettings(RewardSignalSettings):
 class ZeroKnowledgeSettings(RewardSignalSettings):
     """The similarity of an adversarial verifier and a simulator, the last two agents of a team."""
 
-    weights: tuple[float, ...] = Field(min_length=2)
-    """The factor of every agent on the similarity, in the order of the agents."""
+    weights: tuple[float, ...] = ()
+    """The factor of every agent of the team on the similarity, in the order of the agents."""
 
 
 REGISTERED = (

@@ -142,6 +142,9 @@ def test_the_signal_pays_every_agent_by_the_logits_that_acted() -> None:
         adversary, simulator = logits[row, 2], logits[row, 3]
         found = cosine(adversary[8:16], simulator[16:24]) + cosine(adversary[24:], simulator[24:])
         assert paid[row] == pytest.approx([each * found for each in weights], rel=1e-4)
+    without = ZeroKnowledge(ZeroKnowledgeSettings(type="zero_knowledge"))
+    with pytest.raises(SettingsError, match="found 0 weights, expected one for each agent"):
+        without.evaluate(rollout)
     plain = Rollout(env.spec, make_policy(env).declare_fields(), num_lanes=12, num_steps=1)
     with pytest.raises(SettingsError, match=r"set policy\.type to team and policy\.keep_logits"):
         signal.evaluate(plain)
