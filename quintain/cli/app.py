@@ -90,7 +90,9 @@ def _root(
 
 def build() -> TyperGroup:
     """Builds the command line without importing any command's module."""
-    app = typer.Typer(rich_markup_mode=None, context_settings=_CONTEXT_SETTINGS, epilog=_exit_code_table())
+    # \b is how typer is told not to join the lines of a paragraph.
+    codes = "\b\nExit codes:\n" + "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())
+    app = typer.Typer(rich_markup_mode=None, context_settings=_CONTEXT_SETTINGS, epilog=codes)
     app.callback()(_root)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
@@ -133,11 +135,6 @@ def _run(words: list[str]) -> int:
     except typer.Exit as ending:
         return ending.exit_code if words else 2
     return 0
-
-
-def _exit_code_table() -> str:
-    # \b is how typer is told not to join the lines of a paragraph.
-    return "\b\nExit codes:\n" + "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 def _accept_any_character() -> None:

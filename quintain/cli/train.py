@@ -19,11 +19,11 @@ from quintain.cli.requests import (
     TrainRequest,
     usage_error,
 )
-from quintain.cli.training import output, train_launched, train_ranks_on_ray
+from quintain.cli.training import output, resume_on_ray, start_on_ray, train_launched
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
 from quintain.placements.torchrun import is_follower
 from quintain.runs import launch
-from quintain.runs.ranks.on_ray import are_on_ray, new_run, old_run, resumes_on_ray
+from quintain.runs.ranks.lead import are_on_ray
 from quintain.runs.restore import stored_settings
 from quintain.services.files.run_directory import RunDirectory
 from quintain.settings.tree import RunFile
@@ -151,18 +151,16 @@ def run_training(request: TrainRequest) -> None:
         "initialize_from": weights,
     }
     if are_on_ray(settings):
-        train_ranks_on_ray(new_run(settings, **place), request)
+        start_on_ray(settings, request, place)
         return
     train_launched(launch.start(settings, **place, **output(request.is_json, request.is_quiet)), request)
 
 
 def _resume(request: TrainRequest | ResumeRequest, run: str, run_file: RunFile | None = None) -> None:
-    runs_dir, overrides, allow = request.runs_dir, request.overrides, request.allow
-    if resumes_on_ray(runs_dir, run, overrides, allow, run_file):
-        train_ranks_on_ray(old_run(runs_dir, run, overrides, allow=allow, run_file=run_file), request)
+    if resume_on_ray(request, run, run_file):
         return
     shown = output(request.is_json, request.is_quiet)
-    launched = launch.resume(runs_dir, run, overrides, allow=allow, run_file=run_file, **shown)
+    launched = launch.resume(request.runs_dir, run, request.overrides, allow=request.allow, run_file=run_file, **shown)
     train_launched(launched, request)
 
 

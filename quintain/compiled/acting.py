@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from quintain.compiled.kernel_weights import KernelWeights
 from quintain.compiled.kernels.act import FEW_ROWS, act
 from quintain.compiled.kernels.images import see
 from quintain.compiled.kernels.memory import BLOCK, remember
@@ -26,6 +25,7 @@ from quintain.compiled.kernels.tables import (
     Step,
 )
 from quintain.compiled.policy_tables import (
+    KernelWeights,
     aligned_zeros,
     image_table_of,
     memory_tables_of,

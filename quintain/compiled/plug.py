@@ -15,14 +15,13 @@ from quintain.compiled.acting import CompiledActing
 from quintain.compiled.kernels.act import act
 from quintain.compiled.kernels.adam import descend
 from quintain.compiled.kernels.memory import remember
-from quintain.compiled.kernels.team import act_agent
 from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain, why_team_is_plain
-from quintain.compiled.team_acting import TeamActing
+from quintain.compiled.runtime.cache import cache_note
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.deterministic_actor import DeterministicActor
 from quintain.policies.q_network import QNetwork
+from quintain.policies.settings import TeamSettings
 from quintain.policies.soft_actor import SoftActor
-from quintain.policies.team import TeamPolicy
 
 if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
@@ -56,6 +55,21 @@ class Accelerated:
     def paths(self) -> dict[str, str]:
         return {"acting": self.acting.path, "learning": self.learning.path}
 
+    def notes(self) -> list[str]:
+        """Returns the lines to print before training: which halves kernels do, and why not the others."""
+        plain = {"acting": self.acting.fallback_reason, "learning": self.learning.fallback_reason}
+        compiled = [half for half, reason in plain.items() if not reason]
+        if not compiled:
+            return [f"plain path: {self.acting.fallback_reason}"]
+        others = [f"; {half} is plain: {reason}" for half, reason in plain.items() if reason]
+        notes = [f"compiled path: {' and '.join(compiled)}{''.join(others)}"]
+        if cannot_keep := cache_note():
+            return [*notes, cannot_keep]
+        kernel = self.acting.kernel or self.learning.kernel
+        if kernel is not None and not kernel.is_kept:
+            notes.append("note: compiling for the first time, which takes ten to twenty seconds")
+        return notes
+
 
 def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerated:
     """Makes kernels act for a policy, and learn for its algorithm if one is given, where settings and spaces allow it.
@@ -72,11 +86,15 @@ def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerate
 
 def _accelerate_acting(policy: Policy) -> Half:
     policy.accelerator = None
-    if isinstance(policy, TeamPolicy):
-        if reason := why_team_is_plain(policy):
-            return Half(reason)
-        policy.accelerator = TeamActing(policy)
-        return Half(kernel=act_agent)
+    if isinstance(getattr(policy, "settings", None), TeamSettings):
+        # Loaded only where it may be used, as learning is below.
+        from quintain.compiled.team_acting import TeamActing
+
+        if isinstance(policy, TeamActing.policy_class):
+            if reason := why_team_is_plain(policy):
+                return Half(reason)
+            policy.accelerator = TeamActing(policy)
+            return Half(kernel=TeamActing.kernel)
     if not isinstance(policy, ActorCritic | SoftActor | QNetwork | DeterministicActor):
         return Half("this policy has no kernels")
     if reason := why_acting_is_plain(policy):

@@ -1,4 +1,4 @@
-"""Builds the tables of a policy for kernels: offsets of its parameters and outputs."""
+"""A policy as kernels read it: one flat array of weights, and tables of the offsets of its parameters and outputs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from quintain.compiled.kernels.tables import (
 )
 from quintain.policies.actor_critic import ActorCritic
 from quintain.policies.encoders import ImageEncoder
+from quintain.policies.flat_parameters import flat_memory, require_like
 from quintain.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.memory import GatedMemory
@@ -43,6 +44,32 @@ if TYPE_CHECKING:
 MAX_TILE = 256
 """Rows per tile: enough for whole vectors, few enough for the cache."""
 _VECTOR = 16
+
+
+class KernelWeights:
+    """All parameters of a module in one array, which moves only if all of them are moved together."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names, self.parameters = map(list, zip(*module.named_parameters(), strict=True))
+        # Where the modules themselves keep them, so that one that was replaced is seen.
+        self.held = [(part, name) for part in module.modules() for name, _ in part.named_parameters(recurse=False)]
+        self.addresses: list[int] = []
+        self.flat: Array = np.zeros(0, np.float32)
+
+    def array(self) -> Array:
+        """Returns the flat weights, after looking where they are."""
+        now: list[nn.Parameter] = [module._parameters[name] for module, name in self.held]  # type: ignore[misc]
+        if [parameter.data_ptr() for parameter in now] != self.addresses:
+            for name, parameter, before in zip(self.names, now, self.parameters, strict=True):
+                require_like(name, parameter, before.shape, self.parameters[0])
+            self.flat = flat_memory(now).numpy()
+            self.parameters, self.addresses = now, [parameter.data_ptr() for parameter in now]
+        return self.flat
+
+    def is_at(self, address: int) -> bool:
+        """Whether the weights are still where the first one had this address."""
+        # Parameters move to other memory all at once.
+        return bool(self.parameters[0].data_ptr() == address)
 
 
 def tables_of(policy: KernelPolicy) -> PolicyTables:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from quintain.compiled.acting import ActionColumns, no_action
-from quintain.compiled.kernel_weights import KernelWeights
 from quintain.compiled.kernels.tables import ACTIVATIONS, NUM_OUTPUTS, TANH, ActingScratch, AgentTables, Step
 from quintain.compiled.kernels.team import act_agent
-from quintain.compiled.policy_tables import aligned_zeros, discrete_tables_of, places_of, tile_size
+from quintain.compiled.policy_tables import KernelWeights, aligned_zeros, discrete_tables_of, places_of, tile_size
 from quintain.data import fields as f
 from quintain.data.rollout import Slot
 from quintain.data.spec import leaves
@@ -41,6 +40,9 @@ class PreparedTeamStep(NamedTuple):
 
 class TeamActing:
     """Computes actions and values of whole conversations, in which the agents' rows follow each other in order."""
+
+    policy_class: ClassVar = TeamPolicy
+    kernel: ClassVar = act_agent
 
     def __init__(self, policy: TeamPolicy) -> None:
         self.policy = policy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quintain.core.state import require_count
@@ -213,4 +214,4 @@ class RolloutBuffer:
         return min(self.shelves, key=lambda shelf: (not shelf.is_committed, shelf.number))
 
     def _in_order(self) -> list[_Shelf]:
-        return sorted(self.shelves, key=lambda shelf: shelf.number)
+        return sorted(self.shelves, key=attrgetter("number"))

@@ -17,7 +17,6 @@ from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec
 from quintain.data.trajectory import TrajectoryBlock
 from quintain.envs.agents.env import AgentEnv
-from quintain.envs.agents.factory import agent_env
 from quintain.envs.agents.grouped import GroupedAgents
 from quintain.envs.base import Env
 from quintain.envs.eventful import cfg_of, with_events
@@ -131,7 +130,8 @@ class ActingPlan:
             hosting.refuse_workers("agents of all copies act in one pass")
             if isinstance(self.slot, AgentEnv):
                 return self.slot
-            env = agent_env(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=first_lane)
+            make_agents = registry.get("env", settings.type).load()
+            env: AgentEnv = make_agents(settings, self.rng.child("env"), num_copies=num_lanes, first_copy=first_lane)
             curriculum = Curriculum(settings.curricula)
             if curriculum.lessons:
                 curriculum.apply(env)

@@ -19,7 +19,6 @@ from quintain.core.rng import Rng
 from quintain.data.fields import ALL_ENDS, DeclaresFields, gather_fields
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec
-from quintain.envs.agents.factory import agent_env
 from quintain.envs.base import Env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import AgentsSettings
@@ -32,8 +31,7 @@ from quintain.rollouts.replay_place import ReplayPlace
 from quintain.rollouts.settings import FragmentSettings
 from quintain.rollouts.store import RolloutStore
 from quintain.runs.acting import FALLBACK, ActingPlan, settings_of, stream_of
-from quintain.runs.env_maker import camera_maker, env_maker
-from quintain.runs.kernel_notes import kernel_notes
+from quintain.runs.env_maker import env_maker, make_camera
 from quintain.runs.parts import connect_symmetry, load_part, make_events, make_policy, resolve_device
 from quintain.services.events import EventManager
 from quintain.services.reporting.stats import WINDOW_SIZE, EpisodeWindow, StatsReporter
@@ -167,7 +165,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         policy = policies[name] = make.policy(name, spec)
         algorithm = algorithms[name] = make.algorithm(name, policy, env)
         accelerated[name] = accelerate(policy, algorithm)
-        for note in kernel_notes(accelerated[name]):
+        for note in accelerated[name].notes():
             writer.note(note if len(specs) == 1 else f"{name}: {note}")
         fields = gather_fields(spec, policy, *make.declaring(name, algorithm), trainer_class)
         reads_ends = plan.has_agents and algorithm is not None and algorithm.sees_next_obs
@@ -316,7 +314,7 @@ class _Maker:
         settings: Any = self.run_file.experiment.env
         agents = None
         if has_agents(self.run_file.experiment):
-            agents = AgentContext(name, partial(agent_env, settings), self.curriculum.apply)
+            agents = AgentContext(name, partial(load_part("env", settings), settings), self.curriculum.apply)
         slot = self.slots.evaluation_env or self.slots.env
         return EventContext(
             _no_env if agents else env_maker(self.run_file, slot, self.hosting),
@@ -325,7 +323,7 @@ class _Maker:
             self.world,
             env_events=self.slots.evaluation_env_events,
             on_nonfinite=settings.on_nonfinite,
-            make_camera=None if agents else camera_maker(self.run_file, slot),
+            make_camera=partial(make_camera, self.run_file, slot),
             agents=agents,
         )
 

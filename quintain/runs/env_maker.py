@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 
@@ -17,9 +17,12 @@ from quintain.envs.gym.make import env_from_object, gym_env
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import GymSettings
 from quintain.errors import SettingsError
-from quintain.placements.camera import FilmingThread
 from quintain.settings.agent_rules import has_agents
 from quintain.settings.tree import RunFile
+
+if TYPE_CHECKING:
+    from quintain.placements.camera import FilmingThread
+    from quintain.trainers.settings import RecordVideoSettings
 
 
 class EnvMaker(Protocol):
@@ -64,25 +67,27 @@ def env_maker(
     return make_env
 
 
-def camera_maker(run_file: RunFile, slot: Any = None) -> Callable[..., FilmingThread] | None:
-    """Returns a factory of what films episodes; None if there is only one environment, which trains.
+def make_camera(run_file: RunFile, slot: Any, settings: RecordVideoSettings, rng: Rng) -> FilmingThread | None:
+    """Makes the thread that films episodes; None if there is only one environment, which trains.
 
     Lanes that are filmed are in a process of their own, where they can be, so that they draw from no generator of this
     one and may be stepped beside training.
     """
-    settings = run_file.experiment.env
-    if isinstance(slot, Env | gymnasium.Env | gymnasium.vector.VectorEnv):
+    from quintain.placements.camera import FilmingThread
+
+    env_settings = run_file.experiment.env
+    if isinstance(slot, Env | gymnasium.Env | gymnasium.vector.VectorEnv) or has_agents(run_file.experiment):
         return None
-    if not isinstance(settings, GymSettings) or settings.vectorization == "native":
-        return partial(FilmingThread, partial(env_maker(run_file, slot, Hosting()), 1))
+    if not isinstance(env_settings, GymSettings) or env_settings.vectorization == "native":
+        return FilmingThread(partial(env_maker(run_file, slot, Hosting()), 1), settings, rng)
     alone = run_file.run.env_workers.model_copy(update={"num_workers": 1})
 
     def make(rng: Rng) -> Env:
-        filmed = settings.for_evaluation().model_copy(update={"group_size": 1})
+        filmed = env_settings.for_evaluation().model_copy(update={"group_size": 1})
         filmed = with_pictures(filmed) if slot is None else filmed
         return _maker(filmed, slot, Hosting.from_settings(alone))(1, rng)
 
-    return partial(FilmingThread, make)
+    return FilmingThread(make, settings, rng)
 
 
 def _maker(settings: Any, slot: Any, hosting: Hosting) -> Callable[..., Env]:

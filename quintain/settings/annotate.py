@@ -32,7 +32,9 @@ def _mapping(tree: Mapping[str, Raw], origins: Mapping[str, str], path: str, ind
             yield name
             yield from _list(value, origins, below, indent)
         else:
-            yield _commented(f"{name} {write_flow(value)}", origins.get(below))
+            line, origin = f"{name} {write_flow(value)}", origins.get(below)
+            # A file name may hold anything; a line break in it must not end the comment.
+            yield f"{line:<{_COMMENT_COLUMN}} # {origin.encode('unicode_escape').decode()}" if origin else line
 
 
 def _list(items: list[Raw], origins: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
@@ -40,8 +42,3 @@ def _list(items: list[Raw], origins: Mapping[str, str], path: str, indent: str) 
         lines = list(_mapping(item, origins, f"{path}.{index}", indent + "    "))
         yield f"{indent}  - {lines[0].lstrip()}"
         yield from lines[1:]
-
-
-def _commented(line: str, origin: str | None) -> str:
-    # A file name may hold anything; a line break in it must not end the comment.
-    return f"{line:<{_COMMENT_COLUMN}} # {origin.encode('unicode_escape').decode()}" if origin else line

@@ -137,12 +137,8 @@ def merged(lower: Mapping[str, Raw], upper: Mapping[str, Raw]) -> dict[str, Raw]
     result = dict(lower)
     for key, value in upper.items():
         below = result.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping) and _same_type(below, value):
-            result[key] = merged(below, value)
-        else:
-            result[key] = value
+        result[key] = value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            kind, kind_below = value.get("type", below.get("type")), below.get("type", value.get("type"))
+            result[key] = merged(below, value) if kind == kind_below else value
     return result
-
-
-def _same_type(lower: Mapping[str, Raw], upper: Mapping[str, Raw]) -> bool:
-    return "type" not in upper or upper["type"] == lower.get("type", upper["type"])

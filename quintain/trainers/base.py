@@ -327,9 +327,9 @@ class Trainer(CurrentLearner, Loop):
     def paths(self) -> dict[str, str]:
         """Whether acting and learning are compiled, with the reason if not."""
         if len(self.learners) == 1:
-            return self.learner.paths
+            return self.learner.accelerated.paths
         learners = self.learners.items()
-        return {f"{name} {half}": path for name, each in learners for half, path in each.paths.items()}
+        return {f"{name} {half}": path for name, each in learners for half, path in each.accelerated.paths.items()}
 
     @property
     def env(self) -> TrainingEnv:

@@ -61,8 +61,8 @@ class EventContext:
     env_events: Mapping[str, Any] = field(default_factory=dict)
     """Events of evaluation environments, in addition to those of the settings."""
     on_nonfinite: str = "error"
-    make_camera: Callable[[RecordVideoSettings, Rng], Camera] | None = None
-    """Makes what films episodes beside training; None where there is only one environment, which trains."""
+    make_camera: Callable[[RecordVideoSettings, Rng], Camera | None] | None = None
+    """Makes what films episodes beside training, if there is an environment for it besides the one that trains."""
     agents: AgentContext | None = None
     """For agents that come and go: the context of one behaviour's evaluation, in place of `make_env`."""
 

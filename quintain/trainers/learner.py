@@ -163,11 +163,6 @@ class Learner:
             raise ValueError(f"the cycle of {self.name} was stopped, and there is nothing to learn from")
         self.batch = self.store.take()
 
-    @property
-    def paths(self) -> dict[str, str]:
-        """Whether acting and learning are compiled, with the reason if not."""
-        return self.accelerated.paths
-
     def parts_state(self, kind: str) -> State:
         """Returns the state of its training parts (`training`) or its records (`records`)."""
         return {name: getattr(self, name).state_dict() for name in self._parts(kind)}

@@ -24,7 +24,8 @@ class RecordVideo:
 
     def __init__(self, settings: RecordVideoSettings, context: EventContext) -> None:
         require_pillow()
-        if context.make_camera is None:
+        camera = context.make_camera and context.make_camera(settings, context.rng.child("videos"))
+        if camera is None:
             raise SettingsError(
                 "events: record_video makes an environment of its own, and here is one that exists already, or agents; "
                 "pass a Gymnasium id, a class or a factory",
@@ -33,7 +34,7 @@ class RecordVideo:
         self.settings = settings
         self.when: When = settings.when()
         self.films_here = context.world.rank == 0
-        self.camera = context.make_camera(settings, context.rng.child("videos"))
+        self.camera = camera
 
     def __call__(self, trainer: Trainer) -> None:
         if not self.films_here or self.camera.is_busy:

@@ -260,7 +260,7 @@ def test_what_changes_code_changes_its_name(kept: Path, monkeypatch: pytest.Monk
     name, _, value = setting.partition("=")
     monkeypatch.setenv(name, value)
     assert machine_code._place(tried, (int,)) != kept
-    assert not machine_code.is_kept(tried)
+    assert not tried.is_kept
 
 
 @pytest.mark.parametrize("name", ["NUMBA_NUM_THREADS", "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_DUMP_IR"])

@@ -13,8 +13,8 @@ import pytest
 from quintain.errors import RankError, ResourceError, ServiceError, SettingsError
 from quintain.placements.ray.mailbox import Mailbox
 from quintain.placements.settings import RaySettings
-from quintain.runs.ranks.lead import Ranks, num_ranks_of
-from quintain.runs.ranks.on_ray import RayRun, _Driver, are_on_ray, new_run
+from quintain.runs.ranks.lead import Ranks, are_on_ray, num_ranks_of
+from quintain.runs.ranks.on_ray import RayRun, _Driver, new_run
 from quintain.runs.ranks.ray_rank import require_reachable
 from quintain.services.processes.signals import SignalRelay, StopSignals
 from quintain.settings.tree import RunFile
@@ -46,7 +46,7 @@ def test_a_run_in_a_thread_stops_by_a_signal_of_the_driver(comes_first: bool) ->
     assert reasons == ["SIGTERM"]
     assert signals.received is signal.SIGTERM
     assert signals.exit_code == 143
-    assert SignalRelay.find() is None
+    assert SignalRelay.installed is None
 
 
 def test_rank_0_sees_whether_the_folder_of_runs_is_the_drivers(tmp_path: Path) -> None:

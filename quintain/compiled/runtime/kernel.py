@@ -125,6 +125,15 @@ class Kernel(Generic[P, R]):
         self.fastmath = fastmath
         self.entries: dict[Kinds, Entry] = {}
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether its machine code is cached, for any kinds of arguments."""
+        # Here, because it needs llvmlite.
+        from quintain.compiled.runtime.machine_code import folder_of
+
+        folder = folder_of(self)
+        return folder is not None and any(folder.glob(f"{self.function.__name__}-*.o"))
+
     def __call__(self, *args: P.args, **none: P.kwargs) -> R:
         return self.bind(*args, **none)()
 
@@ -174,9 +183,5 @@ def _lay_out(value: Any, words: list[int]) -> Hashable:
     if isinstance(value, int | np.integer):
         words.append(int(value) % 2**64)
         return int
-    words.append(_bits_of(float(value)))
+    words.extend(struct.unpack("Q", struct.pack("d", float(value))))
     return float
-
-
-def _bits_of(number: float) -> int:
-    return cast(int, struct.unpack("Q", struct.pack("d", number))[0])

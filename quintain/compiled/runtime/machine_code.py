@@ -53,28 +53,20 @@ def load(kernel: Source, kinds: Kinds) -> Entry:
     return _linked(head, code)
 
 
-def is_kept(kernel: Source) -> bool:
-    """Whether machine code of this kernel is cached, for any kinds of arguments."""
-    folder = _folder(kernel)
-    return folder is not None and any(folder.glob(f"{kernel.function.__name__}-*.o"))
-
-
-def _folder(kernel: Source) -> Path | None:
+def folder_of(kernel: Source) -> Path | None:
+    """Returns the folder where machine code of this kernel is cached; None if it is not."""
     folder = kept_in()
     source = Path(kernel.function.__code__.co_filename)
-    return None if folder is None else folder / f"{source_digest(source.parent)}-{_made_by()}" / source.stem
+    # Of the compiler and the processor: another processor might lack its instructions.
+    made_by = _digest([*_machine(), numba_settings()])
+    return None if folder is None else folder / f"{source_digest(source.parent)}-{made_by}" / source.stem
 
 
 def _place(kernel: Source, kinds: Kinds) -> Path | None:
-    folder = _folder(kernel)
+    folder = folder_of(kernel)
     if folder is None:
         return None
     return folder / f"{kernel.function.__name__}-{_digest([sorted(kernel.fastmath), _told(kinds)])}.o"
-
-
-def _made_by() -> str:
-    """Names the compiler and the processor of the code: another processor might lack its instructions."""
-    return _digest([*_machine(), numba_settings()])
 
 
 @cache

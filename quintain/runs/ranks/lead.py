@@ -74,6 +74,12 @@ def num_ranks_of(run_file: RunFile) -> int:
     return int(getattr(run_file.run.placement, "num_ranks", 1))
 
 
+def are_on_ray(run_file: RunFile) -> bool:
+    """Whether the ranks of a run are workers of Ray Train that this process has to start."""
+    is_ray = run_file.run.placement.type == "ray"
+    return is_ray and num_ranks_of(run_file) > 1 and place_in_torchrun() is None
+
+
 def with_ranks_of_torchrun(run_file: RunFile, *, is_new: bool) -> RunFile:
     """Returns the settings with as many ranks as torchrun started; refuses another number in the settings."""
     place = place_in_torchrun()

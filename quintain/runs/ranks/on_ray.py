@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, TextIO
 from quintain.errors import QuintainError, RankError, ResourceError, SettingsError
 from quintain.placements.remote_errors import RemoteTraceback, error_from_json
 from quintain.placements.settings import RaySettings
-from quintain.placements.torchrun import place_in_torchrun
 from quintain.runs import launch
 from quintain.runs.output import env_name
-from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of
+from quintain.runs.ranks.lead import NUM_RANKS, are_on_ray, num_ranks_of
 from quintain.runs.restore import names_given_by, stored_settings
 from quintain.runs.sent_parts import pack_parts
 from quintain.services.files.run_directory import RunDirectory
@@ -87,12 +86,6 @@ class RayEnd:
     summary: RunSummary
     digest: str | None
     exit_code: int
-
-
-def are_on_ray(run_file: RunFile) -> bool:
-    """Whether the ranks of a run are workers of Ray Train that this process has to start."""
-    is_ray = isinstance(run_file.run.placement, RaySettings)
-    return is_ray and num_ranks_of(run_file) > 1 and place_in_torchrun() is None
 
 
 def new_run(

@@ -95,26 +95,22 @@ class StopSignals:
 class SignalRelay:
     """Signals of another process, for a run that trains in a thread, where Python delivers none."""
 
-    _current: ClassVar[SignalRelay | None] = None
+    installed: ClassVar[SignalRelay | None] = None
+    """The relay of this process, if there is one."""
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
         self._handle: Handler | None = None
         self._lock = threading.Lock()
 
-    @classmethod
-    def find(cls) -> SignalRelay | None:
-        """Returns the relay of this process, if there is one."""
-        return cls._current
-
     @contextmanager
     def current(self) -> Iterator[None]:
         """Makes it the relay of this process."""
-        SignalRelay._current = self
+        SignalRelay.installed = self
         try:
             yield
         finally:
-            SignalRelay._current = None
+            SignalRelay.installed = None
 
     def deliver(self, name: str) -> None:
         """Handles a signal, now or as soon as there is a handler."""
@@ -140,7 +136,7 @@ class SignalRelay:
 @contextmanager
 def handling(handle: Handler) -> Iterator[None]:
     """Lets a function handle the signals that stop a run; in a thread only those that are relayed."""
-    relay = SignalRelay.find()
+    relay = SignalRelay.installed
     if relay is not None:
         with relay.listening(handle):
             yield

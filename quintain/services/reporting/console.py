@@ -43,7 +43,8 @@ class ConsoleWriter:
         stream = sys.stdout if stream is None else stream
         self._settings = settings
         self._clock = clock
-        self._is_live = is_interactive(stream)
+        # A live display makes sense on a terminal that a person looks at.
+        self._is_live = stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
         self._console = _StreamConsole(
             file=stream,
             width=None if self._is_live else LOG_WIDTH,
@@ -100,11 +101,6 @@ class ConsoleWriter:
     def _opened(self) -> _Display:
         assert self._display is not None, "open(header) comes first"
         return self._display
-
-
-def is_interactive(stream: TextIO) -> bool:
-    """Whether a live display makes sense on this stream."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
 
 
 class _StreamConsole(Console):
