@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import quintain
 from quintain import Trainer
 from quintain.cli.app import main
+from quintain.core.versions import quintain_version
 from quintain.data import fields as f
 from quintain.errors import (
     CollectorDied,
@@ -314,7 +314,7 @@ def the_doctor_explains_the_cluster(runs_dir: Path) -> None:
     assert {state for state, _ in found.values()} == {"ok"}, found
     assert found["ray"][1] == ray.__version__
     assert found["ray nodes"][1].startswith("1; free: ")
-    assert f"quintain {quintain.__version__}" in found["ray versions"][1]
+    assert f"quintain {quintain_version()}" in found["ray versions"][1]
     assert str(runs_dir) in found["ray storage"][1]
 
 
