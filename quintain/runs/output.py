@@ -161,6 +161,7 @@ def summary_of(
         state=state,  # type: ignore[arg-type]  # one of the three once training ended
         seconds=loop.stats.total_seconds,
         env_steps=loop.progress.env_steps,
+        updates=loop.progress.updates if loop.budget.env_steps is None else None,
         best_eval=records.best_return,
         best_step=records.best_step if records.best_return is not None else None,
         num_eval_episodes=records.num_eval_episodes,

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from quintain.errors import RunDirectoryError, ServiceError
@@ -46,6 +48,8 @@ class LedgerEntry:
     job_id: str | None = None
     file_id: str | None = None
     """Of the examples at the provider, once they are there."""
+    since: float = 0.0
+    """When its id was known, by the monotonic clock of this process; with the time in which no process ran."""
 
     @property
     def billed_tokens(self) -> int:
@@ -105,7 +109,7 @@ class Ledger:
             found = self._look_for(provider, entry, about)
         if found is None:
             found = self._create(provider, entry, request, examples, about)
-        self._append({"kind": "created", "key": entry.key, "job": found})
+        self._append({"kind": "created", "key": entry.key, "job": found, "utc": datetime.now(UTC).timestamp()})
         self.tell(f"{about}: {found}, about {entry.num_tokens:_} tokens of examples")
         return found
 
@@ -181,9 +185,8 @@ class Ledger:
         key = hashlib.sha256(text.encode()).hexdigest()
         atomic.replace_file(self.folder / f"{digest}.jsonl", examples)
         entry = LedgerEntry(iteration, group, attempt, key, digest, num_tokens, num_epochs)
-        self._append(
-            {"kind": "intent", **{name: value for name, value in vars(entry).items() if not name.endswith("_id")}}
-        )
+        later = ("job_id", "file_id", "since")
+        self._append({"kind": "intent", **{name: value for name, value in vars(entry).items() if name not in later}})
         return entry
 
     def _examples(self, entry: LedgerEntry) -> bytes:
@@ -212,10 +215,12 @@ class Ledger:
         elif kind in ("uploaded", "created"):
             [place] = [place for place, entry in self.entries.items() if entry.key == record["key"]]
             now = self.entries[place]
-            is_job = kind == "created"
-            self.entries[place] = (
-                replace(now, job_id=str(record["job"])) if is_job else replace(now, file_id=str(record["file"]))
-            )
+            if kind == "created":
+                # A clock that was set back takes nothing away from the wait. A record of an older version has no time.
+                age = max(0.0, datetime.now(UTC).timestamp() - float(str(record.get("utc", "inf"))))
+                self.entries[place] = replace(now, job_id=str(record["job"]), since=time.monotonic() - age)
+            else:
+                self.entries[place] = replace(now, file_id=str(record["file"]))
         else:
             raise ValueError(f"kind is {kind}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from quintain.errors import SettingsError
 from quintain.services import plain_files
+from quintain.text.scenarios.code_labels import small_programs
 from quintain.text.scenarios.code_validation import records_of, small_records
 
 if TYPE_CHECKING:
@@ -44,12 +45,15 @@ class TextScenario:
     def __init__(self, settings: TextScenarioSettings, rng: Rng) -> None:
         self.settings = settings
         self.rng = rng
+        self.ends: Mapping[str, int] = {}
+        """How many of the programs that were executed for their labels ended in which way, or were dropped."""
 
     def load(self) -> tuple[Sequence[DataPoint], Sequence[DataPoint]]:
         """Returns the data points for training and those for tests."""
         settings = self.settings
         if settings.train_file is None and settings.built_in == "small_programs":
             train, test = (small_records(is_test=is_test) for is_test in (False, True))
+            self.ends = small_programs().counts
             return tuple(map(point_of, train)), tuple(map(point_of, test))
         if settings.train_file is None:
             points = tuple(_built_in())
@@ -83,6 +87,12 @@ class TextScenario:
                     code="E0205",
                 ) from error
         return train[: self.settings.max_train_size], test[: self.settings.max_test_size]
+
+    def describe(self) -> str:
+        """Returns what was loaded, in one line."""
+        said = f"data: {len(self.train)} points for training, {len(self.test)} for tests"
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(self.ends.items()))
+        return f"{said}; programs executed for labels: {ends}" if ends else said
 
     @property
     def train(self) -> Sequence[DataPoint]:

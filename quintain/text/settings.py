@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from quintain.core.registry import Registration
 from quintain.settings.base import Count, PartSettings, Settings
@@ -255,7 +256,10 @@ class ApiSettings(Settings):
     """Seconds between two of the three looks for a job whose creation may have been lost."""
 
     poll_seconds: Seconds = 10.0
-    """Seconds between two looks at a job that is running."""
+    """Seconds between two looks at a job that is running, at first; later a tenth of what was waited so far."""
+
+    max_poll_seconds: Seconds = 300.0
+    """At most so many seconds between two looks, unless `poll_seconds` is more."""
 
     job_deadline_seconds: Seconds | None = None
     """Seconds after which a job that does not end stops the run; null waits for ever."""
@@ -277,6 +281,17 @@ class ApiSettings(Settings):
 
     price_per_million_tokens: Annotated[float, Field(ge=0)] = 0.0
     """Price of a million training tokens, for the estimate; each epoch counts."""
+
+    @model_validator(mode="after")
+    def _a_limit_has_a_price(self) -> Self:
+        if self.max_cost is not None and not self.price_per_million_tokens:
+            raise PydanticCustomError(
+                "limit_without_price",
+                "max_cost is {cost} and price_per_million_tokens is 0, so that no job costs anything and nothing is "
+                "limited; set the price, or limit max_jobs instead",
+                {"cost": self.max_cost},
+            )
+        return self
 
 
 class TextTrainerSettings(LoopSettings):

@@ -95,10 +95,15 @@ class PureTextRlTrainer(Loop):
         self._told_at = 0.0
         self._num_bodies = 0
         self._behind = 0
+        users: dict[str, list[str]] = {}
         for group in self.shared_model_groups.values():
-            provider_class = registry.get("provider", self._provider_settings(group).type).load()
+            named = [name if name in self.text_settings.agents else "_default" for name in group.agent_names]
+            users.setdefault(repr(self._provider_settings(group)), []).extend(named)
+        for group in self.shared_model_groups.values():
+            settings = self._provider_settings(group)
+            provider_class = registry.get("provider", settings.type).load()
             if hasattr(provider_class, "require"):
-                provider_class.require(self._provider_settings(group))
+                provider_class.require(settings, sorted(set(users[repr(settings)])))
 
     @classmethod
     def from_settings(  # type: ignore[override]  # a loop has settings of its own class
@@ -226,9 +231,15 @@ class PureTextRlTrainer(Loop):
         if is_waiting and not self.should_stop():
             try:
                 self._tell_of_jobs()
-                self.calls.pause(self.text_settings.api.poll_seconds)
+                self.calls.pause(self._seconds_to_next_look())
             except Stopped:
                 return
+
+    def _seconds_to_next_look(self) -> float:
+        """Returns a tenth of the time that was waited, within the limits of the settings."""
+        api = self.text_settings.api
+        waited = 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
+        return max(api.poll_seconds, min(waited / 10, api.max_poll_seconds))
 
     def _tell_of_jobs(self) -> None:
         """Says now and then how far the jobs are."""
@@ -271,8 +282,9 @@ class PureTextRlTrainer(Loop):
 
     def _require_in_time(self, group: PureTextSharedModelGroup) -> None:
         deadline = self.text_settings.api.job_deadline_seconds
-        assert self._waiting_since is not None
-        if deadline is not None and time.monotonic() - self._waiting_since > deadline:
+        assert self.ledger is not None, "stages open it"
+        entry = self.ledger.entries[self.iteration, group.group_name, group.attempt]
+        if deadline is not None and time.monotonic() - entry.since > deadline:
             raise ServiceError(
                 f"fine-tune job {group.fine_tune_job_id} did not end in {deadline:g} s "
                 f"(experiment.loop.api.job_deadline_seconds). Look at it at the provider, then: quintain resume",
@@ -369,6 +381,7 @@ class PureTextRlTrainer(Loop):
         """Opens archive, ledger and providers, once there is a run directory; tells groups the iteration."""
         if self.ledger is None:
             self.set_budget(self.progress.budget)
+            self.session.tell(self.scenario.describe())
             self.archive.open(self.session.folder("rollouts"))
             self.ledger = Ledger(self.session.folder("jobs"), self.calls, self.session.tell)
             opened: Mapping[str, Provider] = self.providers

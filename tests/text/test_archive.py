@@ -79,6 +79,18 @@ def test_only_files_of_conversations_are_shown(run: Path, capsys: pytest.Capture
     assert "\x1b" not in shown
 
 
+@pytest.mark.parametrize("wanted", [{"split": "test"}, {"iteration": 99}, {"index": 2}])
+def test_what_is_not_there_is_told_with_what_is(wanted: dict[str, Any], run: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"has none of these conversations; it has train of iteration 0$"):
+        transcripts("r", runs_dir=run, **wanted)
+
+
+def test_a_dry_run_has_no_conversations_yet(tmp_path: Path) -> None:
+    train(tmp_path, settings(2, api={"dry_run": True}))
+    with pytest.raises(RunDirectoryError, match="has no conversations yet: a run of text models"):
+        transcripts("r", runs_dir=tmp_path)
+
+
 def test_a_conversation_of_another_run_is_not_trained_on(run: Path, tmp_path: Path) -> None:
     loop = settings(2, seed=6, rl={"rollouts_per_iteration": 2}, api={"max_wait_seconds": 0.0},
                     providers={"scripted": {"faults": {"chat": ["timeout"]}}})  # fmt: skip

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,6 +161,54 @@ def test_a_job_that_hangs_ends_with_its_deadline(tmp_path: Path) -> None:
     assert raised.value.code == "E0706"
 
 
+def test_the_deadline_of_a_job_goes_on_while_no_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = {"api": {"job_deadline_seconds": 3600.0, "poll_seconds": 0.0}}
+    hangs = settings(2, **loop, **with_provider(job_ends={"verifier": "hangs"}))
+    looks: list[str] = []
+
+    def resumed_after(hours: float) -> None:
+        """Resumes with a clock that is ahead; stops at the third look."""
+        moved = datetime.now(UTC) + timedelta(hours=hours)
+        monkeypatch.setattr("quintain.text.ledger.datetime", SimpleNamespace(now=lambda zone: moved))
+        looks.clear()
+        run_file = None if (tmp_path / "r").exists() else hangs
+        if run_file is None:
+            launched = launch.resume(tmp_path, "r", quiet=True)
+        else:
+            launched = launch.start(run_file, runs_dir=tmp_path, run_id="r", quiet=True)
+        plain = ScriptedProvider.get_job
+
+        def look(self: ScriptedProvider, job_id: str) -> Job:
+            looks.append(job_id)
+            if len(looks) == 4:
+                launched.trainer.stop("test")
+            return plain(self, job_id)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ScriptedProvider, "get_job", look)
+            try:
+                launched.trainer.train()
+            finally:
+                launched.trainer.close()
+                launched.run.close()
+
+    for hours in (0.0, 0.9, -5.0):  # less than an hour, or a clock that was set back
+        resumed_after(hours)
+        assert len(looks) >= 4
+    with pytest.raises(ServiceError, match="did not end in 3600 s") as raised:
+        resumed_after(1.1)
+    assert (raised.value.code, len(looks) < 4) == ("E0706", True)
+
+
+def test_looks_at_a_job_become_rarer(tmp_path: Path) -> None:
+    trainer = train(tmp_path, settings(1, api={"poll_seconds": 10.0}))
+    for waited, seconds in ((0.0, 10.0), (90.0, 10.0), (600.0, 60.0), (3000.0, 300.0), (1_000_000.0, 300.0)):
+        trainer._waiting_since = time.monotonic() - waited
+        assert trainer._seconds_to_next_look() == pytest.approx(seconds, abs=0.5)
+    trainer.text_settings = trainer.text_settings.model_copy(update={"api": ApiSettings(poll_seconds=3600.0)})
+    assert trainer._seconds_to_next_look() == 3600.0
+
+
 def test_sigterm_ends_a_wait_at_once(tmp_path: Path) -> None:
     hangs = settings(2, api={"poll_seconds": 3600.0}, **with_provider(job_ends={"verifier": "hangs"}))
     launched = launch.start(hangs, runs_dir=tmp_path, run_id="r", quiet=True)
@@ -217,6 +267,12 @@ def test_the_budget_guard_stops_before_it_pays(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="max_cost"):
         train(tmp_path, priced, "s")
     assert results(tmp_path, "s")["made"] == []
+
+
+def test_a_limit_of_cost_needs_a_price() -> None:
+    with pytest.raises(QuintainError, match=r"max_cost is 5\.0 and price_per_million_tokens is 0") as raised:
+        settings(1, api={"max_cost": 5.0})
+    assert raised.value.code == "E0205"
 
 
 def test_every_epoch_of_a_job_is_paid_for(tmp_path: Path) -> None:

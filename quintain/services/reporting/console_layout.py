@@ -153,7 +153,8 @@ class ClosingLines:
         ending = f"{ENDINGS[summary.state]} {duration(summary.seconds)}"
         parts = [Text(ending, ENDING_STYLES[summary.state])]
         if summary.state != "finished":
-            parts.append(Text(f"step {grouped(summary.env_steps)}"))
+            is_of_updates = summary.updates is not None and not summary.env_steps
+            parts.append(Text(f"update {summary.updates}" if is_of_updates else f"step {grouped(summary.env_steps)}"))
         if summary.best_eval is not None:
             where = "" if summary.best_step is None else f" @ {short_count(summary.best_step)}"
             episodes = plural(summary.num_eval_episodes, "episode")
@@ -278,7 +279,8 @@ def _time_parts(view: RunView) -> list[Text]:
     values, parts = view.values, []
     if (seconds := values.get("time/total_seconds")) is not None:
         parts.append(Text(f"elapsed {duration(seconds)}"))
-    if fps := values.get("time/fps"):
-        parts.append(Text(f"{grouped(round(fps))} steps/s"))
+    if not (fps := values.get("time/fps")):
+        return parts  # without environment steps there are no shares of their time
+    parts.append(Text(f"{grouped(round(fps))} steps/s"))
     shares = {name: values.get(f"time/{name}_fraction") for name in TIME_SHARES}
     return [*parts, *(Text(f"{name} {share:.0%}") for name, share in shares.items() if share is not None)]

@@ -50,6 +50,8 @@ class RunSummary:
     state: Literal["finished", "stopped", "failed"]
     seconds: float
     env_steps: int
+    updates: int | None = None
+    """Where the budget counts them instead of environment steps."""
     best_eval: float | None = None
     best_step: int | None = None
     num_eval_episodes: int = 0

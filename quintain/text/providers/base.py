@@ -133,6 +133,10 @@ class Provider(Protocol):
 
     def events(self, job_id: str) -> Sequence[JobEvent]: ...
 
+    def models(self) -> Sequence[str]:
+        """Returns the names of models that a chat or a job may ask for."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -27,6 +27,7 @@ from quintain.text.providers.base import (
     Refused,
     Unavailable,
 )
+from quintain.text.providers.tiny_settings import BASE_MODEL
 
 if TYPE_CHECKING:
     import httpx
@@ -62,8 +63,8 @@ class OpenAiProvider:
     is_deterministic = False
 
     @staticmethod
-    def require(settings: OpenAiSettings) -> None:
-        """Refuses a missing package, key or permission for a host before the run begins."""
+    def require(settings: OpenAiSettings, agents: Sequence[str] = ("_default",)) -> None:
+        """Refuses a missing package, key or permission for a host before the run begins; `agents` use it."""
         require_extra("the provider openai", "openai")
         for name in _IMPORTED:
             import_module(name)
@@ -77,7 +78,14 @@ class OpenAiProvider:
             )
         if url.scheme != "https" and host not in _LOOPBACK:
             raise SettingsError(f"experiment.loop.providers: base_url is {url.scheme}, expected https", code="E0205")
-        _key(settings)
+        if not _key(settings):
+            words = ("model_provider=tiny", f"model_name={BASE_MODEL}")
+            tiny = " ".join(f"experiment.loop.agents.{agent}.{word}" for agent in agents for word in words)
+            raise SettingsError(
+                f"experiment.loop.providers: there is no key at {settings.api_key}. Set it, or take models of this "
+                f"machine, which need none: {tiny}",
+                code="E0205",
+            )
 
     def __init__(self, settings: OpenAiSettings, folder: Path) -> None:
         self.require(settings)
@@ -184,6 +192,9 @@ class OpenAiProvider:
             ]
 
         return self._called(call, Unavailable)
+
+    def models(self) -> Sequence[str]:
+        return self._called(lambda: [str(each.id) for each in self.client.models.list()], Unavailable)
 
     def close(self) -> None:
         self.client.close()
@@ -298,7 +309,7 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _key(settings: OpenAiSettings) -> str:
-    """Reads the key from where the settings refer to: env:NAME or file:PATH."""
+    """Reads the key from where the settings refer to, env:NAME or file:PATH; it is empty if there is none."""
     kind, _, place = settings.api_key.partition(":")
     found = os.environ.get(place, "") if kind == "env" else ""
     if kind == "file":
@@ -308,10 +319,4 @@ def _key(settings: OpenAiSettings) -> str:
             raise SettingsError(
                 f"experiment.loop.providers: cannot read the key in {place} ({error})", code="E0210"
             ) from error
-    if not found:
-        raise SettingsError(
-            f"experiment.loop.providers: there is no key at {settings.api_key}. Set it, or take the provider tiny, "
-            f"which needs none: model_provider=tiny model_name=tiny-base",
-            code="E0205",
-        )
     return found

@@ -141,6 +141,12 @@ class ScriptedProvider:
     def events(self, job_id: str) -> Sequence[JobEvent]:
         return [JobEvent(f"{job_id}-0", f"the job is {self._now(job_id).status}")]
 
+    def models(self) -> Sequence[str]:
+        """Returns the names that jobs know; a chat may ask for any."""
+        with self._lock:
+            found = [self._now(each) for each in self._jobs]
+        return sorted({name for job in found for name in (job.model, job.fine_tuned_model) if name})
+
     def close(self) -> None:
         self._file.close()
 

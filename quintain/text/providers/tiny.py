@@ -194,6 +194,10 @@ class TinyProvider:
             events.append(JobEvent(f"ftevent-{job_id[6:]}-{len(lines)}", job.error, level="error"))
         return events
 
+    def models(self) -> Sequence[str]:
+        made = [job.fine_tuned_model for job in self.list_jobs({}) if job.fine_tuned_model]
+        return [BASE_MODEL, *made]
+
     def close(self) -> None:
         """Ends the children; jobs that they leave are begun again when the folder is opened again."""
         with self._jobs_lock:

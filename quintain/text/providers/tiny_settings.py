@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from quintain.settings.base import Count, PartSettings
 
@@ -39,5 +40,9 @@ class TinySettings(PartSettings):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.width % self.num_heads:
-            raise ValueError(f"num_heads is {self.num_heads}, expected a divisor of width ({self.width})")
+            raise PydanticCustomError(
+                "heads",
+                "num_heads is {heads}, expected a divisor of width ({width})",
+                {"heads": self.num_heads, "width": self.width},
+            )
         return self

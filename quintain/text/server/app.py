@@ -89,7 +89,9 @@ class TextServer:
     def app(self) -> Starlette:
         jobs = "/v1/fine_tuning/jobs"
         return Starlette(
+            exception_handlers={404: _not_served, 405: _not_served},
             routes=[
+                Route("/v1/models", self._guarded("models", self.models), methods=["GET"]),
                 Route("/v1/chat/completions", self._guarded("chat", self.chat), methods=["POST"]),
                 Route("/v1/files", self._guarded("upload", self.upload), methods=["POST"]),
                 Route(jobs, self._guarded("create_job", self.create), methods=["POST"]),
@@ -99,7 +101,7 @@ class TextServer:
                 Route(f"{jobs}/{{id}}/cancel", self._guarded("cancel_job", self.cancel), methods=["POST"]),
                 Route(f"{jobs}/{{id}}/pause", self._guarded("pause_job", self.pause), methods=["POST"]),
                 Route(f"{jobs}/{{id}}/resume", self._guarded("resume_job", self.resume), methods=["POST"]),
-            ]
+            ],
         )
 
     def _guarded(
@@ -166,6 +168,11 @@ class TextServer:
                 "usage": {**usage, "total_tokens": sum(usage.values())},
             }
         )
+
+    async def models(self, request: Request) -> Response:
+        found = await self._call(self.provider.models)
+        shown = [{"id": each, "object": "model", "created": 0, "owned_by": "local"} for each in found]
+        return JSONResponse({"object": "list", "data": shown})
 
     async def upload(self, request: Request) -> Response:
         form = await request.form(max_files=1, max_fields=10)
@@ -307,6 +314,12 @@ def _message(given: JsonObject) -> Message:
     if not isinstance(content, str):
         raise TypeError(f"content is {type(content).__name__}, expected text")
     return Message(role, content, given.get("name"))
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """Answers a call of an address or a method that is not served, without a look at its token."""
+    what = f"{request.method} {request.url.path}"
+    return _error(404, f"{what} is not served here; chat completions, files, fine-tuning jobs and models are")
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

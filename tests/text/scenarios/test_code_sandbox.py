@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from quintain.runs.run import Run
 from quintain.text.scenarios import code_grammar, code_sandbox
 from quintain.text.scenarios.code_grammar import Program
 from quintain.text.scenarios.code_labels import label
 from quintain.text.scenarios.code_sandbox import ProgramLimits, run
+from tests.text.running import settings, train
 
 LOOPS = "def f(x):\n    while True:\n        pass"
 PRINTS = "def f(x):\n    while True:\n        print('a' * 1_000_000)"
@@ -108,6 +110,15 @@ def test_the_grammar_is_labelled_as_arithmetic_says() -> None:
     assert labels["return x plus 3", "def f(x):\n    y = x - 3\n    return y"] == 0
     # x // 1 is x * 1: a mutation that changes nothing.
     assert labels["return x multiplied 1", "def f(x):\n    return x // 1"] == 1
+
+
+def test_what_became_of_the_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Run, "tell", lambda self, text: told.append(text))
+    train(tmp_path, settings(1, scenario={"built_in": "small_programs"}, rl={"rollouts_per_iteration": 1},
+                             text_rl={"test_scheme": "none"}))  # fmt: skip
+    # 8 * 10 * 3 * 2 programs of the grammar; dividing by zero is none of them.
+    assert told[0].endswith("programs executed for labels: 480 returned")
 
 
 def test_held_out_programs_are_the_same_in_every_process() -> None:
