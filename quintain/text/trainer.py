@@ -100,10 +100,10 @@ class PureTextRlTrainer(Loop):
             named = [name if name in self.text_settings.agents else "_default" for name in group.agent_names]
             users.setdefault(repr(self._provider_settings(group)), []).extend(named)
         for group in self.shared_model_groups.values():
-            settings = self._provider_settings(group)
-            provider_class = registry.get("provider", settings.type).load()
+            given = self._provider_settings(group)
+            provider_class = registry.get("provider", given.type).load()
             if hasattr(provider_class, "require"):
-                provider_class.require(settings, sorted(set(users[repr(settings)])))
+                provider_class.require(given, sorted(set(users[repr(given)])))
 
     @classmethod
     def from_settings(  # type: ignore[override]  # a loop has settings of its own class
