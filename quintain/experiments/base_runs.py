@@ -11,40 +11,80 @@ from quintain.data.saved_spec import LANES
 from quintain.errors import CheckpointIncompatible, SettingsError
 from quintain.experiments.agents_parameters import AgentParameters
 from quintain.experiments.hyper_parameters import HyperParameters
+from quintain.experiments.parameters_base import BaseHyperParameters, SubParameters, to_plain
+from quintain.experiments.trainer_parameters import BaseRunPreserve
 from quintain.policies.team import TeamPolicy
 from quintain.runs.launch import checkpoint_of
 from quintain.runs.restore import stored_settings
 from quintain.services.checkpoints.catalog import load
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import resolve_run
-from quintain.typing import State
+from quintain.settings.fingerprint import leaves
+from quintain.typing import JsonObject, State
+
+MAY_GROW = ("rl.num_iterations", "solo_agent.num_epochs")
+"""Hyper-parameters that may be larger where a run goes on: it then trains for longer."""
 
 
 def hyper_params_of(runs_dir: Path, run_id: str) -> HyperParameters:
     """Returns the hyper-parameters of a run of an experiment."""
     directory = RunDirectory.open_existing(resolve_run(runs_dir, run_id))
+    return HyperParameters.from_dict(_stored(directory))
+
+
+def _stored(directory: RunDirectory) -> JsonObject:
     experiment = stored_settings(directory).experiment
-    found = getattr(experiment.env, "hyper_params", None) or getattr(experiment.loop, "kwargs", {}).get("hyper_params")
+    holders = (experiment.env, experiment.loop)
+    found = next((each for each in (getattr(holder, "hyper_params", None) for holder in holders) if each), None)
+    found = found or getattr(experiment.loop, "kwargs", {}).get("hyper_params")
     if not isinstance(found, Mapping):
         raise SettingsError(f"{directory.shown} is no run of an experiment: it has no hyper-parameters", code="E0276")
-    return HyperParameters.from_dict(found)
+    return dict(found)
+
+
+def stored_parameters(hyper_params: HyperParameters, directory: RunDirectory) -> tuple[JsonObject, dict[str, int]]:
+    """Returns the hyper-parameters with which a run goes on, as it has them stored, and those that are larger now.
+
+    Any other difference is refused; one of versions is none.
+    """
+    found = _stored(directory)
+    before = dict(leaves(HyperParameters.from_dict(found).to_dict()))
+    now = dict(leaves(hyper_params.to_dict()))
+    grown: dict[str, int] = {}
+    for address in {**before, **now}:
+        old, new = before.get(address), now.get(address)
+        if address in MAY_GROW and isinstance(old, int) and isinstance(new, int) and new > old:
+            grown[address] = new
+            group, name = address.split(".")
+            found[group] = {**(found.get(group) or {}), name: new}
+        elif old != new:
+            raise SettingsError(
+                f"{address} is {new!r}, and was {old!r} when {directory.shown} began. Only {' and '.join(MAY_GROW)} "
+                "may be changed, to a larger value; take another run_id, or do_not_load_checkpoint=True to begin anew",
+                code="E0207",
+            )
+    return found, grown
 
 
 def with_base_run(hyper_params: HyperParameters, runs_dir: Path) -> HyperParameters:
-    """Returns the hyper-parameters of the base run, with `base_run` itself as it is; without one they stay the same."""
+    """Returns the hyper-parameters of the base run; `base_run` and fields marked by `BaseRunPreserve` stay."""
     base = hyper_params.get("base_run")
     if base.base_run_type == "none":
         return hyper_params
-    if base.run_id is None:
-        raise SettingsError(
-            f'base_run.run_id: not set, and base_run_type is "{base.base_run_type}"; expected the name of a run',
-            code="E0276",
-        )
-    if base.base_run_type == "rerun_tests":
-        raise SettingsError(
-            'base_run.base_run_type: "rerun_tests" works with trainers of text; expected "parameters"', code="E0276"
-        )
-    return HyperParameters.from_dict({**hyper_params_of(runs_dir, base.run_id).to_dict(), "base_run": base})
+    values = _with_marked(hyper_params_of(runs_dir, base.run_id), hyper_params, base.base_run_type)
+    return HyperParameters.from_dict({**values, "base_run": base})
+
+
+def _with_marked(base: BaseHyperParameters, own: BaseHyperParameters, kind: str) -> JsonObject:
+    """Returns the values of a base run, except those of fields that keep their own with a base run of this kind."""
+    values = base.to_dict()
+    for name, annotation in type(own).annotations_of().items():
+        mine, theirs = getattr(own, name), getattr(base, name)
+        if BaseRunPreserve(kind) in getattr(annotation, "__metadata__", ()):
+            values[name] = to_plain(mine)
+        elif isinstance(mine, SubParameters) and type(mine) is type(theirs):
+            values[name] = _with_marked(theirs, mine, kind)
+    return values
 
 
 def with_loaded_agents(hyper_params: HyperParameters, names: list[str], runs_dir: Path) -> HyperParameters:
@@ -53,10 +93,6 @@ def with_loaded_agents(hyper_params: HyperParameters, names: list[str], runs_dir
     for name in names:
         wanted = hyper_params.get(f"agents.{name}")
         if wanted.load_checkpoint_and_parameters:
-            if wanted.checkpoint_run_id is None:
-                raise SettingsError(
-                    f"agents.{name}.checkpoint_run_id: not set, expected the name of a run", code="E0276"
-                )
             theirs = hyper_params_of(runs_dir, wanted.checkpoint_run_id).get(f"agents.{name}")
             kept = {each.name for each in fields(wanted) if each.name.startswith(("checkpoint_", "load_checkpoint"))}
             values = {**theirs.to_dict(), **{key: getattr(wanted, key) for key in kept}}
@@ -71,7 +107,7 @@ def load_agents(policy: TeamPolicy, hyper_params: HyperParameters, runs_dir: Pat
     loaded = []
     for name, agent in policy.agents.items():
         wanted = hyper_params.get(f"agents.{name}")
-        if not wanted.load_checkpoint_and_parameters or wanted.checkpoint_run_id is None:
+        if not wanted.load_checkpoint_and_parameters:
             continue
         version = wanted.checkpoint_version
         place = f"{wanted.checkpoint_run_id}@{version}"

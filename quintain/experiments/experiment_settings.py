@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from quintain.errors import SettingsError
 from quintain.experiments.parameters_base import ParametersMeta, Value
+from quintain.settings.run import RunSettings
 
 
 class StatLogger:
@@ -17,6 +21,21 @@ class StatLogger:
 
 class DummyStatLogger(StatLogger):
     """Drops all statistics; those of a run are in its metrics.jsonl."""
+
+
+class WandbStatLogger(StatLogger):
+    """Logs all statistics to a wandb run of one's own as well, without a name's change."""
+
+    def __init__(self, wandb_run: Value) -> None:
+        self.wandb_run = wandb_run
+
+    def log(self, stats: dict[str, float], step: int | None = None) -> None:
+        """Takes the statistics of one iteration."""
+        self.wandb_run.log(stats, step=step)
+
+
+UNPICKLABLE = ("wandb_run", "base_wandb_run", "stat_logger", "tqdm_func", "logger", "profiler", "global_tqdm_step_fn")
+"""Fields that another process does not get: there they have their defaults."""
 
 
 @dataclass(eq=False)
@@ -54,6 +73,24 @@ class ExperimentSettings(metaclass=ParametersMeta):
         """Raises where values do not fit together."""
         if self.test_run and self.wandb_run is not None:
             raise ValueError("ExperimentSettings: a test run takes no wandb_run; set one of the two")
+        try:
+            RunSettings(device=self.device)
+        except ValidationError:
+            raise SettingsError(
+                f'ExperimentSettings.device: found "{self.device}", expected cpu, cuda, cuda:N or auto', code="E0205"
+            ) from None
+        for name in ("checkpoint_period", "rollout_sample_period"):
+            if getattr(self, name) < 1:
+                raise SettingsError(
+                    f"ExperimentSettings.{name}: found {getattr(self, name)}, expected at least 1 iteration",
+                    code="E0205",
+                )
+
+    def __getstate__(self) -> dict[str, Value]:
+        return {name: value for name, value in vars(self).items() if name not in UNPICKLABLE}
+
+    def __setstate__(self, state: dict[str, Value]) -> None:
+        vars(self).update(vars(ExperimentSettings()) | state)
 
     def __deepcopy__(self, memo: dict[int, object]) -> ExperimentSettings:
         return self

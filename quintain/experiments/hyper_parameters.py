@@ -8,11 +8,13 @@ from typing import Annotated, Self, TypeAlias
 
 from pydantic import Field
 
+from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.experiments import names, trainer_parameters
 from quintain.experiments.agents_parameters import AgentsParameters, make_agents
 from quintain.experiments.migrate import PACKAGE_KEY, VERSION_KEY, convert_hyper_param_dict
 from quintain.experiments.parameters_base import (
+    CODE_KEY,
     BaseHyperParameters,
     Options,
     SubParameters,
@@ -80,6 +82,8 @@ class HyperParameters(BaseHyperParameters):
     @classmethod
     def from_dict(cls, data: Mapping[str, object], *, ignore_extra_keys: bool = False) -> Self:
         """Makes the object that `to_dict` wrote, in this version or an older one; `data` stays as it is."""
+        for place in data.get(CODE_KEY) or ():  # type: ignore[attr-defined]  # a list, or it is no text
+            registry.import_part("class", str(place))
         if VERSION_KEY in data or PACKAGE_KEY in data:
             data = convert_hyper_param_dict(data)
         return super().from_dict(data, ignore_extra_keys=ignore_extra_keys)
@@ -99,6 +103,25 @@ class HyperParameters(BaseHyperParameters):
                 "choose a trainer and a scenario of one kind",
                 code="E0205",
             )
+        base = self.get("base_run")
+        if base.base_run_type == "rerun_tests":
+            raise SettingsError(
+                'HyperParameters.base_run.base_run_type: "rerun_tests" is not built; expected "parameters", with the '
+                "tests that you want",
+                code="E0276",
+            )
+        if base.base_run_type != "none" and base.run_id is None:
+            raise SettingsError(
+                f'HyperParameters.base_run.run_id: not set, and base_run_type is "{base.base_run_type}"; expected the '
+                "name of a run",
+                code="E0276",
+            )
+        for name, agent in (self.agents or {}).items():
+            if agent.load_checkpoint_and_parameters and agent.checkpoint_run_id is None:
+                raise SettingsError(
+                    f"HyperParameters.agents.{name}.checkpoint_run_id: not set, expected the name of a run",
+                    code="E0276",
+                )
         for name in ("nip_protocol", "debate_protocol", "mnip_protocol"):
             rounds = self.get(name)
             if rounds.min_message_rounds > rounds.max_message_rounds:

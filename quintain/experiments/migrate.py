@@ -1,7 +1,8 @@
 """Converts hyper-parameters that another version wrote, or nip itself, step by step to those of this one.
 
 A step is registered for a package and two versions. Version strings may be partial: "1.0" stands for every 1.0.x. None
-is a time before versions were stored. What is converted carries its new version, so nothing is converted twice.
+is a time before versions were stored. What is converted carries its new version, so nothing is converted twice. Another
+patch version is taken as it is, and so is an earlier minor one that no step is registered for.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def convert_hyper_param_dict(
     target = targets[package]
     while at is None or at.split(".")[:2] != target.split(".")[:2]:
         steps = [step for step in _steps if step.package == package and step.fits(at)]
+        if not steps and at is not None and _is_earlier_minor(at, target):
+            # A minor version only adds parameters, so without a step of its own it needs none.
+            at = target
+            break
         if len(steps) != 1:
             many = "no conversion" if not steps else f"{len(steps)} conversions"
             raise SettingsError(
@@ -79,6 +84,12 @@ def convert_hyper_param_dict(
             )
         now, at = steps[0].convert(now), steps[0].to_version
     return {**now, PACKAGE_KEY: package, VERSION_KEY: at}
+
+
+def _is_earlier_minor(found: str, target: str) -> bool:
+    """Whether a version has the major version of another and an earlier minor one."""
+    (major, minor), (own_major, own_minor) = (f"{each}.".split(".")[:2] for each in (found, target))
+    return major == own_major and minor.isdecimal() and int(minor) < int(own_minor)
 
 
 @register_conversion_function(None, "1.0", package=NIP)

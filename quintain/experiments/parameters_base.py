@@ -33,6 +33,8 @@ Options: TypeAlias = dict[str, Value]
 Class = TypeVar("Class", bound=type)
 
 TYPE_KEY = "_type"
+CODE_KEY = "_code"
+"""Modules and classes of users' own, module:Name, which are imported before the names that they register are read."""
 
 _classes: dict[str, ParametersMeta] = {}
 _value_classes: dict[str, type[ParameterValue]] = {}
@@ -182,7 +184,7 @@ class BaseHyperParameters(metaclass=ParametersMeta):
         chosen = cls if named == cls.__name__ else _classes.get(str(named))
         if chosen is None or not issubclass(chosen, cls):
             raise SettingsError(f'{cls.__name__}: found _type "{named}", expected {cls.__name__}', code="E0205")
-        skipped = (TYPE_KEY, VERSION_KEY, PACKAGE_KEY)
+        skipped = (TYPE_KEY, VERSION_KEY, PACKAGE_KEY, CODE_KEY)
         values = {name: value for name, value in data.items() if name not in skipped}
         if ignore_extra_keys:
             values = {name: value for name, value in values.items() if name in chosen.annotations_of()}

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 from quintain.errors import SettingsError
 from quintain.experiments.agents_parameters import AgentParameters
 from quintain.experiments.names import InteractionProtocolType, TrainerType
+from quintain.experiments.parameters_base import registered_classes
 from quintain.experiments.protocols.zero_knowledge import ZeroKnowledgeProtocol
-from quintain.experiments.scenario_names import DataKind, ScenarioName, add_scenario, set_trainer_data_kind
+from quintain.experiments.scenario_names import (
+    DataKind,
+    ScenarioName,
+    add_scenario,
+    scenario_named,
+    set_trainer_data_kind,
+)
 
 if TYPE_CHECKING:
     from quintain.experiments.experiment_settings import ExperimentSettings
@@ -76,6 +83,29 @@ def build_protocol_handler(
         return ZeroKnowledgeProtocol(hyper_params, settings, found)
     handler: ProtocolHandler = found(hyper_params, settings)
     return handler
+
+
+def _own_classes(hyper_params: HyperParameters) -> list[type]:
+    """Returns the classes of users' own that hyper-parameters name, or consist of."""
+    scenario, protocol = hyper_params.scenario, hyper_params.interaction_protocol
+    targets = [
+        TRAINER_REGISTRY.get(hyper_params.trainer),
+        scenario_named(scenario).target,
+        _protocols.get((protocol, scenario)) or _protocols.get((protocol, None)),
+        *registered_classes().values(),
+    ]
+    return [each for each in targets if isinstance(each, type) and not each.__module__.startswith("quintain.")]
+
+
+def is_local(hyper_params: HyperParameters) -> bool:
+    """Whether some class of a user's own is in the main script or in a function, so that no process can import it."""
+    return any("<" in each.__qualname__ or each.__module__ == "__main__" for each in _own_classes(hyper_params))
+
+
+def code_of(hyper_params: HyperParameters) -> list[str]:
+    """Returns the classes of users' own as module:Name, as far as any process can import them."""
+    places = [f"{each.__module__}:{each.__qualname__}" for each in _own_classes(hyper_params)]
+    return [each for each in places if "<" not in each and not each.startswith("__main__:")]
 
 
 def register_scenario(

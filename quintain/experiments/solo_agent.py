@@ -138,6 +138,11 @@ class SoloAgentTrainer(TensorDictTrainer):
     trainer_type: ClassVar[str] = "solo_agent"
 
     def train(self) -> None:
+        if self.device.type != "cpu":
+            raise SettingsError(
+                f"ExperimentSettings.device: found {self.device}, and solo agents train on the CPU; leave it out",
+                code="E0205",
+            )
         parts = {name: agent.parts() for name, agent in self.scenario_instance.agents.items()}
         agents = {
             name: SoloAgent(number, parts[name]["body"], parts[name]["solo_head"])

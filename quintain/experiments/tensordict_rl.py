@@ -15,13 +15,13 @@ from quintain.experiments.registry import register_trainer
 from quintain.experiments.trainer import (
     TRAIN_LOOP,
     IterationContext,
+    KeptObjects,
     RunStatLogger,
     TensorDictTrainer,
     attach_progress_bar,
 )
 from quintain.policies.team import TeamPolicy
 from quintain.rollouts.evaluate import Evaluator
-from quintain.trainers.kept import restore_object, save_object
 from quintain.trainers.learner import train_metrics
 
 if TYPE_CHECKING:
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from quintain.algorithms.base import Algorithm
     from quintain.core.progress import Progress
     from quintain.core.rng import Rng
-    from quintain.core.state import Kept
     from quintain.data.rollout import Batch
     from quintain.policies.base import Policy
     from quintain.rewards.base import RewardSignal
     from quintain.trainers.loop import Loop
-    from quintain.typing import Metrics, State
+    from quintain.typing import Metrics
 
 
 class TensorDictRlTrainer(TensorDictTrainer):
@@ -84,8 +83,15 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
         def make_loss(team: TeamPolicy) -> tuple[nn.Module, Estimator | None]:
             self.connect(team)
-            self.loss_module, self.gae = self._get_loss_module_and_gae()
-            return self.loss_module, self.gae
+            found = self._get_loss_module_and_gae()
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise SettingsError(
+                    f"{type(self).__name__}._get_loss_module_and_gae returned {type(found).__name__}, expected a loss "
+                    "module and an estimator or None",
+                    code="E0271",
+                )
+            self.loss_module, self.gae = found
+            return found
 
         algorithm = LossOfTrainer(settings, policy, signals, rng, make_loss)
         algorithm.kept = KeptObjects({"state": self.state})
@@ -176,20 +182,6 @@ class TensorDictRlTrainer(TensorDictTrainer):
             "test_mean_episode_length": results.mean_length,
             **stats,
         }
-
-
-class KeptObjects:
-    """Objects of a trainer that are saved with the algorithm, and restored in place."""
-
-    def __init__(self, parts: Mapping[str, Kept]) -> None:
-        self.parts = dict(parts)
-
-    def state_dict(self) -> State:
-        return {name: save_object(part, name) for name, part in self.parts.items()}
-
-    def load_state_dict(self, state: State) -> None:
-        for name, part in self.parts.items():
-            restore_object(part, state[name], name)
 
 
 class LossOfTrainer(LossModuleAlgorithm):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
@@ -13,19 +13,25 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from quintain.errors import CheckpointIncompatible, CheckpointNotFound
 from quintain.experiments.experiment_settings import ExperimentSettings, StatLogger
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.protocols.base import ProtocolHandler
 from quintain.experiments.scenario_names import DataKind
+from quintain.runs.parts import resolve_device
+from quintain.trainers.kept import restore_object, save_object
 
 if TYPE_CHECKING:
+    from quintain.core.state import Kept
     from quintain.experiments.scenario_env import ScenarioEnv
     from quintain.policies.team import TeamPolicy
     from quintain.trainers.hosted import HostedLoop
+    from quintain.typing import State as SavedState
 
 Loop: TypeAlias = Callable[..., object]
 Made = TypeVar("Made", bound=Loop)
-TRAIN_LOOP = "_run_train_loop"
+CheckPointNotFoundError = CheckpointNotFound
+TRAIN_LOOP, TEST_LOOP = "_run_train_loop", "_run_test_loop"
 
 
 @dataclass
@@ -67,14 +73,21 @@ class ScenarioInstance:
 
 
 class RunStatLogger(StatLogger):
-    """Keeps statistics for the row of the current iteration, in metrics.jsonl of the run."""
+    """Keeps statistics for the row of the current iteration, in metrics.jsonl of the run; `also` gets them at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: StatLogger | None = None) -> None:
         self.waiting: dict[str, float] = {}
+        self.also = also
+        self.on_step: Callable[[int], None] | None = None
+        """Called with the step of a log; a trainer whose loop has no phases ends its iterations there."""
 
     def log(self, stats: dict[str, float], step: int | None = None) -> None:
         """Takes the statistics of one iteration."""
+        if self.also is not None:
+            self.also.log(stats, step)
         self.waiting |= stats
+        if step is not None and self.on_step is not None:
+            self.on_step(step)
 
     def take(self) -> dict[str, float]:
         """Returns the statistics since the last call; nip's `test_` and `agent.test_` become `test/`, `test/agent.`."""
@@ -84,6 +97,20 @@ class RunStatLogger(StatLogger):
             f"test/{agent}{dot}{own.removeprefix('test_')}" if own.startswith("test_") else name: taken[name]
             for name, (agent, dot, own) in parted.items()
         }
+
+
+class KeptObjects:
+    """Objects of a trainer that are saved together, and restored in place."""
+
+    def __init__(self, parts: Mapping[str, Kept]) -> None:
+        self.parts = dict(parts)
+
+    def state_dict(self) -> SavedState:
+        return {name: save_object(part, name) for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: SavedState) -> None:
+        for name, part in self.parts.items():
+            restore_object(part, state[name], name)
 
 
 class Bar(Protocol):
@@ -100,6 +127,9 @@ class IterationContext:
     def __init__(self, trainer: Trainer, phase: str, num_iterations: int) -> None:
         self.trainer, self.phase, self.num_iterations = trainer, phase, num_iterations
         self.description = ""
+        if phase == TRAIN_LOOP and self.first < num_iterations and TEST_LOOP in trainer.state.phases:
+            # A run that is trained for longer is tested anew.
+            trainer.state.phases[TEST_LOOP] = 0
         make = trainer.settings.tqdm_func
         self.progress_bar: Bar | None = None if make is None else make(total=num_iterations, initial=self.first)
 
@@ -124,8 +154,11 @@ class IterationContext:
         """Ends an iteration: bars advance, its statistics are written, and the run may be saved."""
         if self.progress_bar is not None:
             self.progress_bar.update(1)
-        if self.trainer.settings.global_tqdm_step_fn is not None:
-            self.trainer.settings.global_tqdm_step_fn()
+        settings = self.trainer.settings
+        if settings.global_tqdm_step_fn is not None:
+            settings.global_tqdm_step_fn()
+        if settings.profiler is not None:
+            settings.profiler.step()
         state = self.trainer.state
         state.phases[self.phase] = self.first + 1
         if self.phase == TRAIN_LOOP:
@@ -141,9 +174,11 @@ def attach_progress_bar(num_iterations: Callable[..., int]) -> Callable[[Made], 
         def phase(self: Trainer, *args: object, **kwargs: object) -> object:
             self.keep_parts()
             context = IterationContext(self, method.__name__, num_iterations(self))
+            self.is_in_phase = True
             try:
                 return method(self, *args, iteration_context=context, **kwargs)
             finally:
+                self.is_in_phase = False
                 if context.progress_bar is not None:
                     context.progress_bar.close()
 
@@ -174,13 +209,27 @@ class Trainer(ABC):
         self, hyper_params: HyperParameters, scenario_instance: ScenarioInstance, settings: ExperimentSettings
     ) -> None:
         self.hyper_params, self.scenario_instance, self.settings = hyper_params, scenario_instance, settings
-        self.state = self.State(phases=dict.fromkeys(self._phases(), 0))
+        self._state = self.State(phases=dict.fromkeys(self._phases(), 0))
         self.host: HostedLoop | None = None
+        self.is_in_phase = False
+        """Whether a decorated method is on, whose `iteration_context` ends the iterations."""
         self._kept: set[str] = set()
+        self._logged_step = -1
 
     @abstractmethod
     def train(self) -> None:
         """Trains, tests, and logs the results."""
+
+    @property
+    def state(self) -> State:
+        """Where the trainer stands. Reading it hands over all parts made so far; those of a resumed run are restored.
+
+        A loop without phases begins at `self.state.iteration`, read once modules and optimizers are made.
+        """
+        if self.host is not None:
+            self.keep_parts()
+            assert self.host.iteration >= 0, "asking for it puts the global generators where the checkpoint stands"
+        return self._state
 
     @property
     def protocol_handler(self) -> ProtocolHandler:
@@ -188,7 +237,7 @@ class Trainer(ABC):
 
     @property
     def device(self) -> torch.device:
-        return torch.device(self.settings.device)
+        return resolve_device(self.settings.device)
 
     @property
     def agent_names(self) -> list[str]:
@@ -220,7 +269,8 @@ class Trainer(ABC):
         if self.host is None:
             return
         kinds = (nn.Module, torch.optim.Optimizer, torch.Generator)
-        parts: dict[str, object] = {"state": self.state}
+        # Not the dataclass itself: that the state is kept does not show that the loop reads where it stands.
+        parts: dict[str, object] = {"state": KeptObjects({"state": self._state})}
         for agent in self.scenario_instance.agents.values():
             parts |= {f"{agent.name}_{name}": part for name, part in agent.parts().items()}
         instance = self.scenario_instance
@@ -236,7 +286,41 @@ class Trainer(ABC):
         """Ends an iteration of the run; a checkpoint may be taken here."""
         if self.host is not None:
             logger = self.settings.stat_logger
-            self.host.tick(metrics=logger.take() if isinstance(logger, RunStatLogger) else {})
+            # The run does not see the steps that a loop of a user's own takes: its steps are iterations.
+            self.host.tick(env_steps=1, metrics=logger.take() if isinstance(logger, RunStatLogger) else {})
+
+    def end_logged_step(self, step: int) -> None:
+        """Ends the iteration whose statistics were logged with its number, from 0, in a loop without phases."""
+        if self.host is None or self.is_in_phase or step <= self._logged_step:
+            return
+        self._logged_step, own = step, self._state.iteration
+        # Saved is the iteration that follows, also where the loop has not counted this one yet, or never counts.
+        self.count_logged_steps()
+        if late := self.host.kept.waiting.keys() - {"state"}:
+            raise CheckpointIncompatible(
+                f"{type(self).__name__} made {', '.join(sorted(late))} after it read self.state, or never read it, so "
+                "that they could not be restored; begin the loop at self.state.iteration, read once they are made"
+            )
+        self.keep_parts()
+        self.end_iteration()
+        self._state.iteration = own
+
+    def count_logged_steps(self) -> None:
+        """Lets the state stand after the last iteration whose statistics were logged with their number."""
+        self._state.iteration = max(self._state.iteration, self._logged_step + 1)
+
+    def save_checkpoint(self) -> None:
+        """Ends an iteration, and saves the run now; without it a run is saved every `checkpoint_period` iterations."""
+        if self.host is not None:
+            self.keep_parts()
+            self.end_iteration()
+            self.host.save_checkpoint()
+
+    def load_and_set_state_from_checkpoint(self) -> None:
+        """Puts all parts made so far where the run's checkpoint stands, as reading `self.state` does."""
+        if self.host is None or self.host.progress.iteration == 0:
+            raise CheckPointNotFoundError("this run has no checkpoint to go on from; it begins")
+        assert self.state is self._state
 
 
 class TensorDictTrainer(Trainer):

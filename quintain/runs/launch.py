@@ -50,6 +50,9 @@ class Launched:
             progress = self.trainer.progress
             is_in_steps = progress.budget.env_steps is not None
             done = f"{progress.env_steps if is_in_steps else progress.updates} of {progress.budget} are done"
+            if getattr(self.trainer, "until_returns", False):
+                self.run.writer.note(f"nothing left to do: the training function has returned, {done}")
+                return
             key = "total_timesteps" if is_in_steps else "budget.updates"
             longer = f"quintain resume {self.directory.run_id} {key}=N"
             self.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")

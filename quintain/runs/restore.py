@@ -32,8 +32,10 @@ _OF_OTHER_STATE = (LookupError, ValueError, TypeError, AttributeError, RuntimeEr
 """Exceptions of restoring a state that belongs to another object, or was changed."""
 
 
-_OF_LANES = re.compile(r"experiment\.(env\..*|seed|behaviors\..*\.rollout\.(num_steps|max_staleness))")
-"""Settings that belong to running episodes and blocks."""
+_OF_LANES = re.compile(
+    r"experiment\.(env\.(?!hyper_params\.rl\.num_iterations$).*|seed|behaviors\..*\.rollout\.(num_steps|max_staleness))"
+)
+"""Settings that belong to running episodes and blocks; a larger number of iterations is no other environment."""
 
 Change: TypeAlias = "tuple[str, Json, Json]"
 """The path of a setting, its old and its new value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from quintain.experiments.hyper_parameters import HyperParameters
     from quintain.services.reporting.writers import RunSummary
     from quintain.text.trainer import PureTextRlTrainer
+    from quintain.typing import Keyword
 
 
 def text_trainer_class(name: str) -> type[PureTextRlTrainer]:
@@ -34,10 +36,13 @@ def text_trainer_class(name: str) -> type[PureTextRlTrainer]:
     return found
 
 
-def text_run_file(hyper_params: HyperParameters, settings: ExperimentSettings) -> RunFile:
+def text_run_file(
+    hyper_params: HyperParameters, settings: ExperimentSettings, writers: Sequence[Keyword] = ()
+) -> RunFile:
     """Returns the run file of an experiment."""
     text_trainer_class(hyper_params.trainer)
-    return RunFile.from_mapping(run_settings(hyper_params, settings), origin=PYTHON)
+    run = {"run": {"writers": list(writers)}} if writers else {}
+    return RunFile.from_mapping({**run_settings(hyper_params, settings), **run}, origin=PYTHON)
 
 
 def build_text_scenario(hyper_params: HyperParameters, settings: ExperimentSettings) -> TextScenarioInstance:
@@ -54,17 +59,19 @@ def run_text_experiment(
     run_id: str | None,
     *,
     has_objects: bool = False,
+    writers: Sequence[Keyword] = (),
 ) -> RunSummary:
     """Trains in a run directory; a run of this name goes on if there is one.
 
     With objects in its settings, such as a logger, only Python can resume it.
     """
-    run_file = text_run_file(hyper_params, settings)
+    run_file = text_run_file(hyper_params, settings, writers)
     assert run_file.experiment.loop is not None, "run_settings makes one"
     slots = None
     if has_objects or registry.is_local("loop", run_file.experiment.loop.type):
         slots = Slots(make_loop=partial(text_trainer_class(hyper_params.trainer).from_settings, given=settings))
-    if run_id is not None and RunDirectory.plan(runs_dir, run_id, force=True).config.is_file():
+    is_new = settings.do_not_load_checkpoint or settings.test_run
+    if run_id is not None and not is_new and RunDirectory.plan(runs_dir, run_id, force=True).config.is_file():
         iterations, workers = hyper_params.get("rl.num_iterations"), max(1, settings.num_rollout_workers)
         # A run that goes on may differ in these.
         changes = [
@@ -74,7 +81,7 @@ def run_text_experiment(
         ]
         launched = launch.resume(runs_dir, run_id, changes, run_file=run_file, slots=slots)
     else:
-        launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, slots=slots)
+        launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, force=is_new, slots=slots)
     try:
         return launched.trainer.train()
     finally:

@@ -27,7 +27,6 @@ _UNUSED = {
     "include_linear_message_space": False,
     "protocol_common.zero_knowledge": False,
     "message_regression.enabled": False,
-    "base_run.base_run_type": "none",
     "code_validation.apps_solution_number": 0,
     "code_validation.apps_exclude_flagged": True,
     "dataset_options.make_balanced": True,

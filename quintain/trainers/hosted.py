@@ -165,6 +165,7 @@ class HostedLoop(Loop):
         """Where the global generators stood at the checkpoint, until the function has set itself up."""
         self._is_set_up = False
         """Whether the call that is on has ended an iteration."""
+        self.until_returns = isinstance(settings, HostedSettings) and settings.until_returns
 
     # -- for the function ------------------------------------------------------------------------------------------
 
@@ -233,6 +234,12 @@ class HostedLoop(Loop):
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
+    @property
+    def is_finished(self) -> bool:
+        if self.until_returns:
+            return self.progress.is_between_cycles and self.records.goal_reached
+        return super().is_finished
+
     def close_cycle(self, env_steps: int) -> None:
         """Counts an iteration that has ended."""
         self.progress.close_cycle(env_steps=env_steps, episodes=0)
@@ -257,7 +264,7 @@ class HostedLoop(Loop):
         if self.progress.iteration == 0:
             raise HostedError(f"{self._name} returned without a tick; call host.tick(...) at the end of each iteration")
         # It has nothing left to do, whatever the budget. It may have changed its parts since its last tick.
-        self.records.goal_reached |= not self.progress.is_budget_spent
+        self.records.goal_reached |= self.until_returns or not self.progress.is_budget_spent
         self.session.after_stage(self)
         return False
 
@@ -266,7 +273,8 @@ class HostedLoop(Loop):
         # Nothing is trained before the first tick: the whole function is repeated.
         if self.progress.iteration == 0 or self.kept.knows_position:
             return "exact"
-        return f"statistical: {self._name} never reads host.iteration, so a resumed run begins its own count anew"
+        reads = "host.iteration, or self.state of a trainer"
+        return f"statistical: {self._name} never reads where it stands ({reads}), so a resumed run counts anew"
 
     @property
     def _name(self) -> str:

@@ -33,6 +33,9 @@ class HostedSettings(LoopSettings):
     kwargs: Keywords = Field(default_factory=dict)
     """Keyword arguments of the function."""
 
+    until_returns: bool = False
+    """Train until the function returns; the budget is then the number of iterations that is expected."""
+
 
 class RolloutTrainerSettings(TrainerSettings):
     """Repeats collect, estimate, update and publish until the budget is spent."""

@@ -53,6 +53,25 @@ class OwnTrain(TensorDictTrainer):
             iteration_context.step()
 
 
+@register_trainer("own_logged")
+class OwnLogged(TensorDictTrainer):
+    """A user's own train() without phases: statistics with a step end its iterations."""
+
+    trainer_type = "solo_agent"
+
+    def train(self) -> None:
+        network = self.network = torch.nn.Sequential(*self.scenario_instance.agents["verifier"].parts().values())
+        optimizer = self.optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        size = network[0][0][0].in_features  # type: ignore[index]
+        data = torch.randn(8, size)
+        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
+            loss = torch.nn.functional.cross_entropy(network(data + torch.randn(8, size)), torch.randint(2, (8,)))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            self.settings.stat_logger.log({"loss": loss.item()}, step=iteration)
+
+
 def main(trainer: str, run_id: str, runs_dir: str, row: str = "0", held: str = "") -> None:
     append = MetricsFile.append
 

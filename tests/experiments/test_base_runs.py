@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import yaml
 
 from quintain.errors import CheckpointIncompatible, SettingsError
-from quintain.experiments.base_runs import agent_weights, hyper_params_of
+from quintain.experiments import migrate
+from quintain.experiments.base_runs import agent_weights, hyper_params_of, with_base_run
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.migrate import convert_hyper_param_dict, register_conversion_function
+from quintain.experiments.parameters_base import SubParameters, register_parameter_class
 from quintain.experiments.run import run_experiment
+from quintain.experiments.trainer_parameters import BaseRunPreserve
 from quintain.services.checkpoints.catalog import load
+from quintain.typing import JsonObject
 from tests.experiments import test_run
 from tests.experiments.test_tensordict_rl import SMALL, saved
 
@@ -36,9 +42,9 @@ def test_a_base_run_gives_all_parameters_but_itself(tmp_path: Path) -> None:
     one, other = saved(tmp_path / "first"), saved(tmp_path / "second")
     assert all(np.array_equal(each, other["policy"][name]) for name, each in one["policy"].items())
     with pytest.raises(SettingsError, match=r"base_run\.run_id: not set"):
-        run_experiment(params(base_run={"base_run_type": "parameters"}), output_dir=tmp_path)
-    with pytest.raises(SettingsError, match="works with trainers of text"):
-        run_experiment(params(base_run={"base_run_type": "rerun_tests", "run_id": "first"}), output_dir=tmp_path)
+        params(base_run={"base_run_type": "parameters"})
+    with pytest.raises(SettingsError, match="is not built"):
+        params(base_run={"base_run_type": "rerun_tests", "run_id": "first"})
 
 
 @pytest.mark.parametrize("source", ["vanilla_ppo", "supervised_toy"])
@@ -71,7 +77,7 @@ def test_weights_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointIncompatible, match="no weights of an agent of this name"):
         run_experiment(params(agents={"prover": loading, "verifier": {}}), output_dir=tmp_path)
     with pytest.raises(SettingsError, match="checkpoint_run_id: not set"):
-        run_experiment(params(agents={"prover": {**loading, "checkpoint_run_id": None}, "_default": {}}))
+        params(agents={"prover": {**loading, "checkpoint_run_id": None}, "_default": {}})
 
 
 def test_parameters_of_old_versions_are_converted_once() -> None:
@@ -96,6 +102,55 @@ def test_parameters_of_old_versions_are_converted_once() -> None:
         "nip_protocol.min_message_rounds"
     ) == 2  # fmt: skip
     assert HyperParameters.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(("version", "rounds"), [("0.0.3", 4), ("0.0", 4), ("0.1.7", 2), ("0.1.0", 2)])
+def test_minor_versions_are_converted_by_their_steps_or_taken_as_they_are(
+    version: str, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "_steps", list(migrate._steps))
+    monkeypatch.setattr(migrate, "quintain_version", lambda: "0.3.1")
+
+    def one_more(data: JsonObject) -> JsonObject:
+        return {**data, "nip_protocol": {"min_message_rounds": data["nip_protocol"]["min_message_rounds"] + 2}}
+
+    # Only 0.0 has a step, to 0.1; there is none from 0.1 to 0.3, which adds parameters and changes none.
+    register_conversion_function("0.0", "0.1")(one_more)
+    old = {**HAND, "nip_protocol": {"min_message_rounds": 2}, "_package_version": version}
+    converted = convert_hyper_param_dict(old)
+    assert converted["nip_protocol"]["min_message_rounds"] == rounds
+    assert converted["_package_version"] == "0.3.1"
+    with pytest.raises(SettingsError, match="no conversion towards"):
+        convert_hyper_param_dict({**HAND, "_package_version": "0.4.0"})
+
+
+def test_the_parameters_of_an_older_version_s_run_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_experiment(params(seed=5), run_id="first", output_dir=tmp_path)
+    stored = yaml.safe_load((tmp_path / "first/config.yaml").read_text())["experiment"]["env"]["hyper_params"]
+    assert stored["_package_version"] == migrate.quintain_version()
+    monkeypatch.setattr(migrate, "_steps", list(migrate._steps))
+    monkeypatch.setattr(migrate, "quintain_version", lambda: "9.0.0")
+    register_conversion_function("0.1", "9.0")(lambda data: {**data, "seed": data["seed"] + 1})
+    base = {"base_run_type": "parameters", "run_id": "first"}
+    assert with_base_run(params(base_run=base), tmp_path).seed == 6
+
+
+@register_parameter_class
+@dataclass
+class KeptHere(SubParameters):
+    """Parameters of which one stays as it is when a base run brings the others."""
+
+    mine: Annotated[int, BaseRunPreserve("parameters")] = 1
+    theirs: int = 1
+
+
+def test_a_marked_parameter_keeps_its_value_with_a_base_run(tmp_path: Path) -> None:
+    run_experiment(params(kept_here={"mine": 2, "theirs": 2}), run_id="first", output_dir=tmp_path)
+    made = params(kept_here={"mine": 3, "theirs": 3}, base_run={"base_run_type": "parameters", "run_id": "first"})
+    found = with_base_run(made, tmp_path)
+    assert (found.get("kept_here.mine"), found.get("kept_here.theirs")) == (3, 2)
 
 
 def test_a_version_without_one_conversion_is_refused() -> None:

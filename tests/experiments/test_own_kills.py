@@ -16,7 +16,7 @@ from tests import warm
 from tests.hold import wait_for
 
 MODULE = ("-m", "tests.experiments.killed_run")
-TRAINERS = ("own_clip", "own_train")
+TRAINERS = ("own_clip", "own_train", "own_logged")
 
 
 def outcome(run: Path) -> tuple[str, list[Any]]:

@@ -91,7 +91,12 @@ def random_value(annotation: Any, random: Random) -> Any:
 
 
 def random_instance(cls: type[BaseHyperParameters], random: Random) -> Any:
-    return cls(**{name: random_value(annotation, random) for name, annotation in cls.annotations_of().items()})
+    values = {name: random_value(annotation, random) for name, annotation in cls.annotations_of().items()}
+    # A run to take something from has a name, and its tests are not repeated.
+    values |= {name: values[name] or "a run" for name in ("run_id", "checkpoint_run_id") if name in values}
+    if values.get("base_run_type") == "rerun_tests":
+        values["base_run_type"] = "parameters"
+    return cls(**values)
 
 
 def same(one: Any, other: Any) -> bool:

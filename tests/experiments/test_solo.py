@@ -13,8 +13,9 @@ from quintain import Trainer
 from quintain.core.rng import Rng
 from quintain.errors import SettingsError
 from quintain.experiments.experiment_settings import ExperimentSettings
+from quintain.experiments.factory import build_scenario_instance
 from quintain.experiments.hyper_parameters import HyperParameters
-from quintain.experiments.run import build_scenario_instance, prepare_experiment, run_experiment
+from quintain.experiments.run import prepare_experiment, run_experiment
 from quintain.experiments.scenario_env import ScenarioEnv
 from quintain.experiments.solo_agent import SoloAgent, SoloFit
 from quintain.experiments.translate import run_settings

@@ -44,6 +44,15 @@ class WandbSettings(WriterSettings):
     entity: str | None = None
     """User or team of the project; null is the key's owner."""
 
+    group: str | None = None
+    """Group of runs that the run is shown in."""
+
+    tags: tuple[str, ...] = ()
+    """Labels of the run."""
+
+    silent: bool = True
+    """Keep wandb's own lines, such as the address of the run's page, from the terminal."""
+
     mode: Literal["auto", "online", "offline"] = "auto"
     """online sends rows at once; auto does so if WANDB_API_KEY is set."""
 

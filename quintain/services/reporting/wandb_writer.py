@@ -67,6 +67,8 @@ class WandbWriter:
         run: WandbRun = wandb.init(
             project=self.settings.project,
             entity=self.settings.entity,
+            group=self.settings.group,
+            tags=list(self.settings.tags) or None,
             id=None if directory is None else kept_run_id(directory),
             name=None if directory is None else directory.name,
             dir=None if directory is None else str(directory),
@@ -74,7 +76,7 @@ class WandbWriter:
             resume="allow" if mode == "online" and directory is not None else None,
             config=None if header is None else dict(header.hyper_parameters),
             settings=wandb.Settings(
-                silent=True,
+                silent=self.settings.silent,
                 console="off",
                 save_code=False,
                 disable_code=True,

@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "TRAINER_REGISTRY": "quintain.experiments.registry",
-        "build_trainer": "quintain.experiments.run",
+        "build_trainer": "quintain.experiments.factory",
         "get_trainer_class": "quintain.experiments.registry",
         "register_trainer": "quintain.experiments.registry",
     },
