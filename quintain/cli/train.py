@@ -177,8 +177,8 @@ def run_resume(request: ResumeRequest) -> None:
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
     if isinstance(source, FileSource) and source.path.suffix == ".py":
         # Only for modules: most runs have nothing to do with online trainers.
-        settings = import_module("quintain.online.start").file_settings(source.path)
-        return RunFile.from_mapping(settings, *request.overrides, origin=str(source.path))
+        settings, notes = import_module("quintain.online.start").file_settings(source.path)
+        return RunFile.from_mapping(settings, *request.overrides, origin=str(source.path), notes=notes)
     if isinstance(source, FileSource):
         return RunFile.load(source.path, *request.overrides)
     return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)

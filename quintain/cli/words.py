@@ -59,4 +59,4 @@ def source_of(names: Sequence[str]) -> FileSource | NamesSource:
 
 
 def _is_file_name(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or Path(name).is_file()
+    return name.endswith((".yaml", ".yml", ".py")) or Path(name).is_file()

@@ -102,11 +102,15 @@ def require_permitted(name: str) -> None:
         )
 
 
+def search(folder: str) -> None:
+    """Adds a folder to the import path, last, so that no file in it takes the place of an installed module."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def import_module(module: str) -> ModuleType:
     """Imports a module from outside of runs; the current directory is on the import path."""
-    if (here := os.getcwd()) not in sys.path:
-        # Last, so that a file in the current directory cannot take the place of an installed module.
-        sys.path.append(here)
+    search(os.getcwd())
     imported.add(module)
     steps = module.split(".")
     # Package by package: an import of the whole would run the code of packages on the way before anything is known.

@@ -29,7 +29,7 @@ from quintain.online.fragments import (
 )
 from quintain.online.gae_worker import GAEInfo, GAEWorker
 from quintain.online.ray_actors import as_actor, ask, is_actor
-from quintain.online.rollout_manager import ManagerFacts, RolloutManager
+from quintain.online.rollout_manager import ManagerFacts, RolloutManager, facts_of
 from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import LearnerConfig, TrainConfig
 from quintain.online.translate import Generators
@@ -106,7 +106,7 @@ class BaseTrainer(ABC):
         )
         for name, value in self.config:
             setattr(self, name, value)
-        self._manager: ManagerFacts = ask(rollout_manager, "describe")
+        self._manager: ManagerFacts = facts_of(rollout_manager)
         is_on_ray = is_actor(rollout_manager)
         estimates = (discount, gae_lambda)
         self.gae_actor: Saved = as_actor(GAEWorker, *estimates) if is_on_ray else GAEWorker(*estimates)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from quintain.errors import SettingsError
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
 from quintain.typing import JsonObject, Saved
@@ -13,18 +11,19 @@ def online_config(given: OnlineConfig | JsonObject | object) -> OnlineConfig:
     """Reads `online_dict`: a dict, an OmegaConf node, or a configuration that was read already."""
     if isinstance(given, OnlineConfig):
         return given
-    document: JsonObject = {str(name): as_plain(value) for name, value in _items(given)}
-    found = OnlineConfig(**document)
+    found = OnlineConfig(**document_of(given))
     refuse_impossible(found)
     return found
 
 
-def _items(given: object) -> Iterator[tuple[object, object]]:
+def document_of(given: object) -> JsonObject:
+    """Returns `online_dict`, or an OmegaConf node, as dicts; refuses anything else."""
     if not hasattr(given, "items"):
         raise SettingsError(
             f"the configuration is a {type(given).__name__}; expected the dict online_dict", code="E0261"
         )
-    yield from given.items()
+    document: JsonObject = as_plain(given)
+    return document
 
 
 def as_plain(value: Saved) -> Saved:
@@ -146,7 +145,7 @@ def idle_keys(given: object, prefix: str = "", *, on_ray: bool = False) -> list[
         ['train_config.num_readers']
     """
     found = []
-    for name, value in _items(given):
+    for name, value in document_of(given).items():
         path = f"{prefix}{name}"
         if hasattr(value, "items"):
             found += idle_keys(value, f"{path}.", on_ray=on_ray)

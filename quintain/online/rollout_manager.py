@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from quintain.online.config import as_plain, idle_keys, online_config
+import torch
+
+from quintain.errors import SettingsError
+from quintain.online.config import document_of, idle_keys, online_config, refuse_missing_gpus
 from quintain.online.ray_actors import as_actor, ask, connect
 from quintain.online.settings import OnlineConfig, RolloutConfig
 from quintain.online.translate import Generators
@@ -80,15 +83,26 @@ def start_rolloutmanager(
     With an `address` they are actors of a Ray cluster, `local` for one on this machine, and so is the manager, whose
     handle is returned. Managers have no names on the cluster, so several experiments do not meet there.
     """
-    manager = RolloutManager(policy_generator, env_generator, online_cfg, address)
+    given = online_cfg if isinstance(online_cfg, OnlineConfig) else document_of(online_cfg)
+    manager = RolloutManager(policy_generator, env_generator, given, address)
     if address is None:
+        refuse_missing_gpus(manager.config, torch.cuda.device_count())
         manager.start()
         return manager
     connect(manager.config, address)
-    given = online_cfg if isinstance(online_cfg, OnlineConfig) else as_plain(online_cfg)
     _started[NAME] = as_actor(RolloutManager, policy_generator, env_generator, given, address)
-    ask(_started[NAME], "describe")
+    facts_of(_started[NAME])
     return _started[NAME]
+
+
+def facts_of(manager: Saved) -> ManagerFacts:
+    """Returns what a manager, or the handle of one, says of itself; refuses anything else."""
+    if not hasattr(manager, "describe"):
+        raise SettingsError(
+            f"rollout_manager is a {type(manager).__name__}; pass the result of start_rolloutmanager", code="E0266"
+        )
+    facts: ManagerFacts = ask(manager, "describe")
+    return facts
 
 
 def get_rollout_manager() -> Saved:

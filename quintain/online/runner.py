@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from quintain.errors import RunDirectoryError, SettingsError
 from quintain.online.config import refuse_missing_gpus
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
 from quintain.online.translate import Generators, env_slot, run_settings
@@ -58,14 +60,15 @@ def train_online(
     runs_dir = Path(train.save_path or "runs")
     if place is not None and (place.is_under_train or train.num_workers > 1):
         return _train_under_ray_train(config, settings, runs_dir, slots, idle)
-    if train.resume is not None and train.resume_optimizer:
-        budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
-        folder, run = run_of(runs_dir, train.resume)
-        launched = launch.resume(folder, run, budget, run_file=run_file, slots=slots)
-    else:
-        weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-        run_id = config.logger_config.name
-        launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
+    with _advising_scripts():
+        if train.resume is not None and train.resume_optimizer:
+            budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
+            folder, run = run_of(runs_dir, train.resume)
+            launched = launch.resume(folder, run, budget, run_file=run_file, slots=slots)
+        else:
+            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
+            run_id = config.logger_config.name
+            launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     try:
         if idle:
             launched.run.writer.note(idle_note(idle, on_ray=place is not None))
@@ -80,21 +83,36 @@ def _train_under_ray_train(
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
     train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
-    if train.resume is not None and train.resume_optimizer:
-        budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
-        folder, name = run_of(runs_dir, train.resume)
-        run = old_run(folder, name, budget, run_file=run_file, slots=slots)
-    else:
-        weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-        run = new_run(
-            run_file, runs_dir=runs_dir, run_id=config.logger_config.name, initialize_from=weights, slots=slots
-        )
+    with _advising_scripts():
+        if train.resume is not None and train.resume_optimizer:
+            budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
+            folder, name = run_of(runs_dir, train.resume)
+            run = old_run(folder, name, budget, run_file=run_file, slots=slots)
+        else:
+            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
+            run = new_run(
+                run_file, runs_dir=runs_dir, run_id=config.logger_config.name, initialize_from=weights, slots=slots
+            )
     end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     if end.exit_code:
         raise SystemExit(end.exit_code)
     return end.summary
+
+
+@contextmanager
+def _advising_scripts() -> Iterator[None]:
+    """Adds to errors, which name options of commands, the keys of a configuration that do the same."""
+    try:
+        yield
+    except (RunDirectoryError, SettingsError) as error:
+        if isinstance(error, RunDirectoryError) or error.code == "E0207":
+            error.add_note(
+                "help: in a configuration train_config.resume continues a run, train_config.save_path is the folder of "
+                "runs, and logger_config.name names a new one"
+            )
+        raise
 
 
 def idle_note(keys: Sequence[str], *, on_ray: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -228,6 +228,9 @@ class TrainConfig(LearnerConfig):
 
     coef_rho_decay: Annotated[float, Field(gt=0.0, le=1.0, strict=False)] = 0.9995
     """Factor of rho per iteration."""
+
+    kl_direction: Literal["to_reference", "from_reference"] = "to_reference"
+    """KL(policy || reference), or from_reference KL(reference || policy), as in MineStudio 1.0.6 and PPOBCTrainer."""
 
     entropy_bonus_coef: Rate = 0.0
     """Weight of the entropy bonus."""

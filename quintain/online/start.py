@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from quintain.core import registry
+from quintain.core import registry, trust
 from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
-from quintain.online.config import idle_keys, online_config, refuse_missing_gpus
+from quintain.online.config import document_of, idle_keys, online_config, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
-from quintain.online.ray_actors import LOCAL, as_actor, ask, is_connected
-from quintain.online.rollout_manager import RolloutManager, get_rollout_manager
-from quintain.online.runner import RayPlace, train_online
+from quintain.online.ray_actors import LOCAL, as_actor, is_connected
+from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
+from quintain.online.runner import RayPlace, idle_note, train_online
 from quintain.online.settings import OnlineConfig, TrainConfig
 from quintain.online.translate import HOST, Generators, path_of, run_settings
 
@@ -53,7 +51,7 @@ def start_trainer(
     trainer_class = trainer_class or _trainer_class(online_cfg)
     config, own = _split(online_cfg, trainer_class)
     manager = get_rollout_manager()
-    address = None if manager is None else ask(manager, "describe").address
+    address = None if manager is None else facts_of(manager).address
     place = None if address is None else RayPlace(address)
     is_read = isinstance(online_cfg, OnlineConfig)
     idle = [] if is_read else [key for key in idle_keys(online_cfg, on_ray=place is not None) if key not in own]
@@ -130,7 +128,8 @@ def _by_names(
 
 def _trainer_class(given: object, module: Mapping[str, object] | None = None) -> type[BaseTrainer]:
     """Finds the trainer class that a configuration names."""
-    name = given.trainer_name if isinstance(given, OnlineConfig) else dict(given).get("trainer_name", "PPOTrainer")  # type: ignore[call-overload]  # a mapping
+    name = given.trainer_name if isinstance(given, OnlineConfig) else document_of(given).get("trainer_name")
+    name = "PPOTrainer" if name is None else name
     found: object = SHIPPED.get(str(name)) or (module or {}).get(str(name))
     if found is None and ":" in str(name):
         found = registry.import_part("trainer", str(name))
@@ -147,20 +146,28 @@ def _split(given: object, trainer_class: type[BaseTrainer]) -> tuple[OnlineConfi
     """Reads a configuration; parameters of the trainer's own constructor are taken out of its train_config."""
     if isinstance(given, OnlineConfig):
         return given, {}
-    document = {str(name): value for name, value in dict(given).items()}  # type: ignore[call-overload]  # a mapping
+    document = document_of(given)
     takes = {name for base in trainer_class.__mro__ if base is not BaseTrainer and "__init__" in vars(base)
              and issubclass(base, BaseTrainer) for name in inspect.signature(base).parameters}  # fmt: skip
-    train = dict(document.get("train_config", {}))
-    own = {name: train.pop(name) for name in list(train) if name in takes - set(TrainConfig.model_fields)}
-    return online_config({**document, "train_config": train}), own
+    train = document.get("train_config")
+    if not isinstance(train, dict):
+        return online_config(document), {}
+    own = {name: train.pop(name) for name in sorted(takes & set(train) - set(TrainConfig.model_fields))}
+    return online_config(document), own
 
 
 def config_module(path: Path) -> dict[str, object]:
     """Imports a configuration module from its file, and returns its names."""
-    folder = str(path.parent.resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = import_module(path.stem)
+    if not path.is_file():
+        raise SettingsError(f"{path}: cannot read: No such file or directory", code="E0210")
+    if "." in path.stem:
+        raise SettingsError(f"{path} has a dot in its name, so nothing can import it; rename it", code="E0261")
+    trust.search(str(path.parent.resolve()))
+    module = trust.import_module(path.stem)
+    if Path(str(module.__file__)).resolve() != path.resolve():
+        raise SettingsError(
+            f"{path} has the name of the module {module.__name__} in {module.__file__}; rename it", code="E0261"
+        )
     names = vars(module)
     if missing := [name for name in NAMES if name not in names]:
         raise SettingsError(
@@ -169,8 +176,8 @@ def config_module(path: Path) -> dict[str, object]:
     return names
 
 
-def file_settings(path: Path) -> JsonObject:
-    """Returns the run file of a configuration module."""
+def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
+    """Returns the run file of a configuration module, and notes for the user."""
     names = config_module(path)
     given = names["online_dict"]
     trainer_class = _trainer_class(given, names)
@@ -180,4 +187,6 @@ def file_settings(path: Path) -> JsonObject:
     refuse_missing_gpus(config, torch.cuda.device_count())
     settings = run_settings(config, generators, trainer)
     settings["run"]["id"] = config.logger_config.name
-    return settings
+    settings["run"]["code_dir"] = None if path.parent == Path() else str(path.parent)
+    idle = [key for key in idle_keys(given) if key not in own]
+    return settings, [idle_note(idle)] if idle else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import islice
 
@@ -76,7 +77,9 @@ def _set_fields(settings: PartSettings) -> dict[str, Raw]:
 
 
 def _check_trust(draft: Draft, doubt: str) -> None:
-    noted = set(draft.notes)
+    folder, noted = draft.get(("run", "code_dir")), set(draft.notes)
+    if draft.permitted is None and isinstance(folder, str):
+        trust.search(os.path.abspath(folder))
     for path, name in trust.code_names(draft.values):
         if draft.permitted is not None:
             if draft.origin(path).label in (OVERRIDE, PYTHON):

@@ -123,6 +123,10 @@ class RunSettings(Settings):
     id: Annotated[str, AfterValidator(require_run_id)] | None = None
     """Name of the run directory; null makes one from the environment, the algorithm and the date."""
 
+    code_dir: str | None = None
+    """Folder of modules that settings name, after the import path and the current directory; not searched for runs of
+    others."""
+
     device: Annotated[str, AfterValidator(_require_device)] = "cpu"
     """cpu, cuda, cuda:N, or auto for cuda where there is one."""
 

@@ -107,12 +107,14 @@ class RunFile:
         allow: Collection[str] = (),
         changes: Mapping[str, object] | None = None,
         tuned: Tuned | None = None,
+        notes: Collection[str] = (),
     ) -> RunFile:
         """Makes the settings from a mapping, which may contain settings objects; `changes` are as in `replace`.
 
-        Tuned settings lie below overrides and changes.
+        Tuned settings lie below overrides and changes; `notes` are for the user.
         """
         draft = Draft.from_mapping(mapping, Origin(origin))
+        draft.notes.extend(notes)
         return cls._resolve(draft, overrides, trusted, allow, changes or {}, tuned=tuned)
 
     @classmethod

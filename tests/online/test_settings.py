@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from quintain.errors import SettingsError
-from quintain.online import BaseTrainer, OnlineConfig, online_config
+from quintain.online import (
+    BaseTrainer,
+    OnlineConfig,
+    file_settings,
+    online_config,
+    start_rolloutmanager,
+    start_trainer,
+)
 from quintain.online.config import idle_keys, refuse_missing_gpus
 from quintain.online.ray_actors import ask, connect, is_actor
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
 from quintain.online.translate import Generators, run_settings
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
-from tests.online.parts import env_generator, online_dict, policy_generator
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
 
@@ -176,6 +186,81 @@ def test_constructors_refuse_what_they_do_not_know() -> None:
 
     with pytest.raises(SettingsError, match="Own got the unknown parameter discuont; did you mean discount"):
         Own(rollout_manager=None, policy_generator=policy_generator, env_generator=env_generator, discuont=1)  # type: ignore[arg-type]
+
+
+def test_what_is_no_configuration_and_no_manager_is_refused_in_a_sentence() -> None:
+    calls = (partial(start_trainer, policy_generator), partial(start_rolloutmanager, policy_generator))
+    for start in calls:
+        with pytest.raises(SettingsError, match="the configuration is a NoneType; expected the dict online_dict"):
+            start(env_generator, None)
+        with pytest.raises(SettingsError, match=r"train_config: found null, expected a mapping"):
+            start(env_generator, {"train_config": None})
+    with pytest.raises(SettingsError, match="rollout_manager is a NoneType; pass the result of start_rolloutmanager"):
+        OwnTrainer(rollout_manager=None, policy_generator=policy_generator, env_generator=env_generator)
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingsError, match=r"rollout_config.num_gpus_per_worker is 1, and this machine has no"):
+            start_rolloutmanager(policy_generator, env_generator, {"rollout_config": {"num_gpus_per_worker": 1}})
+
+
+def test_a_loop_of_ones_own_has_one_rank_and_more_are_refused_before_anything_starts() -> None:
+    config = online_dict(1, num_workers=2)
+    config["rollout_config"]["num_rollout_workers"] = 2
+    said = r"train_config.num_workers is 2, and a trainer with a train\(\) of its own learns in one process"
+    with pytest.raises(SettingsError, match=said):
+        start_trainer(policy_generator, env_generator, config, trainer_class=OwnTrainer)
+    manager = start_rolloutmanager(policy_generator, env_generator, config)
+    trainer = OwnTrainer(
+        rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator, num_workers=2
+    )
+    with pytest.raises(SettingsError, match=said):
+        trainer.fit()
+    with pytest.raises(SettingsError, match=said):
+        run_settings(online_config(config), Generators(policy_generator, env_generator), {"type": "hosted"}, "auto")
+
+
+@pytest.mark.parametrize("direction", ["to_reference", "from_reference"])
+def test_both_directions_of_the_divergence_can_be_chosen(direction: str) -> None:
+    settings = run_file(online_dict(0, kl_direction=direction)).to_dict()
+    assert settings["experiment"]["behaviors"]["default"]["algorithm"]["kl_direction"] == direction
+
+
+MODULE = """
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+online_dict = online_dict(0, num_readers=3)
+"""
+
+
+def test_files_that_cannot_be_imported_by_their_name_are_refused(tmp_path: Path) -> None:
+    for name, said in (("my.config.py", "has a dot in its name"), ("json.py", "has the name of the module json in")):
+        (tmp_path / name).write_text(MODULE)
+        with pytest.raises(SettingsError, match=said) as refused:
+            file_settings(tmp_path / name)
+        assert refused.value.code == "E0261"
+    with pytest.raises(SettingsError, match=r"nofile.py: cannot read: No such file"):
+        file_settings(tmp_path / "nofile.py")
+
+
+def test_a_file_names_keys_without_effect_and_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a_configuration.py").write_text(MODULE)
+    settings, [note] = file_settings(tmp_path / "a_configuration.py")
+    assert "train_config.num_readers (fragments are read from memory)" in note
+    assert RunFile.from_mapping(settings, notes=[note]).notes[0] == note
+    assert settings["run"]["code_dir"] == str(tmp_path)
+
+
+def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "their_parts.py").write_text("def loss(): raise AssertionError('it was called')\n")
+    text = RunFile.from_names("ppo", "CartPole-v1").replace("run.code_dir", str(folder)).to_yaml()
+    sys.path.remove(str(folder))
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert RunFile.load(path, trusted=False).run.code_dir == str(folder)
+    assert str(folder) not in sys.path
+    RunFile.load(path)
+    assert sys.path[-1] == str(folder)
+    sys.path.remove(str(folder))
 
 
 def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_no_gpus_are_promised() -> None:

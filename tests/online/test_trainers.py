@@ -294,6 +294,30 @@ def test_ranks_learn_from_generators_of_the_main_script_as_from_those_of_a_modul
     assert rows_of(Path("runs/lambdas")) == rows_of(Path("runs/named"))
 
 
+@pytest.mark.slow
+def test_a_configuration_in_another_folder_is_found_again_by_resume_and_eval(tmp_path: Path) -> None:
+    Path("configs").mkdir()
+    Path("configs/parts_beside.py").write_text("from tests.online.parts import env_generator, policy_generator\n")
+    text = "import parts_beside\nfrom tests.online.parts import online_dict\nonline_dict = online_dict(0)\n"
+    for name in ("env_generator", "policy_generator"):
+        text += f"def {name}(): return parts_beside.{name}()\n"
+    Path("configs/small.py").write_text(text)
+    for words in (
+        ["train", "configs/small.py", "--run-id", "small", "budget.updates=2"],
+        ["resume", "small", "budget.updates=4"],
+        ["eval", "small", "--episodes", "2"],
+    ):
+        command = [sys.executable, "-m", "quintain", *words]
+        done = warm.run(command, cwd=tmp_path, env=warm.ENVIRONMENT, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    assert len(rows_of(Path("runs/small"))) == 4
+    # Another working directory has no such folder.
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, "-m", "quintain", "resume", "../runs/small", "budget.updates=6"]
+    done = warm.run(command, cwd=tmp_path / "elsewhere", env=warm.ENVIRONMENT, capture_output=True)
+    assert (done.returncode, "E0208" in done.stderr) == (2, True), done.stderr
+
+
 def test_demonstrations_are_cloned_beside_ppo() -> None:
     """Those of an expert that always pushes to the right make that likelier."""
     shown = [{"type": "collect_data", "every_updates": 1}]
