@@ -50,7 +50,7 @@ NUM_RANDOM = 50
 MAX_KILLS = 3
 MOST_SECONDS_TO_STOP = 10.0
 LEAST_SPEEDUP = 20.0
-NOTE = "The runs so far were made on 2 cores that other programs used too (load 14 to 23); every one is recorded."
+NOTE = "On 2 cores that other programs used too; rows without a load had one of 14 to 23. Every run is recorded."
 TOKEN = "local-token-0123456789"
 TINY = {
     "scenario": {"built_in": "small_programs", "max_test_size": 4},
@@ -322,6 +322,7 @@ def main() -> None:
     for name in sys.argv[1:] or PARTS:
         started = time.monotonic()
         found = {**PARTS[name](), "minutes": round((time.monotonic() - started) / 60, 1)}
+        found["load"] = round(os.getloadavg()[0], 1)
         # A later run does not take the place of an earlier one.
         number = sum(each.partition(",")[0] == name for each in record) + 1
         record[name if number == 1 else f"{name}, run {number}"] = found

@@ -64,7 +64,7 @@ def _usage_message(error: ClickError) -> str:
     elif hasattr(error, "possibilities"):
         message = _unknown_option_message(error.option_name, error.ctx)
     else:
-        message = " ".join(error.format_message().split()).rstrip(".")
+        message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     ending = "" if message.endswith("?") else "."
     return f"{command}: {message[:1].lower()}{message[1:]}{ending} See {command} --help"
 

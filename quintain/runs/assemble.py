@@ -126,6 +126,7 @@ def assemble_loop(
         world=world,
         faults=Hosting().faults,
     )
+    loop.set_budget(run_file.budget)
     return loop
 
 

@@ -147,7 +147,11 @@ class Ledger:
         """Returns the job that a lost answer was about; cancels all but the oldest of several."""
         for look in range(NUM_LOOKS):
             if look:
-                self.calls.pause(self.calls.settings.settle_seconds)
+                seconds = self.calls.settings.settle_seconds
+                self.tell(
+                    f"{about} is not at the provider, or not yet: look {look + 1} of {NUM_LOOKS} in {seconds:g} s"
+                )
+                self.calls.pause(seconds)
             found = self.calls.read(lambda: provider.list_jobs({KEY: entry.key}), f"the list of jobs for {about}")
             if not found and look == NUM_LOOKS - 1 and entry.file_id is not None:
                 # A provider that drops metadata still says which file a job was created with.

@@ -109,7 +109,10 @@ def load_points(path: Path, difficulty: str | None = None) -> tuple[DataPoint, .
     try:
         lines = plain_files.read(path, MAX_DATA_BYTES).splitlines()
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error})", code="E0210") from error
+        raise SettingsError(
+            f"{path}: cannot be read ({error.strerror}); experiment.loop.scenario has train_file and test_file",
+            code="E0210",
+        ) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

@@ -380,7 +380,6 @@ class PureTextRlTrainer(Loop):
     def _open(self) -> None:
         """Opens archive, ledger and providers, once there is a run directory; tells groups the iteration."""
         if self.ledger is None:
-            self.set_budget(self.progress.budget)
             self.session.tell(self.scenario.describe())
             self.archive.open(self.session.folder("rollouts"))
             self.ledger = Ledger(self.session.folder("jobs"), self.calls, self.session.tell)

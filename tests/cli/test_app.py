@@ -124,6 +124,7 @@ def test_the_script_ends_with_the_code_of_main() -> None:
         (["train", "--learning-rate", "3"], "settings are written learning_rate=VALUE"),
         (["--verzion"], "quintain: no such option --verzion; did you mean --version?"),
         (["eval"], "quintain eval: missing argument 'RUN'."),
+        (["transcripts", "r", "--split", "foo"], "invalid value for '--split': 'foo' is not one of 'train', 'test'"),
         (["train", "ppo", "X", "--seed", "many"], "quintain train: invalid value for '--seed'"),
         (["train", "ppo"], "expected FILE, or ALGO ENV, and found 'ppo'"),
         (["train"], "expected FILE, or ALGO ENV, and found 'nothing'"),

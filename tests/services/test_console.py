@@ -336,6 +336,17 @@ def test_a_run_that_ends_before_its_first_row() -> None:
     ]
 
 
+def test_a_run_without_environment_steps_ends_at_an_update() -> None:
+    def feed(console: ConsoleWriter, clock: FakeClock) -> None:
+        console.open(HEADER)
+        console.write(0, {"time/total_seconds": 3.0, "time/env_fraction": 0.0, "time/fps": 0.0})
+        console.close(RunSummary("stopped", 61.0, 0, updates=2))
+
+    *_, row, ending = log_of(feed)
+    assert "env" not in row
+    assert ending == "stopped after 1 min 01 s · update 2"
+
+
 def test_text_from_outside_cannot_move_the_cursor() -> None:
     def feed(console: ConsoleWriter, clock: FakeClock) -> None:
         console.open(replace(HEADER, env="Evil\x1b[2J\r[bold]-v1"))

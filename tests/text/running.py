@@ -23,7 +23,7 @@ LOOP = {
 }
 
 
-def settings(updates: int = 3, seed: int = 5, **changes: Any) -> RunFile:
+def settings(updates: int | None = 3, seed: int = 5, **changes: Any) -> RunFile:
     """Returns the settings of a run; changes are blocks of the loop, each merged into the block above."""
     loop: dict[str, Any] = {
         name: {**value, **changes.pop(name, {})} if isinstance(value, dict) else value for name, value in LOOP.items()

@@ -336,6 +336,12 @@ def test_data_that_cannot_be_sent_are_refused_before_the_run_begins(tmp_path: Pa
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_without_a_number_of_iterations_has_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(QuintainError, match=r"budget\.updates is missing") as raised:
+        train(tmp_path / "runs", settings(None))
+    assert (raised.value.code, (tmp_path / "runs").exists()) == ("E0205", False)
+
+
 def test_a_changed_conversation_is_refused(tmp_path: Path) -> None:
     train(tmp_path, settings(2))
     path = tmp_path / "r" / "rollouts" / "train-000000.jsonl"
