@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from quintain.errors import SettingsError
@@ -246,7 +247,8 @@ class AgentsParameters(dict[str, AgentParameters]):
             same = (a.period, a.first_agent_num_rounds) == (b.period, b.first_agent_num_rounds)
             if same and a.first_agent and not b.first_agent:
                 return f"Alternating({a.period}, {a.first_agent_num_rounds}, {one}, {two})"
-        return f"Custom({', '.join(f'{name}: {value!r}' for name, value in zip(self, schedules, strict=True))})"
+        # JSON is written with sorted names, and must describe the same.
+        return f"Custom({', '.join(f'{name}: {each.update_schedule!r}' for name, each in sorted(self.items()))})"
 
     def to_dict(self) -> JsonObject:
         """Returns plain mappings; `make_agents` reads them."""
@@ -276,8 +278,27 @@ def make_agents(given: object, agent_class: type[AgentParameters]) -> AgentsPara
             made[name] = chosen.from_dict({key: item for key, item in value.items() if key != "is_random"})
         else:
             raise SettingsError(f"agents.{name}: found {value!r}, expected parameters or a mapping", code="E0205")
-    for name in made:
-        longer = [other for other in made if name != other and name in other and name != DEFAULT_AGENT]
-        if longer and DEFAULT_AGENT not in longer:
-            raise SettingsError(f'agents: the name "{name}" is part of "{longer[0]}"; rename one of them', code="E0205")
+    for name, agent in made.items():
+        if not isinstance(agent, agent_class | RandomAgentParameters):
+            raise SettingsError(
+                f"agents.{name}: found {type(agent).__name__}, and agents of this scenario have "
+                f"{agent_class.__name__} or RandomAgentParameters",
+                code="E0205",
+            )
     return AgentsParameters(made)
+
+
+def check_names(agents: AgentsParameters, names: Sequence[str]) -> None:
+    """Refuses agents that the protocol has not, and agents of the protocol without parameters."""
+    for name in agents:
+        if name not in names and name != DEFAULT_AGENT:
+            near = get_close_matches(name, names, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"expected some of: {', '.join(names)}"
+            raise SettingsError(f'HyperParameters.agents: the protocol has no agent "{name}"; {hint}', code="E0205")
+    for name in names:
+        if name not in agents:
+            raise SettingsError(
+                f'HyperParameters.agents: found no parameters of "{name}"; add them, or {DEFAULT_AGENT} for all that '
+                "are not named",
+                code="E0205",
+            )

@@ -15,7 +15,8 @@ from quintain.experiments.registry import build_protocol_handler, get_trainer_cl
 from quintain.experiments.scenario_env import ScenarioEnv
 from quintain.experiments.scenario_names import scenario_named
 from quintain.experiments.trainer import Agent, ScenarioInstance, Trainer
-from quintain.experiments.translate import num_rows, team_settings
+from quintain.experiments.rows import num_rows
+from quintain.experiments.translate import team_settings
 from quintain.policies.networks import linear
 from quintain.policies.team import TeamPolicy
 

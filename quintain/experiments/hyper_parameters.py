@@ -11,7 +11,7 @@ from pydantic import Field
 from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.experiments import names, trainer_parameters
-from quintain.experiments.agents_parameters import AgentsParameters, make_agents
+from quintain.experiments.agents_parameters import AgentsParameters, check_names, make_agents
 from quintain.experiments.migrate import PACKAGE_KEY, VERSION_KEY, convert_hyper_param_dict
 from quintain.experiments.parameters_base import (
     CODE_KEY,
@@ -25,6 +25,8 @@ from quintain.experiments.parameters_base import (
     register_parameter_class,
     registered_classes,
 )
+from quintain.experiments.registry import build_protocol_handler
+from quintain.experiments.rows import num_rows
 from quintain.experiments.scenario_names import scenario_named, trainer_data_kind
 
 Positive: TypeAlias = trainer_parameters.Positive
@@ -95,7 +97,7 @@ class HyperParameters(BaseHyperParameters):
         self.agents = make_agents(self.agents, scenario_named(self.scenario).agent_parameters)
 
     def check(self) -> None:
-        """Refuses a trainer for another kind of data than the scenario's, and rounds that do not fit."""
+        """Refuses a trainer for another kind of data than the scenario's, and agents and rounds that do not fit."""
         wanted, found = trainer_data_kind(self.trainer), scenario_named(self.scenario).data_kind
         if wanted is not None and found != wanted:
             raise SettingsError(
@@ -130,6 +132,10 @@ class HyperParameters(BaseHyperParameters):
                     f"expected at most max_message_rounds ({rounds.max_message_rounds})",
                     code="E0205",
                 )
+        protocol = build_protocol_handler(self)
+        check_names(self.get("agents"), protocol.agent_names)
+        if found == "tensors" and wanted == "tensors":
+            num_rows(self, protocol)
 
 
 OWN_MODULES = frozenset(

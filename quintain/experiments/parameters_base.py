@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from types import UnionType
 from typing import Any, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -130,8 +131,14 @@ def convert(annotation: Value, value: Value, place: tuple[str, ...]) -> Value:
         if isinstance(value, Mapping):
             return inner.from_dict(value)
         raise SettingsError(f"{'.'.join(place)}: found {value!r}, expected {inner.__name__} or a mapping", code="E0205")
-    if isinstance(value, Mapping) and isinstance(value.get(TYPE_KEY), str) and value[TYPE_KEY] in _value_classes:
-        value = _value_classes[value[TYPE_KEY]].from_dict(value)
+    if isinstance(value, Mapping) and isinstance(annotation, type) and issubclass(annotation, ParameterValue):
+        known = [name for name, each in _value_classes.items() if issubclass(each, annotation)]
+        named = str(value.get(TYPE_KEY))
+        if named not in known:
+            near = get_close_matches(named, known, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"expected one of: {', '.join(known)}"
+            raise SettingsError(f'{".".join(place)}: unknown {TYPE_KEY} "{named}"; {hint}', code="E0205")
+        value = _value_classes[named].from_dict(value)
     try:
         return _adapter(annotation).validate_python(_with_tuples(annotation, value))
     except ValidationError as error:
@@ -213,8 +220,8 @@ class BaseHyperParameters(metaclass=ParametersMeta):
         """Returns the value at a dotted address, such as `rl.lr` or `agents.prover.agent_lr_factor.actor`."""
         value: Value = self
         for step in address.split("."):
-            if isinstance(value, BaseHyperParameters) and step in type(value).annotations_of():
-                value = getattr(value, step)
+            if isinstance(value, BaseHyperParameters) and step in vars(value):
+                value = vars(value)[step]
             elif isinstance(value, Mapping) and step in value:
                 value = value[step]
             else:

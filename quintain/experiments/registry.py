@@ -21,7 +21,7 @@ from quintain.experiments.scenario_names import (
 
 if TYPE_CHECKING:
     from quintain.experiments.experiment_settings import ExperimentSettings
-    from quintain.experiments.hyper_parameters import HyperParameters
+    from quintain.experiments.parameters_base import BaseHyperParameters
     from quintain.experiments.protocols.base import ProtocolHandler
 
 Class = TypeVar("Class", bound=type)
@@ -70,12 +70,12 @@ def register_protocol_handler(name: str, scenario: str | None = None) -> Callabl
 
 
 def build_protocol_handler(
-    hyper_params: HyperParameters, settings: ExperimentSettings | None = None
+    hyper_params: BaseHyperParameters, settings: ExperimentSettings | None = None
 ) -> ProtocolHandler:
     """Makes the handler of the experiment's protocol."""
     import_module(SHIPPED_PROTOCOLS)
-    name = hyper_params.interaction_protocol
-    found = _protocols.get((name, hyper_params.scenario)) or _protocols.get((name, None))
+    name = hyper_params.get("interaction_protocol")
+    found = _protocols.get((name, hyper_params.get("scenario"))) or _protocols.get((name, None))
     if found is None:
         known = ", ".join(sorted({each for each, _ in _protocols}))
         raise SettingsError(f'interaction protocol "{name}" has no handler; expected one of: {known}', code="E0204")

@@ -23,8 +23,10 @@ from quintain.errors import SettingsError
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.protocols.base import LABELS, ProtocolHandler
 from quintain.experiments.registry import register_trainer
+from quintain.experiments.rows import num_points
 from quintain.experiments.scenario_env import NO_MESSAGE, ScenarioEnv, TensorScenario
 from quintain.experiments.trainer import IterationContext, TensorDictTrainer, attach_progress_bar
+from quintain.experiments.translate import body_lr_factor
 from quintain.policies.networks import linear
 from quintain.policies.team import TeamAgent, TeamPolicy
 
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from quintain.trainers.base import Trainer
     from quintain.trainers.events import EventContext
     from quintain.trainers.settings import PretrainBodiesSettings
-
-NUM_POINTS = 2048
-"""Size of the training set of a scenario that draws its data; `dataset_options.max_train_size` sets another."""
 
 
 class Points(NamedTuple):
@@ -81,7 +80,7 @@ class SoloFit:
         self, hyper_params: HyperParameters, scenario: TensorScenario, agents: Mapping[str, SoloAgent], rng: Rng
     ) -> None:
         self.settings, self.agents, self.rng = hyper_params.get("solo_agent"), dict(agents), rng
-        size = hyper_params.get("dataset_options.max_train_size") or NUM_POINTS
+        size = num_points(hyper_params)
         test_size = max(1, round(size * hyper_params.test_size))
         self.train_points, self.test_points = (
             draw_points(scenario, scenario.protocol, rng, split, number)
@@ -124,7 +123,8 @@ def learning_rates(hyper_params: HyperParameters, agent_name: str) -> dict[str, 
     agent = hyper_params.get(f"agents.{agent_name}")
     head = agent.agent_lr_factor.actor
     overrides = hyper_params.get("solo_agent.body_lr_factor_override")
-    factors = {"body": head * (1.0 if overrides else agent.body_lr_factor.actor), "solo_head": head}
+    body = 1.0 if overrides else agent.body_lr_factor.actor * body_lr_factor(hyper_params)
+    factors = {"body": head * body, "solo_head": head}
     return {
         part: ParameterGroup(parameters=f"{part}.*", learning_rate_factor=factor or 1.0, frozen=factor == 0)
         for part, factor in factors.items()

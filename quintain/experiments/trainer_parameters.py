@@ -49,7 +49,7 @@ class RlTrainerParameters(SubParameters):
     num_normalization_steps: Positive = 1000
     gamma: Fraction = 0.9
     lmbda: Fraction = 0.95
-    body_lr_factor: float | None = None
+    body_lr_factor: NonNegative | None = None
     use_shared_body: bool = True
     num_test_iterations: Annotated[Natural, BaseRunPreserve("rerun_tests")] = 10
 

@@ -7,45 +7,74 @@ from collections.abc import Mapping, Sequence
 from quintain.errors import SettingsError
 from quintain.experiments.agents_parameters import ConstantUpdateSchedule, ContiguousPeriodicUpdateSchedule
 from quintain.experiments.hyper_parameters import HyperParameters
+from quintain.experiments.parameters_base import Value
 from quintain.experiments.protocols.base import ProtocolHandler
 from quintain.experiments.protocols.zero_knowledge import ZeroKnowledgeProtocol
 from quintain.experiments.registry import build_protocol_handler
+from quintain.experiments.rows import num_rows, steps_per_row
 from quintain.experiments.scenario_names import shipped_scenario
 from quintain.policies.settings import TeamSettings
 from quintain.typing import JsonObject
 
 CORE_ALGORITHMS = {"vanilla_ppo": "team_ppo", "reinforce": "team_reinforce"}
 """Trainers whose loop is the core's, and the algorithm that each is."""
-HIDDEN_SIZES = (32, 32)
+SHIPPED = (*CORE_ALGORITHMS, "solo_agent")
+FIND_THE_PLUS = "find_the_plus"
+BODY_SIZE = 32
+"""Size of the first layer of an agent's body; that of the second is `d_representation`."""
+_UNUSED: dict[str, Value] = {
+    "functionalize_modules": False,
+    "message_regression.enabled": False,
+}
+"""Hyper-parameters that the trainers that ship cannot follow, with the one value that they accept."""
+_UNUSED_BY_SCENARIO: dict[str, Value] = {
+    "message_size": 1,
+    "include_linear_message_space": False,
+    "protocol_common.randomize_prover_stance": False,
+    "dataset_options.max_test_size": None,
+}
+"""The same of the scenario that ships."""
+_UNUSED_BY_AGENTS: dict[str, Value] = {
+    "normalize_message_history": False,
+    "checkpoint_entity": None,
+    "checkpoint_project": None,
+}
+"""The same of agents of tensors."""
 
 
-def steps_per_row(hyper_params: HyperParameters, protocol: ProtocolHandler) -> int:
-    """Returns the rounds of each row in one iteration."""
-    return int(hyper_params.get("rl.steps_per_env_per_iteration") or protocol.max_message_rounds)
-
-
-def num_rows(hyper_params: HyperParameters, protocol: ProtocolHandler) -> int:
-    """Returns the conversations that are held at once: frames are rows times steps."""
-    steps, rl = steps_per_row(hyper_params, protocol), hyper_params.get("rl")
-    frames = rl.frames_per_batch or (rl.rollouts_per_iteration or 0) * steps
-    if not frames or frames % steps:
-        raise SettingsError(
-            f"rl.frames_per_batch: found {frames}, expected a multiple of the {steps} steps of a row "
-            "(rl.steps_per_env_per_iteration, or the protocol's rounds)",
-            code="E0205",
-        )
-    return int(frames // steps)
+def refuse_unused(hyper_params: HyperParameters, names: Sequence[str]) -> None:
+    """Raises if a parameter would be ignored; trainers and scenarios of a user's own may read any."""
+    wanted: dict[str, Value] = {}
+    if hyper_params.trainer in SHIPPED:
+        wanted |= _UNUSED
+        wanted |= {f"agents.{name}.{field}": only for name in names for field, only in _UNUSED_BY_AGENTS.items()}
+    if hyper_params.scenario == FIND_THE_PLUS:
+        wanted |= {**_UNUSED_BY_SCENARIO, "dataset": "generated"}
+    for address, only in wanted.items():
+        if (found := hyper_params.get(address)) != only:
+            raise SettingsError(
+                f"HyperParameters.{address} is {found!r}, and the trainer {hyper_params.trainer} with the scenario "
+                f"{hyper_params.scenario} has only {only!r}; leave it out",
+                code="E0284",
+            )
 
 
 def team_settings(hyper_params: HyperParameters, protocol: ProtocolHandler) -> TeamSettings:
     """Returns the settings of the policy: one network for each agent of the protocol."""
     names = tuple(protocol.agent_names)
+    refuse_unused(hyper_params, names)
+    agents = {name: hyper_params.get(f"agents.{name}") for name in names}
+    gains = {
+        name: agent.orthogonal_initialisation_gain if agent.use_orthogonal_initialisation else None
+        for name, agent in agents.items()
+    }
     return TeamSettings(
         type="team",
         agents=names,
-        hidden_sizes=HIDDEN_SIZES,
+        hidden_sizes=(BODY_SIZE, hyper_params.d_representation),
+        initial_gains={name: gain for name, gain in gains.items() if gain != 1.0},
         shared_body=hyper_params.get("rl.use_shared_body"),
-        random_agents=tuple(name for name in names if hyper_params.get(f"agents.{name}").is_random),
+        random_agents=tuple(name for name, agent in agents.items() if agent.is_random),
         hand_written_agents=hand_written_agents(hyper_params, protocol),
         keep_logits=isinstance(protocol, ZeroKnowledgeProtocol),
     )
@@ -69,9 +98,16 @@ def hand_written_agents(hyper_params: HyperParameters, protocol: ProtocolHandler
     return {name: known[role] for name, role in roles.items()}
 
 
+def body_lr_factor(hyper_params: HyperParameters) -> float:
+    """Returns the factor on the learning rates of all bodies."""
+    factor = hyper_params.get("rl.body_lr_factor")
+    return 1.0 if factor is None else float(factor)
+
+
 def learning_of_agents(hyper_params: HyperParameters, names: Sequence[str]) -> tuple[JsonObject, dict[str, list[int]]]:
     """Returns groups of parameters with their learning-rate factors, and update schedules by agent."""
     shares_body = hyper_params.get("rl.use_shared_body")
+    all_bodies = body_lr_factor(hyper_params)
     groups: JsonObject = {}
     schedules: dict[str, list[int]] = {}
     for name in names:
@@ -86,8 +122,8 @@ def learning_of_agents(hyper_params: HyperParameters, names: Sequence[str]) -> t
                 code="E0205",
             )
         factors = {
-            "body": own.actor * body.actor,
-            "value_body": own.critic * body.critic,
+            "body": own.actor * body.actor * all_bodies,
+            "value_body": own.critic * body.critic * all_bodies,
             "policy_head": own.actor,
             "value_head": own.critic,
         }

@@ -255,6 +255,9 @@ class TeamSettings(_WithoutDistribution, PolicySettings):
     random_agents: tuple[str, ...] = ()
     """Agents that act uniformly at random and have no parameters."""
 
+    initial_gains: dict[str, float | None] = Field(default_factory=dict)
+    """Factor on the gains of an agent's initial orthogonal weights; null draws them uniformly, as torch does."""
+
     hand_written_agents: dict[str, str] = Field(default_factory=dict)
     """module:function of agents that are not learned: a function of what the agent sees and the number of logits."""
 

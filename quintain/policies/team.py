@@ -18,7 +18,7 @@ from quintain.data.spec import BehaviorSpec, BoxSpec, DictSpec, DiscreteSpec, bu
 from quintain.errors import SettingsError, SpecMismatch
 from quintain.policies.base import Policy
 from quintain.policies.joint_head import JointHead
-from quintain.policies.networks import linear, mlp
+from quintain.policies.networks import linear, mlp, uniform_linear
 from quintain.policies.settings import TeamSettings
 from quintain.typing import Keyword
 
@@ -36,20 +36,40 @@ HandWritten: TypeAlias = Callable[[torch.Tensor, int], torch.Tensor]
 class TeamAgent(nn.Module):
     """One agent: a body (or two), a policy head and a value head."""
 
-    def __init__(self, settings: TeamSettings, input_size: int, output_size: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        settings: TeamSettings,
+        input_size: int,
+        output_size: int,
+        generator: torch.Generator,
+        gain: float | None = 1.0,
+    ) -> None:
         super().__init__()
         *inner, width = settings.hidden_sizes
+        is_uniform = gain is None
 
         def body() -> nn.Module:
             layers = mlp(
-                input_size, tuple(inner), width, activation=settings.activation, output_gain=1.0, generator=generator
+                input_size,
+                tuple(inner),
+                width,
+                activation=settings.activation,
+                output_gain=None if is_uniform else 1.0,
+                generator=generator,
             )
             return nn.Sequential(layers, nn.Tanh())
 
+        def head(size: int, own_gain: float) -> nn.Linear:
+            return uniform_linear(width, size, generator) if is_uniform else linear(width, size, own_gain, generator)
+
         self.body = body()
         self.value_body = None if settings.shared_body else body()
-        self.policy_head = linear(width, output_size, 0.01, generator)
-        self.value_head = linear(width, 1, 1.0, generator)
+        self.policy_head = head(output_size, 0.01)
+        self.value_head = head(1, 1.0)
+        if gain not in (None, 1.0):
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.weight.data *= gain
 
     def forward(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the policy head's output [B, outputs] and the value [B]."""
@@ -91,7 +111,13 @@ class TeamPolicy(Policy):
             )
         self.agents = nn.ModuleDict(
             {
-                name: TeamAgent(settings, seen.size, self.head.output_size, self.rng.torch_generator("init", number))
+                name: TeamAgent(
+                    settings,
+                    seen.size,
+                    self.head.output_size,
+                    self.rng.torch_generator("init", number),
+                    settings.initial_gains.get(name, 1.0),
+                )
                 for number, name in enumerate(settings.agents)
                 if name not in without_network
             }

@@ -31,7 +31,8 @@ from quintain.experiments.parameters_base import (
     register_parameter_class,
     registered_classes,
 )
-from quintain.experiments.registry import register_trainer
+from quintain.experiments.registry import build_protocol_handler, register_trainer
+from quintain.experiments.rows import num_rows
 
 HyperParameters: Any = hyper_parameters.HyperParameters
 GI: dict[str, Any] = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "eru10000"}
@@ -106,39 +107,68 @@ def same(one: Any, other: Any) -> bool:
     if dataclasses.is_dataclass(one):
         return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(dict.get(one, k), dict.get(other, k)) for k in one)
+        return set(one) == set(other) and all(same(dict.get(one, k), dict.get(other, k)) for k in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in registered_classes() if name != "HyperParameters"] + ["HyperParameters"]
-)
+NAMES_OF = {
+    **dict.fromkeys(("nip", "adp"), ("prover", "verifier")),
+    **dict.fromkeys(("debate", "mnip", "merlin_arthur"), ("prover0", "prover1", "verifier")),
+    "solo_verifier": ("verifier",),
+    "multi_channel_test": ("prover0", "prover1", "prover2", "verifier"),
+}
+SCENARIOS: dict[str, tuple[tuple[str, ...], type[AgentParameters]]] = {
+    "graph_isomorphism": (
+        ("vanilla_ppo", "solo_agent", "spg", "reinforce"),
+        agents_parameters.GraphIsomorphismAgentParameters,
+    ),
+    "image_classification": (("vanilla_ppo", "solo_agent"), agents_parameters.ImageClassificationAgentParameters),
+    "find_the_plus": (("vanilla_ppo", "reinforce"), agents_parameters.FindThePlusAgentParameters),
+    "code_validation": (("pure_text_ei", "pure_text_malt"), agents_parameters.CodeValidationAgentParameters),
+}
+
+
+def random_experiment(random: Random) -> Any:
+    """Draws hyper-parameters of any scenario, trainer and protocol, with every block and every simple value."""
+    scenario, protocol = random.choice(list(SCENARIOS)), random.choice(list(NAMES_OF))
+    trainers, agent_class = SCENARIOS[scenario]
+    annotations = HyperParameters.annotations_of().items()
+    values = {name: random_value(annotation, random) for name, annotation in annotations if name != "agents"}
+    names = list(NAMES_OF[protocol])
+    if values["protocol_common"].zero_knowledge:
+        names += ["adversarial_verifier", "simulator"]
+    classes = [agent_class, RandomAgentParameters]
+    agents = {name: random_instance(random.choice(classes), random) for name in names}
+    if random.random() < 0.5:
+        del agents[random.choice(names)]
+        agents["_default"] = random_instance(agent_class, random)
+    for block in ("nip_protocol", "debate_protocol", "mnip_protocol"):
+        least, most = values[block].min_message_rounds, values[block].max_message_rounds
+        values[block].min_message_rounds, values[block].max_message_rounds = min(least, most), max(least, most)
+    steps = values["rl"].steps_per_env_per_iteration = random.randrange(1, 9)
+    values["rl"].frames_per_batch = random.choice([None, 1000, steps * random.randrange(1, 30)])
+    chosen = {"scenario": scenario, "trainer": random.choice(trainers), "interaction_protocol": protocol}
+    return HyperParameters(**{**values, **chosen, "agents": agents})
+
+
+@pytest.mark.parametrize("name", registered_classes())
 def test_random_instances_survive_json_and_yaml(name: str) -> None:
     random = Random(name)
     cls = registered_classes()[name]
-    for _ in range(200 if name != "HyperParameters" else 60):
-        if name == "HyperParameters":
-            agents = {
-                "prover": random_instance(agents_parameters.GraphIsomorphismAgentParameters, random),
-                "verifier": random_instance(RandomAgentParameters, random),
-            }
-            given = {
-                each: random_value(annotation, random)
-                for each, annotation in cls.annotations_of().items()
-                if parameter_class(annotation) is not None and "protocol" not in each
-            }
-            made = HyperParameters(**GI, **given, agents=agents, seed=random.randrange(9999))
-        else:
-            made = random_instance(cls, random)  # type: ignore[arg-type]
+    for number in range(200):
+        made = random_experiment(random) if name == "HyperParameters" else random_instance(cls, random)  # type: ignore[arg-type]
         plain = made.to_dict()
         before = copy.deepcopy(plain)
         assert same(cls.from_dict(json.loads(json.dumps(plain))), made)  # type: ignore[attr-defined]
         assert same(cls.from_dict(plain), made)  # type: ignore[attr-defined]
         assert plain == before
-        assert same(type(made).from_json(made.to_json()), made)
-    assert same(type(made).from_yaml(made.to_yaml()), made)
+        again = type(made).from_json(made.to_json())
+        assert same(again, made)
+        assert again == made
+        if number % 8 == 0:
+            assert same(type(made).from_yaml(made.to_yaml()), made)
 
 
 def test_building_twice_from_one_mapping_gives_the_same_agents() -> None:
@@ -164,7 +194,22 @@ def test_building_twice_from_one_mapping_gives_the_same_agents() -> None:
         ({"ppo": {"loss_type": "cli"}}, "CommonPpoParameters.loss_type"),
         ({"trainer": "pure_text_ei"}, "works on text"),
         ({"nip_protocol": {"min_message_rounds": 9}}, "expected at most max_message_rounds (8)"),
-        ({"agents": {"prover": {}, "prover0": {}}}, 'the name "prover" is part of "prover0"'),
+        ({"agents": {"provr": {}, "_default": {}}}, 'the protocol has no agent "provr"; did you mean "prover"?'),
+        ({"agents": {"judge": {}, "_default": {}}}, 'has no agent "judge"; expected some of: prover, verifier'),
+        ({"agents": {"prover": {}}}, 'found no parameters of "verifier"; add them, or _default'),
+        (
+            {"agents": {"_default": PureTextAgentParameters()}},
+            "agents._default: found PureTextAgentParameters, and agents of this scenario have Graph",
+        ),
+        (
+            {"agents": {"_default": {"_type": "FindThePlusAgentParameters"}}},
+            "agents._default: found FindThePlusAgentParameters",
+        ),
+        (
+            {"agents": {"_default": {"update_schedule": {"_type": "AlternatingPeriodicUpdateSchedul"}}}},
+            'update_schedule: unknown _type "AlternatingPeriodicUpdateSchedul"; did you mean "Alternating',
+        ),
+        ({"rl": {"frames_per_batch": 100}}, "found 100, expected a multiple of the 8 steps of a row"),
         ({"rl": 3}, "expected RlTrainerParameters or a mapping"),
     ],
 )
@@ -207,6 +252,20 @@ def test_the_default_agent_stands_for_every_name() -> None:
     text = HyperParameters("code_validation", "pure_text_ei", "lrhammond/buggy-apps")
     assert type(text.agents["verifier"]).__name__ == "CodeValidationAgentParameters"
     assert isinstance(text.agents["verifier"], PureTextAgentParameters)
+
+
+def test_rows_are_frames_over_steps_or_rollouts_or_the_training_set() -> None:
+    def rows(protocol: str = "nip", max_train_size: int | None = None, **rl: Any) -> int:
+        options = {"max_train_size": max_train_size}
+        made = HyperParameters(**GI, interaction_protocol=protocol, rl=rl, dataset_options=options)
+        return num_rows(made, build_protocol_handler(made))
+
+    # Eight rounds by default; two of adp. The default of 1000 frames is rounded down.
+    assert (rows(), rows("adp"), rows(steps_per_env_per_iteration=3)) == (125, 500, 333)
+    assert rows(frames_per_batch=None, rollouts_per_iteration=7) == 7
+    assert rows(rollouts_per_iteration=7) == 7
+    assert rows(frames_per_batch=None) == 2048
+    assert rows(frames_per_batch=None, max_train_size=50) == 50
 
 
 def test_schedules_update_when_they_say() -> None:

@@ -24,7 +24,7 @@ from quintain.compat.nip.protocols.registry import build_protocol_handler, regis
 from quintain.compat.nip.protocols.zero_knowledge import ZeroKnowledgeProtocol
 from quintain.errors import SettingsError
 
-RL = {"frames_per_batch": 60, "num_iterations": 2, "num_test_iterations": 1, "minibatch_size": 30}
+RL = {"rollouts_per_iteration": 10, "num_iterations": 2, "num_test_iterations": 1, "minibatch_size": 10}
 
 
 def params(protocol: str, **given: Any) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from quintain.experiments.experiment_settings import ExperimentSettings
-    from quintain.experiments.hyper_parameters import HyperParameters
+    from quintain.experiments.parameters_base import BaseHyperParameters
 
 REJECT, ACCEPT, CONTINUE = 0, 1, 2
 """Decisions of a verifier."""
@@ -66,7 +66,7 @@ class ProtocolHandler(ABC):
         if "channel_names" in vars(cls):
             cls.message_channel_names = vars(cls).get("message_channel_names", vars(cls)["channel_names"])
 
-    def __init__(self, hyper_params: HyperParameters, settings: ExperimentSettings | None = None) -> None:
+    def __init__(self, hyper_params: BaseHyperParameters, settings: ExperimentSettings | None = None) -> None:
         self.hyper_params = hyper_params
         self.settings = settings
         self.common = hyper_params.get("protocol_common")

@@ -15,7 +15,7 @@ from quintain.experiments.protocols.base import ACCEPT, CONTINUE, REJECT, Outcom
 
 if TYPE_CHECKING:
     from quintain.experiments.experiment_settings import ExperimentSettings
-    from quintain.experiments.hyper_parameters import HyperParameters
+    from quintain.experiments.parameters_base import BaseHyperParameters
 
 KINDS = ("standard", "adversarial", "simulator")
 """Kinds of channels, in the order of their names."""
@@ -32,7 +32,7 @@ class ZeroKnowledgeProtocol(ProtocolHandler):
     num_phases: ClassVar[int] = len(PHASES)
 
     def __init__(
-        self, hyper_params: HyperParameters, settings: ExperimentSettings | None, base_class: type[ProtocolHandler]
+        self, hyper_params: BaseHyperParameters, settings: ExperimentSettings | None, base_class: type[ProtocolHandler]
     ) -> None:
         self.base_protocol = base = base_class(hyper_params, settings)
         if not base.can_be_zero_knowledge or base.verifier_names != ["verifier"] or base.num_phases > 1:
