@@ -62,7 +62,7 @@ class Prompts:
         """The template of each agent."""
         found, shipped = {}, files("quintain.text").joinpath("templates")
         for agent in self.protocol.agent_names:
-            name = f"{self.protocol.hyper_params.interaction_protocol}/{agent}.txt"
+            name = f"{self.protocol.hyper_params.get('interaction_protocol')}/{agent}.txt"
             try:
                 if self.folder is None:
                     own = shipped.joinpath(name)

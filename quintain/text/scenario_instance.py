@@ -54,7 +54,7 @@ def build_text_instance(settings: TextTrainerSettings, rng: Rng) -> TextScenario
     if unknown := sorted(settings.agents.keys() - {*names, "_default"}):
         raise SettingsError(
             f"experiment.loop.agents has {', '.join(unknown)}; the protocol "
-            f"{protocol.hyper_params.interaction_protocol} has {', '.join(names)}",
+            f"{protocol.hyper_params.get('interaction_protocol')} has {', '.join(names)}",
             code="E0205",
         )
     agents = {name: settings.agent(name) for name in names}
