@@ -12,10 +12,10 @@ from quintain.experiments.base_runs import load_agents
 from quintain.experiments.experiment_settings import ExperimentSettings
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.registry import build_protocol_handler, get_trainer_class
+from quintain.experiments.rows import num_rows
 from quintain.experiments.scenario_env import ScenarioEnv
 from quintain.experiments.scenario_names import scenario_named
 from quintain.experiments.trainer import Agent, ScenarioInstance, Trainer
-from quintain.experiments.rows import num_rows
 from quintain.experiments.translate import team_settings
 from quintain.policies.networks import linear
 from quintain.policies.team import TeamPolicy

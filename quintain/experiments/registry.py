@@ -85,11 +85,11 @@ def build_protocol_handler(
     return handler
 
 
-def _own_classes(hyper_params: HyperParameters) -> list[type]:
+def _own_classes(hyper_params: BaseHyperParameters) -> list[type]:
     """Returns the classes of users' own that hyper-parameters name, or consist of."""
-    scenario, protocol = hyper_params.scenario, hyper_params.interaction_protocol
+    scenario, protocol, trainer = (hyper_params.get(each) for each in ("scenario", "interaction_protocol", "trainer"))
     targets = [
-        TRAINER_REGISTRY.get(hyper_params.trainer),
+        TRAINER_REGISTRY.get(trainer),
         scenario_named(scenario).target,
         _protocols.get((protocol, scenario)) or _protocols.get((protocol, None)),
         *registered_classes().values(),
@@ -97,12 +97,12 @@ def _own_classes(hyper_params: HyperParameters) -> list[type]:
     return [each for each in targets if isinstance(each, type) and not each.__module__.startswith("quintain.")]
 
 
-def is_local(hyper_params: HyperParameters) -> bool:
+def is_local(hyper_params: BaseHyperParameters) -> bool:
     """Whether some class of a user's own is in the main script or in a function, so that no process can import it."""
     return any("<" in each.__qualname__ or each.__module__ == "__main__" for each in _own_classes(hyper_params))
 
 
-def code_of(hyper_params: HyperParameters) -> list[str]:
+def code_of(hyper_params: BaseHyperParameters) -> list[str]:
     """Returns the classes of users' own as module:Name, as far as any process can import them."""
     places = [f"{each.__module__}:{each.__qualname__}" for each in _own_classes(hyper_params)]
     return [each for each in places if "<" not in each and not each.startswith("__main__:")]
