@@ -125,6 +125,7 @@ def test_the_interface_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ({"stop": "x"}, "stop is not served"),
             ({"temperature": -1}, "from 0 to 2"),
             ({"seed": "x"}, "invalid literal"),
+            ({"messages": [{"content": "hi"}]}, "role is missing"),
             ({"messages": [{"role": "user", "content": None}]}, "expected text"),
         ):
             chat = {"model": "base", "messages": [{"role": "user", "content": "hi"}], **wrong}

@@ -223,7 +223,7 @@ class TinyProvider:
             self._require_base()
         folder = self._target(model)
         if not (folder / "model.safetensors").is_file():
-            raise Refused(f"no model {model}; the first model_name of an agent is {BASE_MODEL}")
+            raise Refused(f"no model {model}; {BASE_MODEL} is the one to begin with")
         return folder
 
     def _target(self, model: str) -> Path:

@@ -138,6 +138,10 @@ class TextServer:
                 return _error(400, str(error))
             except (Unavailable, OutcomeUnknown) as error:
                 return _error(503, str(error))
+            except KeyError as error:
+                return _error(400, f"{error.args[0]} is missing")
+            except json.JSONDecodeError as error:
+                return _error(400, f"the body is no JSON: {error}")
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
                 return _error(400, f"{type(error).__name__}: {error}")
             if fault == "lost_answer":
