@@ -2,13 +2,17 @@
 
 A fragment is T successive steps of one lane, over ends of episodes. It knows its lane, its number in that lane, the
 version that took each step, and whether it follows the fragment before it without a gap. A block holds one fragment per
-column, in the order in which they were completed.
+column, in the order in which they were completed. Several collectors fill one block: each claims the next free columns
+for the fragments that it has.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -82,7 +86,7 @@ class FragmentBlock(Rollout):
         device: torch.device | str = "cpu",
         allocate: Allocator | None = None,
     ) -> None:
-        """Allocates `num_lanes` columns of `num_steps` steps."""
+        """Allocates `num_lanes` columns of `num_steps` steps, which `num_parts` collectors fill together."""
         fields = {**(fields or {}), **FRAGMENT_FIELDS}
         super().__init__(
             spec,
@@ -93,26 +97,54 @@ class FragmentBlock(Rollout):
             device=device,
             allocate=allocate,
         )
+        new = torch.zeros((1,), dtype=torch.int64) if allocate is None else allocate((1,), torch.int64)
+        self.claimed: Array = new.numpy()
+        """Number of columns that are claimed, in the memory of the block."""
+        self.lock: AbstractContextManager[object] = threading.Lock()
+        """Held while columns are claimed; collectors in several processes have one that excludes processes."""
+
+    @cached_property
+    def parts(self) -> list[Rollout]:
+        """The columns, each with final rows of its own, so that any collector can fill it."""
+        return self.split(1)
+
+    @property
+    def room(self) -> int:
+        """Number of columns that are not claimed."""
+        return self.num_lanes - int(self.claimed[0])
+
+    def claim(self, most: int) -> slice:
+        """Returns the next free columns, at most so many, for the caller alone."""
+        with self.lock:
+            first = int(self.claimed[0])
+            end = min(first + most, self.num_lanes)
+            self.claimed[0] = end
+        return slice(first, end)
+
+    def begin(self, sequence: int, version: int) -> None:
+        super().begin(sequence, version)
+        self.claimed[0] = 0
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.claimed[0] = self.num_fragments
 
     @property
     def num_fragments(self) -> int:
         """Number of columns that hold a fragment; fragments of a lane are counted from 1."""
         return int(np.count_nonzero(self.array(f.FRAGMENT)[0]))
 
-    def append(self, source: Rollout, lanes: Array, endings: Sequence[Sequence[Ending]]) -> None:
-        """Copies the completed fragments of these lanes of `source`, each with the ends of its episodes."""
-        first = self.num_fragments
-        columns = slice(first, first + len(lanes))
+    def append(self, columns: slice, source: Rollout, lanes: Array, endings: Sequence[Sequence[Ending]]) -> None:
+        """Copies completed fragments of these lanes of `source` to claimed columns, with the ends of their episodes."""
         for name, rows in self.arrays.items():
             rows[:, columns] = source.arrays[name][:, lanes]
         self.policy_state[columns] = source.policy_state[torch.from_numpy(lanes)]
-        for column, ends in enumerate(endings, first):
+        for column, ends in enumerate(endings, columns.start):
             self._add_endings(column, ends)
 
     def append_block(self, block: Rollout, first_lane: int) -> None:
         """Copies a block of lanes that stepped together: each lane is a fragment with the number of the block."""
-        first = self.num_fragments
-        columns = slice(first, first + block.num_lanes)
+        columns = self.claim(block.num_lanes)
         for name, rows in block.arrays.items():
             self.arrays[name][:, columns] = rows
         self.arrays[f.LANE][:, columns] = first_lane + np.arange(block.num_lanes)
@@ -120,13 +152,17 @@ class FragmentBlock(Rollout):
         self.arrays[f.FOLLOWS][:, columns] = True
         self.policy_state[columns] = block.policy_state
         for lane in range(block.num_lanes):
-            self._add_endings(first + lane, _endings(block, lane))
+            self._add_endings(columns.start + lane, _endings(block, lane))
 
     def _add_endings(self, column: int, endings: Sequence[Ending]) -> None:
         self.arrays[f.FINAL_INDEX][:, column] = -1
+        final = self.final
+        if self.num_parts > 1:
+            final = self.parts[column].final
+            final.clear()
         for end in endings:
             rows: dict[str, Values] = {name: value[None] for name, value in end.obs.items()}
-            self.arrays[f.FINAL_INDEX][end.step, column] = self.final.add(rows, end.state[None]).item()
+            self.arrays[f.FINAL_INDEX][end.step, column] = final.add(rows, end.state[None]).item()
 
     def fragment(self, column: int) -> Fragment:
         """Returns a copy of one fragment."""
@@ -135,7 +171,7 @@ class FragmentBlock(Rollout):
 
     def put(self, fragments: Sequence[Fragment]) -> None:
         """Appends fragments; their advantages and final values are kept too."""
-        for column, fragment in enumerate(fragments, self.num_fragments):
+        for column, fragment in enumerate(fragments, self.claim(len(fragments)).start):
             for name, rows in self.arrays.items():
                 rows[:, column] = fragment.fields[name]
             self.policy_state[column] = fragment.state
@@ -145,34 +181,51 @@ class FragmentBlock(Rollout):
         """Clears it, and leaves its first columns to fragments that another process holds."""
         self.begin(sequence, 0)
         self.arrays[f.FRAGMENT][:, :num_held] = 1
+        self.claimed[0] = num_held
 
-    def columns(self, first: int, first_row: int) -> State:
-        """Returns the fragments from a column on, whose final rows are those from `first_row` on, as views."""
-        some, start = slice(first, self.num_fragments), self.final.start + first_row
+    def close(self) -> None:
+        """Leaves no column to claim."""
+        self.claim(self.num_lanes)
+
+    def columns(self, first: int) -> State:
+        """Returns the fragments from a column on, as views, with their final rows."""
+        some = slice(first, self.num_fragments)
         fields: dict[str, Array] = {name: rows[:, some] for name, rows in self.arrays.items()}
         index = fields[f.FINAL_INDEX]
-        fields[f.FINAL_INDEX] = np.where(index >= 0, index - start, -1).astype(index.dtype)
-        final = {name: rows[first_row:] for name, rows in self.final.contents().items()}
+        is_used = index >= 0
+        fields[f.FINAL_INDEX] = np.full_like(index, -1)
+        fields[f.FINAL_INDEX][is_used] = np.arange(np.count_nonzero(is_used))
+        final_rows = self.final.take(torch.from_numpy(index[is_used].astype(np.int64)))
+        final = {name: rows.numpy() for name, rows in final_rows.items()}
         return {"fields": fields, "policy_state": self.policy_state[some], "final": final}
 
-    def append_columns(self, state: State) -> None:
-        """Copies fragments that `columns` returned in another process, once."""
-        first, numbers = self.num_fragments, np.asarray(state["fields"][f.FRAGMENT])
-        some = slice(first, first + numbers.shape[1])
-        if some.stop > self.num_lanes or not np.all(numbers > 0):
-            raise ValueError(f"fragments.{f.FRAGMENT} has {numbers.shape[1]} fragments for {self.num_lanes - first}")
-        require_shapes("fields", state["fields"], {name: rows[:, some] for name, rows in self.arrays.items()})
-        require_shapes("policy_state", state["policy_state"], self.policy_state[some])
+    def append_columns(self, state: State, first: int = 0) -> int:
+        """Copies fragments that `columns` returned in another process, from one on; returns how many have room here."""
+        fields, final = state["fields"], state["final"]
+        num_given = np.asarray(fields[f.FRAGMENT]).shape[1]
+        if num_given > self.num_lanes or not np.all(np.asarray(fields[f.FRAGMENT]) > 0):
+            raise ValueError(f"fragments.{f.FRAGMENT} has {num_given} fragments for {self.num_lanes}")
+        require_shapes("fields", fields, {name: rows[:, :num_given] for name, rows in self.arrays.items()})
+        require_shapes("policy_state", state["policy_state"], self.policy_state[:num_given])
         require_found(self.spec, state)
+        self.final.require_rows(final)
+        columns = self.claim(num_given - first)
+        num_taken = int(columns.stop - columns.start)
+        some = slice(first, first + num_taken)
         for name, rows in self.arrays.items():
-            np.copyto(rows[:, some], state["fields"][name])
-        copy_into(self.policy_state[some], state["policy_state"])
-        if self.final.require_rows(state["final"]):
-            final: dict[str, Values] = {name: np.array(each) for name, each in state["final"].items()}
-            hidden = torch.as_tensor(final.pop(f.POLICY_STATE))
-            added = self.final.add(final, hidden)
-            index = self.arrays[f.FINAL_INDEX][:, some]
-            index[index >= 0] += int(added[0])
+            np.copyto(rows[:, columns], np.asarray(fields[name])[:, some])
+        copy_into(self.policy_state[columns], state["policy_state"][some])
+        for column, index in enumerate(np.asarray(fields[f.FINAL_INDEX]).T[some], columns.start):
+            endings = [
+                Ending(
+                    int(step),
+                    {name: np.array(final[name][index[step]]) for name in self.obs_names},
+                    torch.as_tensor(np.array(final[f.POLICY_STATE][index[step]])),
+                )
+                for step in np.flatnonzero(index >= 0)
+            ]
+            self._add_endings(column, endings)
+        return num_taken
 
     def over_borders(self, recursion: Callable[..., Array], *steps: Array) -> Array:
         """Applies a recursion over time to fragments that lie end to end; returns its result [T, F].

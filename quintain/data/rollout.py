@@ -170,7 +170,11 @@ class Rollout:
     @cached_property
     def parts(self) -> list[Rollout]:
         """Equal shares of the lanes as blocks in the same memory, each with final rows of its own."""
-        size, parts = self.num_lanes // self.num_parts, []
+        return self.split(self.num_lanes // self.num_parts)
+
+    def split(self, size: int) -> list[Rollout]:
+        """Returns parts of `size` lanes each."""
+        parts = []
         for first in range(0, self.num_lanes, size):
             part = self.part(slice(first, first + size))
             part.final = self.final.region(first * self.num_steps)

@@ -48,12 +48,15 @@ class Actor:
         collector.env.be_watched()
         self.faults = None if faults is None else FaultRelay(faults, self._give_up)
 
-    def obey(self, command: Command, should_stop: Callable[[], bool]) -> Answer:
-        """Executes a command. After a stop, later commands are left undone too, so that the order is kept."""
+    def obey(self, command: Command, should_stop: Callable[[], bool]) -> Answer | None:
+        """Executes a command. After a stop, later commands are left undone too, so that the order is kept.
+
+        None if its turn ended before: the same command has to be given to it again.
+        """
         self.num_looks += 1
         if command.do in IN_ORDER and (self.is_held or should_stop()):
             self.is_held = True
-            return self._answer(is_done=False)
+            return self._answer(is_done=False, report=self._take_report() if command.do == FILL else None)
         if command.do == FILL:
             return self._fill(command, should_stop)
         value = getattr(self, command.do)(**command.arguments)
@@ -67,7 +70,7 @@ class Actor:
                 self.lent[lend.behavior].append(lend)
         return [waiting[0] for waiting in self.lent.values() if waiting]
 
-    def _fill(self, command: Command, should_stop: Callable[[], bool]) -> Answer:
+    def _fill(self, command: Command, should_stop: Callable[[], bool]) -> Answer | None:
         current = {lend.behavior: lend for lend in self.current_with(command)}
         for name, lend in current.items():
             load_snapshot(self.collector.policies[name], self.snapshots[name][lend.block])
@@ -79,12 +82,19 @@ class Actor:
 
         orders = {name: (self.blocks[name][lend.block], lend.version) for name, lend in current.items()}
         full = self.collector.fill(orders, is_to_stop)
-        report, self.report = self.report, Report()
+        if not full and not is_to_stop():
+            return None
+        report = self._take_report()
         for name in full:
             version = self.lent[name].popleft().version
             report.filled[name] = Filled(version, self.collector.drain_metrics(name))
         self.is_held = not full
         return self._answer(is_done=bool(full), report=report)
+
+    def _take_report(self) -> Report:
+        """Returns the episodes since the last call."""
+        report, self.report = self.report, Report()
+        return report
 
     @property
     def pulse(self) -> int:

@@ -60,7 +60,9 @@ class LocalPlacement:
     ) -> tuple[LocalSource, Blocks]:
         # In turns the policy itself acts: there is nothing to copy. Faults are the run's own: there is none to tell.
         ahead = self.plan.runs_ahead
-        remote, shares = self.groups.build(policies, InlineActor, starts_fresh=starts_fresh, has_copies=ahead)
+        remote, shares = self.groups.build(
+            policies, InlineActor, starts_fresh=starts_fresh, has_copies=ahead, takes_turns=self.plan.num_collectors > 1
+        )
         parts = SourceParts(remote, shares, self.plan.hosting.faults, on_episodes, reports_staleness=ahead)
         return self.source_class(self.settings, parts), {name: share.blocks for name, share in shares.items()}
 
@@ -86,8 +88,12 @@ class Groups:
         *,
         starts_fresh: bool,
         has_copies: bool,
+        takes_turns: bool = False,
     ) -> tuple[WatchedCollector | Fleet, dict[str, Share]]:
-        """Makes the actors, with copies of the policies or with the policies themselves, and a host for each."""
+        """Makes the actors, with copies of the policies or with the policies themselves, and a host for each.
+
+        They take turns where they are in one thread.
+        """
         plan = self.plan
         blocks = plan.make_blocks(0 if plan.has_agents else self.env.num_lanes, policies)
         shares = {
@@ -106,7 +112,12 @@ class Groups:
         for number, (env, hosting) in enumerate(zip(self.envs, self.hostings, strict=True)):
             acting = {name: copy_of(policy) if has_copies else policy for name, policy in policies.items()}
             collector = plan.make_collector(
-                env, acting, starts_fresh=starts_fresh, collector=number, published=published
+                env,
+                acting,
+                starts_fresh=starts_fresh,
+                collector=number,
+                published=published,
+                takes_turns=takes_turns,
             )
             parts.append(plan.parts_of(blocks, policies, number))
             actor = Actor(collector, parts[-1], snapshots, hosting.faults if has_copies else None)
@@ -135,8 +146,11 @@ class InlineActor:
     def send(self, command: Command) -> None:
         self.commands.append(command)
 
-    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer:
-        return self.actor.obey(self.commands.popleft(), lambda: self.is_interrupted or should_stop())
+    def receive(self, seconds: float, should_stop: Callable[[], bool] = never) -> Answer | None:
+        answer = self.actor.obey(self.commands[0], lambda: self.is_interrupted or should_stop())
+        if answer is not None:
+            self.commands.popleft()
+        return answer
 
     def interrupt(self, is_wanted: bool) -> None:
         self.is_interrupted = is_wanted

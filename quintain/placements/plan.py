@@ -77,12 +77,15 @@ class ActingPlan(Protocol):
         starts_fresh: bool,
         collector: int = 0,
         published: Mapping[str, PublishedWeights] | None = None,
-    ) -> Collector: ...
+        takes_turns: bool = False,
+    ) -> Collector:
+        """Makes a collector. One of fragments that takes turns with others of its thread leaves off after each act."""
+
     def make_blocks(self, num_lanes: int, policies: Mapping[str, Policy], allocate: Allocator | None = None) -> Blocks:
         """Makes the blocks of all collectors; `num_lanes` is that of all lanes here, and means nothing for agents."""
 
     def parts_of(self, blocks: Blocks, policies: Mapping[str, Policy], collector: int) -> Blocks:
-        """Returns the parts of blocks that one collector fills; for one collector, the blocks."""
+        """Returns the parts of blocks that one collector fills; for one collector, and for fragments, the blocks."""
 
     def to_json(self) -> dict[str, Any]: ...
 

@@ -138,7 +138,8 @@ def _work(actor: Actor, inbox: Inbox, outbox: Outbox, stop: threading.Event, num
         if command is None:
             return
         try:
-            answer = actor.obey(command, stop.is_set)
+            while (answer := actor.obey(command, stop.is_set)) is None:
+                pass
         except BaseException as error:
             outbox.put(error, timeout=_END_SECONDS)
             return

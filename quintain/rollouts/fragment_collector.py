@@ -2,7 +2,7 @@
 
 No lane waits for another. When lanes have arrived, the collector waits for more until a deadline, then acts for all
 that are there in one forward pass. A fragment is complete after T steps of its lane; its last bootstrap value is the
-value that the lane's next action is sampled with.
+value that the lane's next action is sampled with. Several collectors fill one block with what each of them has.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ from quintain.rollouts.sync_collector import EpisodeListener, StepListener
 if TYPE_CHECKING:
     from quintain.typing import Array, Metrics, State
 
-LOOK_SECONDS = 0.1
-"""Interval at which a collector whose lanes are all under way checks whether it was asked to stop."""
-
-
-def _ignore(returns: Array, lengths: Array) -> None:
-    """Ignores episodes."""
+LOOK_SECONDS = 0.01
+"""Interval at which a collector whose lanes are all under way looks whether to stop, and whether the block is full."""
+TURN_SECONDS = 0.0005
+"""How long a collector that takes turns with others waits for its lanes."""
 
 
 def _require_support(policy: Policy, on_nonfinite: str) -> None:
@@ -74,20 +72,21 @@ class FragmentCollector:
         deadline_seconds: float,
         timeout_seconds: float = math.inf,
         weights: TakesWeights | None = None,
+        takes_turns: bool = False,
         on_nonfinite: str = "error",
     ) -> None:
         """Takes the fields of the block, the length of fragments, and how long lanes that are ready wait for more.
 
         A block that gets no fragment for `timeout_seconds` is given up. Newest weights are taken before each act;
-        without `weights` the policy acts as it is, as the version that a block is collected with.
+        without `weights` the policy acts as it is. A collector that takes turns returns after each act.
         """
         _require_support(policy, on_nonfinite)
-        self.env = env
-        self.policy = policy
-        self.rng = rng
+        self.env, self.policy, self.rng = env, policy, rng
         self.deadline_seconds, self.timeout_seconds = deadline_seconds, timeout_seconds
-        self.weights = weights
-        self.on_episodes: EpisodeListener = _ignore
+        self.weights, self.takes_turns = weights, takes_turns
+        # The current block, and the times of its last fragment and of the last look at it.
+        self.block_number, self.progressed, self.looked = 0, 0.0, 0.0
+        self.on_episodes: EpisodeListener = lambda returns, lengths: None
         num_lanes = env.num_lanes
         self.open: Rollout = FragmentBlock(env.spec, fields, num_lanes=num_lanes, num_steps=num_steps)
         """The unfinished fragment of each lane."""
@@ -119,48 +118,53 @@ class FragmentCollector:
         self.seen_names += (f.ACTION_MASK,) if env.spec.mask_size else ()
         self.seconds = {"act": 0.0, "env": 0.0}
         self.num_collected = self.num_broken = self.num_discarded = 0
-        """Steps since the beginning: complete ones, those of environments that broke, and complete ones of fragments
-        that were unfinished when a run was stopped."""
+        """Steps since the beginning: complete ones, broken ones, and complete ones of fragments that a stop cut off."""
         env.reset()
         self._stand_at_first(np.arange(num_lanes))
 
     def collect(self, rollout: Rollout, version: int, should_stop: Callable[[], bool]) -> bool:
-        """Fills the rest of the block with fragments; returns False if it was asked to stop before."""
+        """Puts its fragments in free columns of the block until this and other collectors have filled it.
+
+        Returns False if it was asked to stop before, or its turn is over.
+        """
         assert isinstance(rollout, FragmentBlock)
-        room, progressed = rollout.num_lanes - rollout.num_fragments, perf_counter()
+        if self.block_number != rollout.sequence or perf_counter() - self.looked > 1.0:
+            # Also after an interruption, for which no lane is to blame.
+            self.block_number, self.progressed = rollout.sequence, perf_counter()
         with torch.inference_mode():
-            while room > 0:
+            while (room := rollout.room) > 0:
                 if should_stop():
                     return False
                 started = perf_counter()
-                if started - progressed > self.timeout_seconds:
+                if started - self.progressed > self.timeout_seconds:
                     raise self._too_slow(room)
-                self._receive()
-                received = perf_counter()
-                self._act(rollout, room, (version, 0) if self.weights is None else self.weights.take())
+                is_due, received = self._receive(), perf_counter()
+                if is_due:
+                    self._act(rollout, (version, 0) if self.weights is None else self.weights.take())
+                self.looked = perf_counter()
                 self.seconds["env"] += received - started
-                self.seconds["act"] += perf_counter() - received
-                left = rollout.num_lanes - rollout.num_fragments
-                room, progressed = left, progressed if left == room else received
+                self.seconds["act"] += self.looked - received
+                if rollout.room < room:
+                    self.progressed = received
+                if self.takes_turns and rollout.room > 0:
+                    return False
             self.left_at = perf_counter()
-            if self.policy.has_values:
-                value_truncated(rollout, self.policy)
             refuse_nonfinite(rollout, self.env.first_lane)
         return True
 
-    def _receive(self) -> None:
-        """Takes in lanes that arrive, until all are here or the first one has waited long enough."""
-        first_time: float | None = None
+    def _receive(self) -> bool:
+        """Takes in lanes that arrive; returns whether all are here, or the first one has waited long enough."""
         while self.env.num_under_way:
+            left = LOOK_SECONDS
             if self.is_ready.any():
-                first_time = first_time or perf_counter()
-                left = first_time + self.deadline_seconds - perf_counter()
-            else:
-                left = LOOK_SECONDS
-            arrived = self.env.receive(max(0.0, left))
+                left = float(self.ready_since[self.is_ready].min()) + self.deadline_seconds - perf_counter()
+            arrived = self.env.receive(max(0.0, min(left, TURN_SECONDS) if self.takes_turns else left))
             self._take_in(arrived)
-            if left <= 0.0 or not self.is_ready.any():
-                return
+            if left <= 0.0:
+                return True
+            if self.takes_turns or not self.is_ready.any():
+                return False
+        return True
 
     def _too_slow(self, room: int) -> EnvError:
         env, lanes = self.env, np.arange(self.env.num_lanes)
@@ -182,11 +186,12 @@ class FragmentCollector:
             code="E0518",
         )
 
-    def _act(self, rollout: FragmentBlock, room: int, weights: tuple[int, int]) -> None:
+    def _act(self, rollout: FragmentBlock, weights: tuple[int, int]) -> None:
         """Acts for the lanes that are ready; a lane with a complete fragment acts if the block has room for it."""
         lanes = np.flatnonzero(self.is_ready)
         is_complete = self.cursor[lanes] == self.open.num_steps
-        lanes = lanes[~is_complete | (np.cumsum(is_complete) <= room)]
+        columns = rollout.claim(int(np.count_nonzero(is_complete))) if is_complete.any() else slice(0, 0)
+        lanes = lanes[~is_complete | (np.cumsum(is_complete) <= columns.stop - columns.start)]
         if not len(lanes):
             return
         num_rows, step = len(lanes), self.cursor[lanes]
@@ -201,7 +206,7 @@ class FragmentCollector:
         complete = step == self.open.num_steps
         if complete.any():
             fields[f.VALUE][step[complete], lanes[complete]] = slot.arrays[f.VALUE][:num_rows][complete]
-            self._hand_over(rollout, lanes[complete])
+            self._hand_over(rollout, columns, lanes[complete])
             step = self.cursor[lanes]
         for name in self.written_names:
             fields[name][step, lanes] = slot.arrays[name][:num_rows]
@@ -213,9 +218,12 @@ class FragmentCollector:
         self.is_ready[lanes] = False
         self.env.send(lanes, {name: chosen[name].numpy()[:num_rows] for name in self.action_names})
 
-    def _hand_over(self, rollout: FragmentBlock, lanes: Array) -> None:
-        """Appends the fragments of these lanes to the block, and begins their next ones where they stand."""
-        rollout.append(self.open, lanes, [self.endings[lane] for lane in lanes])
+    def _hand_over(self, rollout: FragmentBlock, columns: slice, lanes: Array) -> None:
+        """Copies the fragments of these lanes to columns of the block, and begins their next ones where they stand."""
+        endings = [self.endings[lane] for lane in lanes]
+        rollout.append(columns, self.open, lanes, endings)
+        if self.policy.has_values and any(endings):
+            value_truncated(rollout.part(columns), self.policy)
         fields, last = self.open.arrays, self.open.num_steps
         for name in (*self.seen_names, f.VALUE):
             fields[name][0, lanes] = fields[name][last, lanes]

@@ -41,10 +41,10 @@ class FragmentSettings(RolloutSettings):
     """Fragments in one update, of any lanes."""
 
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Maximum age of a fragment's first step in versions, at arrival and at use; 0 takes turns, without a bound."""
+    """Maximum age of a fragment's first step in versions, at arrival and at use; 0 takes turns and drops none."""
 
     max_reuse: Count = 1
-    """How often a fragment may be learned from; `num_fragments / max_reuse` are collected for an update."""
+    """How often a fragment may be learned from (blocks: once); `num_fragments / max_reuse` are new in an update."""
 
     capacity: Count | None = None
     """Fragments in the store, beyond which the oldest are dropped; null is as many as updates leave there."""

@@ -178,6 +178,7 @@ class ActingPlan:
         starts_fresh: bool,
         collector: int = 0,
         published: Mapping[str, PublishedWeights] | None = None,
+        takes_turns: bool = False,
     ) -> Collector:
         if self.has_agents:
             return self._make_world(env, policies, collector)
@@ -201,6 +202,7 @@ class ActingPlan:
                 deadline_seconds=self.fragments.deadline_seconds,
                 timeout_seconds=self.fragments.timeout_seconds,
                 weights=None if published is None else WeightReader(published[name], policy),
+                takes_turns=takes_turns,
                 on_nonfinite=on_nonfinite,
             )
         elif isinstance(env, GroupedEnv):
@@ -247,8 +249,11 @@ class ActingPlan:
         return blocks
 
     def parts_of(self, blocks: Blocks, policies: Mapping[str, Policy], collector: int) -> Blocks:
-        """Returns a collector's lanes of all blocks, or blocks of its own for its share of trajectories."""
-        if self.num_collectors == 1:
+        """Returns a collector's lanes of all blocks, or blocks of its own for its share of trajectories.
+
+        Fragments have no share: each collector fills what it can of the whole block.
+        """
+        if self.num_collectors == 1 or self.fragments is not None:
             return blocks
         if not self.has_agents:
             return {name: [block.parts[collector] for block in some] for name, some in blocks.items()}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quintain.data.fragments import FragmentBlock
 from quintain.errors import NonFiniteError, QuintainError
 from quintain.placements.actor import Actor
 from quintain.placements.commands import FILL, Answer, Command, Lend
@@ -26,10 +29,11 @@ from quintain.runs.acting import ActingPlan
 from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
+from quintain.services.processes.unnamed_memory import ProcessLock
 from quintain.services.reporting.redaction import redact
 
 if TYPE_CHECKING:
-    from quintain.typing import Array
+    from quintain.typing import Array, JsonObject
 
 _BEAT_SECONDS = 0.25
 
@@ -74,9 +78,14 @@ class CollectorServer:
             size = measure(plan, num_lanes, policies)
             if size != words["size"]:
                 raise QuintainError(f"the collector's process needs {size} bytes where the learner has {words['size']}")
-            return lay_out(mmap.mmap(descriptor, 0), plan, num_lanes, policies)
+            shared = lay_out(mmap.mmap(descriptor, 0), plan, num_lanes, policies)
+            lock = ProcessLock(descriptor)
+            for block in (each for some in shared.blocks.values() for each in some if isinstance(each, FragmentBlock)):
+                block.lock = lock
+            return shared
 
-        actors, shared = self.collectors.make_actors(words, in_shared_memory)
+        takes_turns = len(self.collectors.numbers) > 1
+        actors, shared = self.collectors.make_actors(words, in_shared_memory, takes_turns=takes_turns)
         os.close(descriptor)
         hosted = {
             number: HostedActor(number, actor, shared.signals[number].numpy()) for number, actor in actors.items()
@@ -86,28 +95,46 @@ class CollectorServer:
             self._serve(hosted)
 
     def _serve(self, hosted: dict[int, HostedActor]) -> None:
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        waiting: deque[tuple[JsonObject, int]] = deque()
         while True:
-            words, descriptor = self._receive()
-            if not words:
-                return
-            host = hosted[words["collector"]]
-            if words["do"] == FILL and descriptor < 0:
-                self._fill(host, words)
-            elif words["do"] == FILL:
-                self._fill_sent(host, descriptor)
-            else:
-                answer = host.obey(Command(words["do"], contents(descriptor)))
-                refill(descriptor, answer.value)
-                os.close(descriptor)
-                self._send(host.to_json(answer))
+            while not waiting or poller.poll(0):
+                words, descriptor = self._receive()
+                if not words:
+                    return
+                waiting.append((words, descriptor))
+            words, descriptor = waiting.popleft()
+            number = words["collector"]
+            if not self._execute(hosted[number], words, descriptor):
+                # Its turn is over: its commands wait, in their order, until each of the others has had one.
+                waiting.appendleft((words, descriptor))
+                waiting = deque(sorted(waiting, key=lambda each: each[0]["collector"] == number))
 
-    def _fill(self, host: HostedActor, words: dict[str, Any]) -> None:
+    def _execute(self, host: HostedActor, words: JsonObject, descriptor: int) -> bool:
+        """Executes a command and sends the answer; returns False if its turn ended before."""
+        if words["do"] == FILL and descriptor < 0:
+            return self._fill(host, words)
+        if words["do"] == FILL:
+            self._fill_sent(host, descriptor)
+            return True
+        answer = host.obey(Command(words["do"], contents(descriptor)))
+        assert answer is not None, "only fills of fragments take turns"
+        refill(descriptor, answer.value)
+        os.close(descriptor)
+        self._send(host.to_json(answer))
+        return True
+
+    def _fill(self, host: HostedActor, words: JsonObject) -> bool:
         blocks = host.actor.blocks
+        # Again at each turn: what collectors that take turns share is all in the memory of the block.
         place_blocks(blocks, words["places"])
         command = Command(FILL, {"lend": words["lend"]})
         current = host.actor.current_with(command)
         answer = host.obey(command)
-        self._send({**host.to_json(answer), "places": places_of(blocks, current)})
+        if answer is not None:
+            self._send({**host.to_json(answer), "places": places_of(blocks, current)})
+        return answer is not None
 
     def _fill_sent(self, host: HostedActor, descriptor: int) -> None:
         """Fills blocks that came with the command, and sends them back, full or not."""
@@ -119,6 +146,7 @@ class CollectorServer:
                 actor.blocks[lend.behavior][lend.block].load_state_dict(state)
         current = actor.current_with(command)
         answer = host.obey(command)
+        assert answer is not None, "only fills of fragments take turns"
         filled = [[each.behavior, each.block, actor.blocks[each.behavior][each.block].state_dict()] for each in current]
         refill(descriptor, filled)
         os.close(descriptor)
@@ -142,7 +170,7 @@ class HostedActor:
     actor: Actor
     signals: Array
 
-    def obey(self, command: Command) -> Answer:
+    def obey(self, command: Command) -> Answer | None:
         return self.actor.obey(command, lambda: bool(self.signals[STOP]))
 
     def to_json(self, answer: Answer) -> dict[str, Any]:

@@ -32,7 +32,7 @@ LayOut = Callable[[ActingPlan, int, Mapping[str, Policy]], SharedBlocks]
 
 
 class HostedCollectors:
-    """Environments and actors of some of a run's collectors, which take turns."""
+    """Environments and actors of some of a run's collectors."""
 
     def __init__(self, words: JsonObject) -> None:
         """Reads the plan, and makes this process act with the run's threads and streams."""
@@ -42,7 +42,7 @@ class HostedCollectors:
         stream = f"collector_{self.plan.rank}" + (f"_{self.numbers[0]}" if self.numbers[0] else "")
         GlobalStreams().seed(self.plan.rng.child("global").child(stream))
         self.envs: dict[int, TrainingEnv] = {}
-        # Collectors take turns here, and yet each relays the faults of its own lanes.
+        # Each relays the faults of its own lanes.
         self.hostings = {number: self.plan.make_hosting(number) for number in self.numbers}
 
     def make_envs(self) -> list[JsonObject]:
@@ -51,8 +51,13 @@ class HostedCollectors:
             self.envs[number] = self.plan.make_env(self.hostings[number], number)
         return [describe(env) for env in self.envs.values()]
 
-    def make_actors(self, words: JsonObject, lay_out: LayOut) -> tuple[dict[int, Actor], SharedBlocks]:
-        """Makes the actors by number, with blocks and weights in the memory that `lay_out` allocates."""
+    def make_actors(
+        self, words: JsonObject, lay_out: LayOut, *, takes_turns: bool
+    ) -> tuple[dict[int, Actor], SharedBlocks]:
+        """Makes the actors by number, with blocks and weights in the memory that `lay_out` allocates.
+
+        They take turns where they are in one thread.
+        """
         plan = self.plan
         plan.fields = {name: fields_from_json(each) for name, each in words["fields"].items()}
         policies = {
@@ -71,6 +76,7 @@ class HostedCollectors:
                 starts_fresh=words["starts_fresh"],
                 collector=number,
                 published=shared.published,
+                takes_turns=takes_turns,
             )
             blocks = plan.parts_of(shared.blocks, policies[number], number)
             actors[number] = Actor(collector, blocks, shared.snapshots, self.hostings[number].faults)

@@ -1,7 +1,8 @@
 """The class of a Ray actor: some of a run's collectors, made from serialized settings and driven by commands.
 
-Commands are executed in order by one thread; a second one takes stops, pulses and newest weights meanwhile. Errors are
-returned as data, so that the learner raises the same class with the same code. Imports nothing of Ray.
+Commands are executed in order by one thread; a second one takes stops, pulses and newest weights meanwhile, and each
+collector fills blocks with fragments in a thread of its own. Errors are returned as data, so that the learner raises
+the same class with the same code. Imports nothing of Ray.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import torch
 from quintain.data.fragments import FragmentBlock
 from quintain.errors import NonFiniteError
 from quintain.placements.actor import Actor
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
+from quintain.placements.commands import FILL, RETIRE, Command, Lend
 from quintain.placements.remote_errors import error_to_json
 from quintain.placements.shared_blocks import SharedBlocks, allocate_here
 from quintain.placements.wire import answer_to_json, as_arrays
-from quintain.rollouts.bootstrap import value_truncated
 from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
 from quintain.services.reporting.redaction import redact
@@ -45,12 +45,12 @@ def _answering(method: Callable[..., Reply]) -> Callable[..., Reply]:
     """Makes a method return an error as data, and act with the run's threads."""
 
     @wraps(method)
-    def answer(self: RolloutActor, *arguments: object) -> Reply:
+    def answer(self: RolloutActor, *arguments: object, **named: object) -> Reply:
         if self.hosted is not None:
             # Threads have settings of their own.
             torch.set_num_threads(self.hosted.plan.run_file.run.threads)
         try:
-            return method(self, *arguments)
+            return method(self, *arguments, **named)
         except Exception as error:
             trace = redact("".join(traceback.format_exception(error)))
             evidence = error.evidence if isinstance(error, NonFiniteError) else {}
@@ -74,6 +74,8 @@ class RolloutActor:
         self.actors: dict[int, Actor] = {}
         self.shared: SharedBlocks | None = None
         self.is_stopping = False
+        self.left: dict[int, int] = {}
+        """The number of the last block of fragments that others have filled, by collector."""
 
     # -- in order --------------------------------------------------------------------------------------------------
 
@@ -92,7 +94,11 @@ class RolloutActor:
     def build(self, words: JsonObject) -> Reply:
         """Makes the actors, with blocks and weights in this process."""
         assert self.hosted is not None, "start() comes first"
-        self.actors, self.shared = self.hosted.make_actors(words, allocate_here)
+        self.actors, self.shared = self.hosted.make_actors(words, allocate_here, takes_turns=False)
+        plan = self.hosted.plan
+        for actor in self.actors.values() if plan.takes_newest else ():
+            # The learner puts the fragments of all together.
+            actor.blocks = plan.make_blocks(words["num_lanes"], actor.collector.policies)
         return {}, None
 
     @_answering
@@ -111,6 +117,7 @@ class RolloutActor:
         command = Command(FILL, {"lend": lends})
         current = actor.current_with(command)
         answer = actor.obey(command, lambda: self.is_stopping)
+        assert answer is not None, "collectors take no turns here"
         filled = [
             [each.behavior, each.block, as_arrays(actor.blocks[each.behavior][each.block].contents())]
             for each in current
@@ -126,33 +133,40 @@ class RolloutActor:
         What is yielded belongs to the learner, so that a fragment that is complete survives this process.
         """
         while True:
-            reply = self._piece(number, lends, held)
+            reply = self._piece(number, lends, held, streams=True)
             yield reply
             if not reply[0].get("is_piece"):
                 return
 
+    def fill_with_fragments(self, number: int, lends: Sequence[Saved], held: Sequence[State]) -> Reply:
+        """Fills lent blocks with fragments; returns all of this call at once."""
+        return self._piece(number, lends, held, streams=False)
+
     @_answering
-    def _piece(self, number: int, lends: Sequence[Saved], held: Sequence[State]) -> Reply:
-        """Collects until a fragment is complete, or the fill is over."""
+    def _piece(self, number: int, lends: Sequence[Saved], held: Sequence[State], *, streams: bool) -> Reply:
+        """Collects until the fill is over, or with `streams` until a fragment is complete."""
         actor, command = self.actors[number], Command(FILL, {"lend": lends})
         for each, state in zip((Lend(*each) for each in lends), held, strict=True):
             if each not in actor.lent[each.behavior]:
                 self._fragments(actor, each).begin_after(state["sequence"], state["num_held"])
         (lend,) = actor.current_with(command)
         block = self._fragments(actor, lend)
-        first, first_row = block.num_fragments, block.final.count
-        answer = actor.obey(command, lambda: self.is_stopping or block.num_fragments > first)
+        first = block.num_fragments
+
+        def is_over() -> bool:
+            if self.left.get(number) == block.sequence:
+                block.close()
+            return self.is_stopping or (streams and block.num_fragments > first)
+
+        answer = actor.obey(command, is_over)
+        assert answer is not None, "collectors take no turns here"
         words = answer_to_json(answer)
         # A restart begins new episodes where these fragments end, and goes on counting.
         words["standing"] = actor.collector.state_dict()
-        if not answer.is_done and block.num_fragments > first:
+        if streams and not answer.is_done and block.num_fragments > first:
             words["is_piece"] = True
             actor.go_on()
-            policy = actor.collector.policies[lend.behavior]
-            if policy.has_values:
-                with torch.inference_mode():
-                    value_truncated(block.part(slice(first, block.num_fragments)), policy)
-        return words, [[lend.behavior, lend.block, as_arrays(block.columns(first, first_row))]]
+        return words, [[lend.behavior, lend.block, as_arrays(block.columns(first))]]
 
     @staticmethod
     def _fragments(actor: Actor, lend: Lend) -> FragmentBlock:
@@ -164,9 +178,12 @@ class RolloutActor:
     def obey(self, number: int, do: str, arguments: bytes, *weights: State | None) -> Reply:
         """Executes any other command; arguments and the return value are packed."""
         command = Command(do, unpack_value(arguments))
+        if do in ("restore", "begin_anew"):
+            self.left.pop(number, None)
         if do == RETIRE:
             self._take_weights(command.arguments["behavior"], command.arguments["block"], weights[0])
-        answer: Answer = self.actors[number].obey(command, lambda: self.is_stopping)
+        answer = self.actors[number].obey(command, lambda: self.is_stopping)
+        assert answer is not None, "collectors take no turns here"
         return answer_to_json(answer), pack_value(answer.value)
 
     def close(self) -> None:
@@ -182,8 +199,13 @@ class RolloutActor:
         self.is_stopping = is_wanted
 
     @_meanwhile
+    def leave(self, number: int, sequence: int) -> None:
+        """Lets a collector leave the block of fragments with this number, which others have filled."""
+        self.left[number] = sequence
+
+    @_meanwhile
     def pulse(self) -> int:
-        """Returns a counter that changes while any collector makes progress: they take turns."""
+        """Returns a counter that changes while any collector makes progress."""
         return sum(actor.pulse for actor in self.actors.values())
 
     @_meanwhile

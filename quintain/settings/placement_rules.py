@@ -126,17 +126,6 @@ def collectors_share_lanes(tree: RunTree) -> Iterator[Problem]:
             f"a multiple of {unit}",
             "E0255",
         )
-    num_ranks = integer(placement, "num_ranks") or 1
-    for name, behavior in tree.experiment.behaviors.items():
-        num_fragments = integer(behavior.rollout, "num_fragments")
-        fragments_unit = num_collectors * num_ranks * (integer(behavior.rollout, "max_reuse") or 1)
-        if num_fragments is not None and num_fragments % fragments_unit:
-            yield Problem(
-                ("experiment", "behaviors", name, "rollout", "num_fragments"),
-                f"{num_fragments} cannot be shared equally by {num_collectors} collectors; make it a multiple of "
-                f"{fragments_unit}",
-                "E0255",
-            )
     if workers.num_workers is not None and workers.num_workers < num_collectors:
         yield Problem(
             ("run", "env_workers", "num_workers"),

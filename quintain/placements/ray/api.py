@@ -5,6 +5,7 @@ The only module besides the cluster's that imports Ray, and only when it is call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from quintain.typing import JsonObject, Saved
@@ -72,14 +73,16 @@ def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
     return bool(ray.wait([reference], timeout=seconds)[0])
 
 
-def start_actor(cls: type, options: JsonObject, words: JsonObject) -> Handle:
+def start_actor(cls: type, options: JsonObject, words: JsonObject, groups: Sequence[str] = ()) -> Handle:
     """Starts an actor that is never started again by Ray itself, on another node than the last where there are several.
 
-    Ray alone would fill the node of the learner first, which needs its cores.
+    Each of the concurrency groups has a thread of its own. Ray alone would fill the node of the learner first, which
+    needs its cores.
     """
     import ray
 
-    fixed = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {CONTROL: 1}}
+    threads = dict.fromkeys((CONTROL, *groups), 1)
+    fixed = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": threads}
     return ray.remote(**options, **fixed, scheduling_strategy="SPREAD")(cls).remote(words)
 
 

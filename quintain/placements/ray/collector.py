@@ -2,6 +2,9 @@
 
 A block is returned once into the object store, read from there without a copy, and copied once into the learner's
 block; fragments come as soon as they are complete. What an actor died before it could return is collected again.
+
+Fragments of all actors go to one block. When it is full, actors that still fill it are told; what they had collected
+beyond goes to their next block.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import QuintainError
@@ -22,7 +28,7 @@ from quintain.placements.plan import Blocks
 from quintain.placements.processes import plain_arguments
 from quintain.placements.ray import api
 from quintain.placements.ray.weights import PublishedToActors, PutWeights
-from quintain.placements.ray.worker import RolloutWorker
+from quintain.placements.ray.worker import RolloutWorker, group_of
 from quintain.placements.wire import answer_from_json, as_arrays
 from quintain.rollouts.sync_collector import never
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
@@ -47,6 +53,8 @@ class Sent:
     """Lent blocks that are open no longer when it is done."""
     reply: tuple[JsonObject, Saved] | None = None
     """The reply, once it is whole."""
+    is_told: bool = False
+    """Whether the actor knows that others have filled the block."""
     heard: list[Answer] = field(default_factory=list)
     """What came with its pieces."""
 
@@ -63,18 +71,23 @@ class RayCollector:
         weights: PutWeights,
         *,
         sends_blocks: bool,
-        by_pieces: bool,
+        streams: bool,
     ) -> None:
         """Takes its number and its parts of blocks; with `sends_blocks`, they are sent with every command.
 
-        With `by_pieces` they hold fragments, which come back one by one.
+        With `streams`, fragments come back one by one; else each collector's share of a block at once.
         """
         self.worker = worker
         self.number = number
         self.env = env
         self.blocks = blocks
         self.weights = weights
-        self.sends_blocks, self.by_pieces = sends_blocks, by_pieces
+        self.sends_blocks, self.streams = sends_blocks, streams
+        has_fragments = any(isinstance(block, FragmentBlock) for some in blocks.values() for block in some)
+        self._options = {"concurrency_group": group_of(number)} if has_fragments else {}
+        """Collectors of fragments act beside others of their actor; others take turns, so that their runs are exact."""
+        self._beyond: deque[tuple[State, int]] = deque()
+        """Fragments that the block had no room for, each piece with the number of those that had."""
         self.supervisors: Sequence[Supervisor] = ()
         self.pulse = 0
         self._pulse: api.Reference | None = None
@@ -103,8 +116,11 @@ class RayCollector:
             lends = command.arguments["lend"]
             self._open += [lend for lend in lends if lend not in self._open]
             blocks = [self._block(Lend(*lend)) for lend in lends]
-            if self.by_pieces:
-                return handle.fill_by_pieces.options(num_returns="streaming").remote(self.number, lends, blocks)
+            if self._options and self.streams:
+                fill = handle.fill_by_pieces.options(num_returns="streaming", **self._options)
+                return fill.remote(self.number, lends, blocks)
+            if self._options:
+                return handle.fill_with_fragments.options(**self._options).remote(self.number, lends, blocks)
             weights = [self.weights.of(Lend(*lend)) for lend in lends]
             return handle.fill.remote(self.number, lends, blocks, *weights)
         arguments = plain_arguments(command.arguments)
@@ -116,16 +132,18 @@ class RayCollector:
         elif command.do in ("restore", "begin_anew"):
             self._open, self._retired, self._standing = [], {}, command
             self._same.clear()
+            self._beyond.clear()
         elif command.do in ("set_env_parameters", "restore_env_parameters"):
             self._parameters |= arguments["values"]
-        return handle.obey.remote(self.number, command.do, pack_value(arguments), *weights)
+        return handle.obey.options(**self._options).remote(self.number, command.do, pack_value(arguments), *weights)
 
     def _block(self, lend: Lend) -> JsonObject:
         """Returns what the actor needs of a block: all, unless it has filled it before."""
         block, place = self.blocks[lend.behavior][lend.block], (lend.behavior, lend.block)
         self._retired.pop(lend.behavior, None)
-        if self.by_pieces and isinstance(block, FragmentBlock):
-            return {"sequence": block.sequence, "num_held": block.num_fragments}
+        if isinstance(block, FragmentBlock):
+            share = block.num_lanes if self.streams else -(-block.num_lanes // block.num_parts)
+            return {"sequence": block.sequence, "num_held": max(block.num_fragments, block.num_lanes - share)}
         if self.sends_blocks or place not in self._same:
             self._same.add(place)
             found: JsonObject = as_arrays(block.contents())
@@ -136,6 +154,7 @@ class RayCollector:
         if self.worker.failure is not None:
             raise self.worker.failure
         sent = self._unanswered[0]
+        self._look_at_block(sent)
         try:
             reply = self._reply_to(sent, seconds)
         except api.Lost as error:
@@ -153,8 +172,13 @@ class RayCollector:
                 self.worker.num_deaths = 0
                 self._stand(words["standing"])
                 sent.ends += [next(lend for lend in self._open if lend[0] == name) for name in answer.report.filled]
+                for filled in answer.report.filled.values():
+                    if self._beyond:
+                        filled.metrics["fragments/open"] += self._num_steps_beyond
         else:
             answer.value = unpack_value(data)
+            if sent.command.do == "save" and self._beyond:
+                answer.value["num_open"] += self._num_steps_beyond
         if answer.is_done:
             self._open = [lend for lend in self._open if lend not in sent.ends]
         if self._news.told:
@@ -178,15 +202,45 @@ class RayCollector:
     def _take_data(self, data: Saved) -> None:
         for behavior, number, state in data:
             block = self.blocks[behavior][number]
-            if self.by_pieces and isinstance(block, FragmentBlock):
-                block.append_columns(state)
+            if isinstance(block, FragmentBlock):
+                self._beyond.append((state, 0))
+                self._place(block)
             else:
                 block.load_state_dict(state)
 
+    def _place(self, block: FragmentBlock) -> None:
+        """Puts fragments that have come in the block, while it has room."""
+        while self._beyond and block.room:
+            state, first = self._beyond.popleft()
+            first += block.append_columns(state, first)
+            if first < _num_fragments(state):
+                self._beyond.appendleft((state, first))
+
+    @property
+    def _num_steps_beyond(self) -> int:
+        num_steps = len(self._beyond[0][0]["fields"][f.FRAGMENT]) - 1
+        return num_steps * sum(_num_fragments(state) - first for state, first in self._beyond)
+
+    def _look_at_block(self, sent: Sent) -> None:
+        """Begins a block with the fragments that the one before had no room for; tells the actor when it is full."""
+        if sent.command.do != FILL or sent.is_told:
+            return
+        behavior, number, _ = self._open[0]
+        block = self.blocks[behavior][number]
+        if not isinstance(block, FragmentBlock):
+            return
+        self._place(block)
+        if not block.room:
+            sent.is_told = True
+            # Waited for: a block of an earlier state may have the same number.
+            with suppress(api.RayFailure):
+                api.get(self.worker.control("leave", self.number, block.sequence), STOP_SECONDS)
+
     def _stand(self, state: State) -> None:
         """Notes where an actor that is started again begins: new episodes after what has come."""
+        has_fragments = "num_open" in state
         self._standing = (
-            Command("restore", {"state": state}) if self.by_pieces else Command("begin_anew", {"states": [state]})
+            Command("restore", {"state": state}) if has_fragments else Command("begin_anew", {"states": [state]})
         )
 
     def send_again(self, cause: str) -> None:
@@ -218,7 +272,7 @@ class RayCollector:
                 kept = [lend for lend in open_before if lend not in later]
                 sent.command = Command(FILL, {"lend": [*kept, *asked]})
                 first = False
-            sent.reference = self._submit(sent.command)
+            sent.reference, sent.is_told = self._submit(sent.command), False
         lanes = getattr(self.env, "num_lanes", 0)
         fault = LaneFault(tuple(range(lanes)), "act", "a rollout actor died and was started again", cause)
         line = f"warning[W0540]: the rollout actor of collector {self.number} died and was started again: {cause}"
@@ -245,6 +299,10 @@ class RayCollector:
 
     def close(self) -> None:
         self.worker.close()
+
+
+def _num_fragments(state: State) -> int:
+    return int(np.shape(state["fields"][f.FRAGMENT])[1])
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:

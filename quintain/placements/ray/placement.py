@@ -105,15 +105,13 @@ class RayPlacement:
             for name, policy in policies.items()
         }
         weights = PutWeights(shares)
-        # Blocks of lanes are begun by the collector; others by the learner, so the actor has to get them.
-        is_sent = plan.has_agents or plan.takes_newest
-        by_pieces = plan.takes_newest and not api.is_client()
+        streams = not api.is_client()
         remotes, parts = [], []
         for worker in self.workers:
             for number in worker.collectors:
                 parts.append(plan.parts_of(blocks, policies, number))
                 mine = RayCollector(
-                    worker, number, self.env, parts[-1], weights, sends_blocks=is_sent, by_pieces=by_pieces
+                    worker, number, self.env, parts[-1], weights, sends_blocks=plan.has_agents, streams=streams
                 )
                 remotes.append(WatchedCollector(mine, plan.patience_seconds))
         remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)

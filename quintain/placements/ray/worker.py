@@ -30,6 +30,11 @@ _END_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 
 
+def group_of(collector: int) -> str:
+    """Returns the concurrency group of a collector that acts beside others of its actor."""
+    return f"collector_{collector}"
+
+
 class RolloutWorker:
     """One rollout actor, which may be started several times, and the collectors it hosts."""
 
@@ -57,7 +62,8 @@ class RolloutWorker:
         }
         if self.environment:
             options["runtime_env"] = {"env_vars": self.environment}
-        self.handle = api.start_actor(getattr(import_module(module), name), options, self.plan)
+        groups = [group_of(number) for number in self.collectors]
+        self.handle = api.start_actor(getattr(import_module(module), name), options, self.plan, groups)
         self._started = self.handle.start.remote()
 
     def describe_envs(self) -> list[JsonObject]:

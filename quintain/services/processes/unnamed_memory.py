@@ -1,4 +1,7 @@
-"""Anonymous shared memory, passed between processes by descriptor: it cannot be found by name or left behind."""
+"""Anonymous shared memory, passed between processes by descriptor: it cannot be found by name or left behind.
+
+Its lock excludes processes; the kernel opens it when the process that holds it ends.
+"""
 
 from __future__ import annotations
 
@@ -25,3 +28,16 @@ def growing() -> int:
         return os.memfd_create("quintain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+class ProcessLock:
+    """A lock on the memory of a descriptor, which it keeps open; excludes other processes, not other threads."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = os.dup(descriptor)
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
