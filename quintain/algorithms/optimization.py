@@ -14,7 +14,7 @@ from quintain.algorithms.auxiliary import AuxiliaryLoss
 from quintain.algorithms.losses import Loss, named_metrics
 from quintain.algorithms.minibatches import Minibatch, num_valid, split
 from quintain.algorithms.optimizer import Optimizer
-from quintain.algorithms.optimizer_set import OptimizerSet
+from quintain.algorithms.optimizer_set import MadeOptimizers, OptimizerSet
 from quintain.algorithms.parameter_groups import groups_within, matching
 from quintain.algorithms.settings import AlgorithmSettings
 from quintain.core.process_group import ProcessGroup
@@ -128,10 +128,11 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
         for name, each in self.auxiliary_losses.items():
             yield from ((f"{AUXILIARY}{name}.{path}", parameter) for path, parameter in each.trained_parameters())
 
-    def make_optimizers(self) -> Mapping[str, Optimizer]:
-        """Makes the optimizers, by name, the main one first; called when `__init__` is through.
+    def make_optimizers(self) -> MadeOptimizers:
+        """Makes the optimizer, or several by name, the main one first; called when `__init__` is through.
 
-        Override it for several: `{"actor": self.make_optimizer("actor.*"), "rest": self.make_optimizer("critics.*")}`.
+        Override it for several: `{"actor": self.make_optimizer("actor.*"), "rest": self.make_optimizer("critics.*")}`,
+        or for one of torch's: `torch.optim.AdamW(self.policy.parameters())`, whose `lr` follows the algorithm's.
         """
         return {"main": self.make_optimizer()}
 
@@ -161,7 +162,9 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
                     code="E0229",
                 )
         groups = self.settings.parameter_groups
-        self.optimizers = OptimizerSet(self.make_optimizers(), self.all_parameters(), groups)
+        self.optimizers = OptimizerSet(
+            self.make_optimizers(), self.all_parameters(), groups, self.settings.max_grad_norm
+        )
         self.optimizer = next(iter(self.optimizers.values()))
         # The only one is saved as such, several by their names.
         left_out = "optimizers" if len(self.optimizers) == 1 else "optimizer"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import nn
@@ -21,17 +21,34 @@ if TYPE_CHECKING:
     from quintain.typing import State
 
 
+MadeOptimizers: TypeAlias = "Mapping[str, Optimizer | torch.optim.Optimizer] | Optimizer | torch.optim.Optimizer"
+"""One optimizer or several by name, the main one first."""
+
+
 class OptimizerSet(dict[str, Optimizer]):
     """Optimizers by name, the main one first; together they train all parameters of an algorithm."""
 
     def __init__(
         self,
-        made: Mapping[str, Optimizer],
+        made: MadeOptimizers,
         trained: Iterable[tuple[str, nn.Parameter]],
         groups: Mapping[str, ParameterGroup],
+        max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(made)
-        parameters = {name: parameter for name, parameter in trained if parameter.requires_grad}
+        """Takes one optimizer or several by name; those of torch's are wrapped and clip to `max_grad_norm`."""
+        super().__init__()
+        named = list(trained)
+        for key, each in (made if isinstance(made, Mapping) else {"main": made}).items():
+            if isinstance(each, torch.optim.Optimizer):
+                each = TorchOptimizer(each, named, max_grad_norm=max_grad_norm)
+            if not isinstance(each, Optimizer):
+                raise SettingsError(
+                    f"make_optimizers returned {type(each).__name__} as {key!r}, expected an Optimizer or one of "
+                    "torch.optim; make it by make_optimizer()",
+                    code="E0229",
+                )
+            self[key] = each
+        parameters = {name: parameter for name, parameter in named if parameter.requires_grad}
         self._require_all(parameters)
         self._require_groups(groups, parameters)
         own = {name for each in self.values() if not isinstance(each, TorchOptimizer) for name in each.parameters}

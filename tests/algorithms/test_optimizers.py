@@ -190,6 +190,31 @@ def test_parameters_that_no_optimizer_trains_or_that_have_no_name_are_refused() 
         TorchOptimizer(torch.optim.LBFGS(module.parameters()), module.named_parameters())
 
 
+@pytest.mark.parametrize("kind", ["Alone", "Named"])
+def test_an_optimizer_of_torchs_alone_takes_the_same_steps_and_is_saved_by_the_names_of_parameters(kind: str) -> None:
+    trained = []
+    for algorithm in ("a2c", f"tests.algorithms.two_optimizers:{kind}"):
+        trainer = Trainer(algorithm, "CartPole-v1", **SMALL)
+        trainer.advance()
+        trainer.advance()
+        trained.append(bits(trainer.policy))
+    # Adam by kernels, and by torch: equal but for roundings.
+    for ours, torchs in zip(*trained, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=1e-6)
+    assert isinstance(trainer.algorithm.optimizer, TorchOptimizer)
+    assert trainer.algorithm.optimizer.names == [[name for name, _ in trainer.policy.named_parameters()]]
+
+
+@pytest.mark.parametrize(("made", "found"), [(None, "NoneType"), ({"actor": "adam"}, "str as 'actor'")])
+def test_what_is_no_optimizer_is_refused_in_a_sentence(made: Any, found: str) -> None:
+    class Odd(A2C):
+        def make_optimizers(self) -> Any:
+            return made
+
+    with pytest.raises(SettingsError, match=f"make_optimizers returned {found}.* expected an Optimizer or one of"):
+        Odd(A2CSettings(), make_policy(), None, Rng(0))
+
+
 MAKERS: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, eps=1e-5),
     "adamw": lambda p: torch.optim.AdamW(p, weight_decay=0.1, amsgrad=True),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from quintain.algorithms import A2C, A2CSettings, Optimizer, TorchOptimizer
+from quintain.algorithms.optimizer_set import MadeOptimizers
 
 TWO = "tests.algorithms.two_optimizers:Two"
 FOUR = "tests.algorithms.two_optimizers:Four"
@@ -39,20 +40,17 @@ class Two(A2C):
 class Four(Two):
     """Trains each of four layers by another optimizer of torch's; one of them by a rate of its own that falls."""
 
-    def make_optimizers(self) -> Mapping[str, Optimizer]:
+    def make_optimizers(self) -> MadeOptimizers:
         layers = [self.policy.get_submodule(name) for name in ("actor.0", "actor.2", "critic.0", "critic.2")]
         adam, adamw, rmsprop, sgd = ([*layer.parameters()] for layer in layers)
-        made: dict[str, torch.optim.Optimizer] = {
+        by_own_rate = torch.optim.SGD(sgd, lr=0.05, momentum=0.9)
+        return {
             "adam": torch.optim.Adam([{"params": adam[:1]}, {"params": adam[1:], "learning_rate_factor": 0.1}]),
             "adamw": torch.optim.AdamW(adamw, weight_decay=0.1, amsgrad=True),
             "rmsprop": torch.optim.RMSprop(rmsprop, momentum=0.5, centered=True),
-            "sgd": torch.optim.SGD(sgd, lr=0.05, momentum=0.9),
-        }
-        return {
-            name: TorchOptimizer(
-                optimizer, self.trained_parameters(), max_grad_norm=0.5, manages_learning_rate=name == "sgd"
-            )
-            for name, optimizer in made.items()
+            "sgd": TorchOptimizer(
+                by_own_rate, self.trained_parameters(), max_grad_norm=0.5, manages_learning_rate=True
+            ),
         }
 
     def update(self, batch: Any, progress: Any) -> Any:
@@ -61,3 +59,17 @@ class Four(Two):
         assert isinstance(sgd, TorchOptimizer)
         sgd.optimizer.param_groups[0]["lr"] *= 0.9
         return found
+
+
+class Alone(A2C):
+    """Trains everything by one optimizer of torch's."""
+
+    def make_optimizers(self) -> MadeOptimizers:
+        return torch.optim.AdamW(self.policy.parameters(), weight_decay=0.0, eps=1e-5)
+
+
+class Named(Alone):
+    """The same, returned by name."""
+
+    def make_optimizers(self) -> MadeOptimizers:
+        return {"only": torch.optim.AdamW(self.policy.parameters(), weight_decay=0.0, eps=1e-5)}
