@@ -38,6 +38,11 @@ class QuintainError(Exception):
         self.code = code or self.default_code
         self.notes = tuple(notes)
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the message alone explains a mistake in settings or in the user's code, without a traceback."""
+        return isinstance(self, SettingsError | HostedError) and self.__cause__ is None
+
     def lines(self) -> list[str]:
         """Returns the lines to print on stderr, the error first."""
         return [f"error[{self.code}]: {self.message}", *self.notes]

@@ -30,6 +30,8 @@ class CommandHints:
 
     def __init__(self, directory: RunDirectory | None, run_file: RunFile, *, has_objects: bool = False) -> None:
         self.has_objects = has_objects
+        self.is_refused = False
+        """Whether the run failed by a mistake that a resume would meet again."""
         self.has_policy = run_file.experiment.loop is None
         kwargs = getattr(run_file.experiment.loop, "kwargs", {})
         self.is_experiment = run_file.experiment.env.type == "scenario" or "hyper_params" in kwargs
@@ -52,7 +54,8 @@ class CommandHints:
         if self.has_objects:
             return [saved]
         if state != "finished":
-            return [(f"quintain resume {run}{self.allowed}", "continue where it stopped")]
+            purpose = "once the mistake is mended" if self.is_refused else "continue where it stopped"
+            return [(f"quintain resume {run}{self.allowed}", purpose)]
         longer = f"quintain resume {run}{self.allowed} {longer_by(budget)}"
         play = f"quintain eval {run}{self.allowed} --episodes 100"
         return [

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,9 +183,9 @@ class Run:
             self._require_directory()
         done = loop.progress
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
-        self.state, self.signals.received = "running", None
+        self.state, self.signals.received, self.commands.is_refused = "running", None, False
         # Around everything: a signal that comes while the run is being closed must not leave it half closed.
-        with self.signals.watching(self._stopper(loop), self._last_name, self.writer.note, loop.stops_after):
+        with self.signals.watching(partial(self._stop, loop), self._last_name, self.writer.note, loop.stops_after):
             try:
                 with self.ranks.leading():
                     # Inside: whoever reads that the run is going on may send a signal at once.
@@ -201,6 +202,7 @@ class Run:
                             self.warn(loop, "W0214", f"these events never happened in this run: {', '.join(idle)}")
             except BaseException as error:
                 self.state = "failed"
+                self.commands.is_refused = isinstance(error, QuintainError) and error.is_refusal
                 self._keep_evidence_of(loop, error)
                 with suppress(QuintainError):  # the disk may be the very cause; the first error is what matters
                     self._write_status(loop, exit_code=getattr(error, "exit_code", 1), reason=str(error))
@@ -314,12 +316,9 @@ class Run:
     def _last_name(self) -> str:
         return self.last.name if self.last else "none"
 
-    def _stopper(self, loop: Loop) -> Callable[[str], None]:
-        def stop(reason: str) -> None:
-            loop.stop(reason)
-            self.ranks.stop()
-
-        return stop
+    def _stop(self, loop: Loop, reason: str) -> None:
+        loop.stop(reason)
+        self.ranks.stop()
 
     def _require_directory(self) -> RunDirectory:
         if self.take_over is not None:

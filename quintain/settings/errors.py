@@ -61,7 +61,11 @@ def _problem(details: ErrorDetails, names_at: Callable[[KeyPath], Sequence[str]]
     path: KeyPath = details["loc"]
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path, f"unknown setting; {_nearest(str(path[-1]), names_at(path[:-1]))}", "E0203")
+        *above, block, name = ("", *path)
+        beside = (each for each in names_at(tuple(above[1:])) if each != block) if len(path) > 1 else ()
+        home = next((each for each in beside if name in names_at((*above[1:], each))), None)
+        hint = f"it belongs to {home}: {home}.{name}" if home else _nearest(str(name), names_at(path[:-1]))
+        return Problem(path, f"unknown setting; {hint}", "E0203")
     if kind == "missing":
         return Problem(path, "not set, and it has no default")
     if kind == "choice_name":
@@ -84,7 +88,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """Suggests the name that an unknown setting may stand for."""
     if counterpart := COUNTERPARTS.get(name):
         return counterpart
-    aliases = {alias: ours for block in ALIASES.values() for alias, ours in block.items() if ours in known}
+    pairs = [pair for block in ALIASES.values() for pair in block.items()]
+    aliases = {alias: ours for alias, ours in pairs if ours in known and alias not in known}
     if near := get_close_matches(shortened(name), [*known, *aliases], n=1):
         return f'did you mean "{aliases.get(near[0], near[0])}"?'
     return f"expected one of: {', '.join(known)}" if known else "remove it"

@@ -151,11 +151,12 @@ class RunFile:
     @classmethod
     def _validate(cls, draft: Draft) -> RunFile:
         _refuse_secrets(draft)
+        values = with_algorithm_defaults(draft.values)
         try:
-            tree = RunTree.model_validate(with_algorithm_defaults(draft.values))
+            tree = RunTree.model_validate(values)
         except ValidationError as error:
             found = error.errors(include_url=False)
-            raise settings_error(problems_of(found, lambda path: names_at(path, draft.values)), draft.place) from None
+            raise settings_error(problems_of(found, lambda path: names_at(path, values)), draft.place) from None
         if problems := broken_rules(tree):
             raise settings_error(problems, draft.place)
         return cls(tree.experiment, tree.run, draft)

@@ -19,7 +19,7 @@ from quintain.cli import app, train
 from quintain.cli.errors import EXIT_CODES
 from quintain.cli.train import ResumeRequest, TrainRequest
 from quintain.cli.words import FileSource, NamesSource, source_of, split_words
-from quintain.errors import CheckpointError, NonFiniteError, QuintainError, ResourceError, SettingsError
+from quintain.errors import CheckpointError, HostedError, NonFiniteError, QuintainError, ResourceError, SettingsError
 from quintain.services.reporting.crash_reports import crash_reports, redact
 from tests import warm
 
@@ -226,6 +226,15 @@ def test_debug_shows_the_traceback(words: list[str], failing: Raise, capsys: pyt
     printed = capsys.readouterr().err
     assert printed.startswith("Traceback (most recent call last):\n")
     assert printed.endswith("error[E0200]: wrong\n")
+
+
+@pytest.mark.parametrize("kind", ["refusal", "caused", "fault"])
+def test_only_what_a_message_does_not_explain_leaves_a_crash_report(kind: str, tmp_path: Path) -> None:
+    error: QuintainError = NonFiniteError("nan") if kind == "fault" else HostedError("returned without a tick")
+    error.__cause__ = KeyError("inside") if kind == "caused" else None
+    with pytest.raises(QuintainError), crash_reports(lambda text: tmp_path / f"{len(text)}.txt"):
+        raise error
+    assert ("crash_report" in vars(error)) == (kind != "refusal")
 
 
 def test_an_active_run_takes_the_crash_report(

@@ -457,3 +457,18 @@ def test_a_run_stays_in_its_directory_when_the_environment_goes_elsewhere(quinta
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["two"]
     # What to type next is meant for the directory that the user is in.
     assert "--runs-dir" not in answer.out
+
+
+def never_ticks(host: object) -> None:
+    """A hosted function that ends without an iteration."""
+
+
+def test_a_mistake_that_shows_when_training_begins_leaves_no_traceback(quintain: Command, tmp_path: Path) -> None:
+    file = tmp_path / "loop.yaml"
+    file.write_text("experiment: {loop: {type: hosted, function: 'tests.cli.test_bad_input:never_ticks'}}")
+    answer = quintain("train", str(file), "--run-id", "idle")
+    assert (answer.exit_code, answer.error) == (
+        1, "error[E0111]: never_ticks returned without a tick; call host.tick(...) at the end of each iteration",
+    )  # fmt: skip
+    assert "quintain resume idle   once the mistake is mended" in answer.out
+    assert not (tmp_path / "runs/idle/crash").exists()

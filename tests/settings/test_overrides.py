@@ -158,6 +158,21 @@ def test_a_refusal_names_the_override_and_what_was_meant(override, message, code
     assert (error.message, error.code) == (message, code)
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("rollout.learning_starts=300", "it belongs to algorithm: algorithm.learning_starts"),
+        # The store is that of the algorithm, replay, though nothing says so; and its name is also another's alias.
+        ("rollout.bufer_size=300", 'did you mean "buffer_size"?'),
+    ],
+)
+def test_a_setting_in_the_wrong_block_is_refused_with_its_place(override, hint):
+    with pytest.raises(SettingsError) as refused:
+        RunFile.from_names("td3", "Pendulum-v1", override)
+    path = override.partition("=")[0]
+    assert refused.value.message == f"override {override}: {DEFAULT}.{path}: unknown setting; {hint}"
+
+
 def test_nothing_can_be_set_below_a_single_value():
     error = refusal("gae_lambda=0.9", "gae_lambda.end=0")
     assert error.message == f"override gae_lambda.end=0: {DEFAULT}.algorithm.gae_lambda is one value; set it as a whole"

@@ -24,11 +24,15 @@ _RESOURCE_ERRORS = {
 
 @contextmanager
 def crash_reports(write: Callable[[str], Path]) -> Iterator[None]:
-    """Writes the traceback of an exception that leaves the block, so that `report` can name the file."""
+    """Writes the traceback of an exception that leaves the block, so that `report` can name the file.
+
+    A refusal needs none: its message names the mistake.
+    """
     try:
         yield
     except Exception as error:
-        if "crash_report" not in vars(error):
+        is_refusal = isinstance(error, QuintainError) and error.is_refusal
+        if not is_refusal and "crash_report" not in vars(error):
             _write_report(error, write)
         raise
 
