@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintain.core.versions import facts
 from quintain.errors import CheckpointIncompatible, RunDirectoryError, SettingsError
+from quintain.placements.settings import RaySettings
 from quintain.runs.output import env_name, make_writers, origin_of
 from quintain.runs.ranks.lead import NUM_RANKS, Ranks, num_ranks_of, with_ranks_of_torchrun
 from quintain.runs.ranks.orders import Orders
@@ -27,6 +28,7 @@ from quintain.services.checkpoints.catalog import CheckpointCatalog, load, verif
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.settings.fingerprint import changed_keys
+from quintain.settings.placement_rules import num_actors_of
 from quintain.settings.sources import ARGUMENT
 from quintain.settings.tree import RunFile
 from quintain.settings.tuned import tuned_path
@@ -187,6 +189,13 @@ def _continue(
 
 def _assemble(run: Run, orders: Orders, slots: Slots | None) -> Loop:
     """Forms the process group, if there are ranks, and builds the trainer on all of them."""
+    env, placement = run.run_file.experiment.env, run.run_file.run.placement
+    if isinstance(placement, RaySettings):
+        from quintain.placements.ray.cluster import Cluster
+
+        # A local cluster starts while this process imports torch.
+        begun = Cluster.begin(placement, num_actors_of(env, placement) * placement.num_cpus_per_actor)
+        run.resources.callback(begun.leave)
     world = run.ranks.meet()
     from quintain.runs.assemble import assemble_loop
 

@@ -87,6 +87,12 @@ def most_collectors(num_actors: int, num_lanes: int, unit: int) -> int:
     return next((number for number in range(num_actors, 0, -1) if num_lanes % (number * unit) == 0), 1)
 
 
+def num_actors_of(env: PartSettings, placement: PartSettings) -> int:
+    """Returns how many rollout actors a rank has: one for each collector, or fewer that are asked for."""
+    num_collectors = integer(env, "num_collectors") or 1
+    return min(integer(placement, "num_actors") or num_collectors, num_collectors)
+
+
 def notes_on_placement(env: PartSettings, placement: PartSettings) -> Iterator[str]:
     """Yields a warning where lanes cannot be shared by as many rollout actors as are asked for."""
     num_actors, num_collectors = integer(placement, "num_actors") or 1, integer(env, "num_collectors") or 1

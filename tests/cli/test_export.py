@@ -151,7 +151,9 @@ def test_what_an_environment_needs_to_draw_itself_is_said_in_one_line(quintain: 
     train(quintain, "NeedsLibrary-v0")
     answer = quintain("eval", "a1", "--video")
     assert answer.exit_code == 5
-    assert "env 'NeedsLibrary-v0' cannot draw itself: DependencyNotInstalled: pygame is not installed, run" in answer.error
+    assert (
+        "env 'NeedsLibrary-v0' cannot draw itself: DependencyNotInstalled: pygame is not installed, run" in answer.error
+    )
     assert not (tmp_path / "runs/a1/videos").exists()
 
 

@@ -22,9 +22,9 @@ SECONDS = 900.0
 RESULTS = warm.ROOT / "docs" / "results" / "ray_online.md"
 
 
-def start(folder: Path, head: LocalHead, name: str, how: str) -> subprocess.Popen[str]:
+def start(folder: Path, head: LocalHead, address: str, name: str, how: str) -> subprocess.Popen[str]:
     environment = {**warm.ENVIRONMENT, **{key: value for key, value in head.environment.items() if value}}
-    command = [sys.executable, "-m", "tests.placements.ray_online_script", head.address, name, how]
+    command = [sys.executable, "-m", "tests.placements.ray_online_script", address, name, how]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -34,13 +34,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         head = LocalHead(8)
+        address = head.await_address()
         below = _descendants(os.getpid()) - {os.getpid()}
         began = time.monotonic()
-        both = {"driver": start(folder, head, "driver", "start"), "ranks": start(folder, head, "ranks", "ranks")}
+        both = {
+            "driver": start(folder, head, address, "driver", "start"),
+            "ranks": start(folder, head, address, "ranks", "ranks"),
+        }
         said = {run: process.communicate(timeout=SECONDS)[0] for run, process in both.items()}
         took = time.monotonic() - began
         began = time.monotonic()
-        alone = start(folder, head, "own", "fit")
+        alone = start(folder, head, address, "own", "fit")
         said["own"] = alone.communicate(timeout=SECONDS)[0]
         took_fit = time.monotonic() - began
         codes = [process.returncode for process in (*both.values(), alone)]

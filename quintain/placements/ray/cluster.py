@@ -46,7 +46,7 @@ class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
     def __init__(self, num_cpus: int) -> None:
-        """Starts it; `num_cpus` are what Ray counts, which may be more than the machine has."""
+        """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has."""
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
@@ -69,9 +69,9 @@ class LocalHead:
                 "directory": str(self.directory),
             }
         )
-        self.address = self._await_address()
 
-    def _await_address(self) -> str:
+    def await_address(self) -> str:
+        """Returns the cluster's address once it is ready."""
         deadline = time.monotonic() + HEAD_SECONDS
         why = f"was not ready after {HEAD_SECONDS:g} s"
         while time.monotonic() < deadline:
@@ -86,7 +86,6 @@ class LocalHead:
             if message is not None or self.child.is_over:
                 why = f"{self.child.describe_end()} {self.child.last_output.strip()[-300:]}"
                 break
-        self.close()
         raise ServiceError(f"run.placement.type ray: the local cluster {why}", code="E0547")
 
     def require_alive(self) -> None:
@@ -120,16 +119,12 @@ class Cluster:
         is_local = settings.address is None and not is_in_ray()
         self.head = LocalHead(num_cpus) if is_local else None
         self.before: dict[str, str | None] = {}
-        try:
-            self.is_ours = self._connect(settings)
-        except BaseException:
-            if self.head is not None:
-                self.head.close()
-            raise
+        self.is_ours: bool | None = None
+        """Whether the connection ends with its last user; None before there is one."""
 
     @classmethod
-    def join(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
-        """Returns the connection of this process, opening it for the first run.
+    def begin(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
+        """Begins to start a local cluster, for a user that joins later; returns what has to be left once more.
 
         A local cluster then has `min_cpus` CPUs or more, as Ray counts them.
         """
@@ -145,19 +140,33 @@ class Cluster:
         current.num_users += 1
         return current
 
+    @classmethod
+    def join(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
+        """Returns the connection of this process, opening it for the first run."""
+        current = cls.begin(settings, min_cpus)
+        try:
+            if current.is_ours is None:
+                current.is_ours = current._connect(settings)
+        except BaseException:
+            current.leave()
+            raise
+        return current
+
     def leave(self) -> None:
         """Closes the connection with its last user, and a local cluster with it."""
         self.num_users -= 1
         if self.num_users > 0:
             return
-        import ray
-
         Cluster._current, self.is_open = None, False
         if self.is_ours:
+            import ray
+
             # At the end of the interpreter Ray cannot import what it needs for that, and has done it before.
             with suppress(ImportError):
                 ray.shutdown()
-        if self.head is not None:
+        if self.before:
+            import ray
+
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = sys.platform == "linux"
         for name, value in self.before.items():
             os.environ.pop(name, None)
@@ -173,13 +182,13 @@ class Cluster:
 
     def _connect(self, settings: RaySettings) -> bool:
         """Connects; returns False if the user's script has done so before."""
+        address = settings.address if self.head is None else self.head.await_address()
         if self.head is not None:
             self._set_environment(self.head.environment)
         import ray
 
         if ray.is_initialized():
             return False
-        address = self.head.address if self.head is not None else settings.address
         runtime_env = dict(settings.runtime_env) or None
         try:
             with _signals_and_streams_kept():

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+from functools import partial
 
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 
@@ -22,7 +23,10 @@ def serve(descriptor: int) -> None:
     os.environ.update(words["environment"])
     # Reads the variables above while it is imported.
     import ray
+    from ray._private import parameter
 
+    # Two processes less to start and to feed: nothing here is scaled, and nothing relays the output of actors.
+    parameter.RayParams = partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     try:
         context = ray.init(
             address="local",

@@ -25,7 +25,7 @@ from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.services.processes.signals import StopSignals
 from quintain.services.reporting.writers import RunSummary
-from quintain.settings.placement_rules import integer
+from quintain.settings.placement_rules import num_actors_of
 
 if TYPE_CHECKING:
     from quintain.placements.ray.cluster import Cluster
@@ -278,9 +278,7 @@ class _Driver:
 
 
 def _num_actors(run_file: RunFile) -> int:
-    """Returns the number of rollout actors of one rank."""
-    num_collectors = integer(run_file.experiment.env, "num_collectors") or 1
-    return integer(run_file.run.placement, "num_actors") or num_collectors
+    return num_actors_of(run_file.experiment.env, run_file.run.placement)
 
 
 @contextmanager
