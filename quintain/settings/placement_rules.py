@@ -27,10 +27,11 @@ def processes_have_place(tree: RunTree) -> Iterator[Problem]:
     if run.placement.type not in ELSEWHERE:
         return
     if run.device != "cpu":
+        why = "which shares memory of the CPU" if run.placement.type == "processes" else "whose learners are on CPUs"
         yield Problem(
             ("run", "device"),
-            f"{run.device} does not go with run.placement.type {run.placement.type}, which shares memory of the CPU; "
-            "set it to cpu, or run.placement to threads",
+            f"{run.device} does not go with run.placement.type {run.placement.type}, {why}; set it to cpu, or "
+            "run.placement to threads",
             "E0253",
         )
     most, least = integer(run.placement, "num_ranks") or 1, integer(run.placement, "min_ranks") or 1
