@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,11 @@ def chance_of_difference(ours: Sequence[float], theirs: Sequence[float]) -> floa
     # Sums in another order differ by rounding; the deal that was made must count itself.
     difference = abs(interquartile_mean(ours) - interquartile_mean(theirs))
     return float(np.mean(deals >= difference - 1e-9 * max(1.0, float(np.abs(scores).max()))))
+
+
+def smallest_chance(num_seeds: int) -> float:
+    """Returns a lower bound of `chance_of_difference`: the deal that was made and its mirror image always count."""
+    return 2 / comb(2 * num_seeds, num_seeds)
 
 
 def _interquartile_means(rows: Scores) -> Scores:

@@ -23,7 +23,14 @@ from typing import Any
 import commits
 import report
 from environments import KITS, interpreter, process_environment
-from intervals import LEVEL, SIGNIFICANT, bootstrap_interval, chance_of_difference, interquartile_mean
+from intervals import (
+    LEVEL,
+    SIGNIFICANT,
+    bootstrap_interval,
+    chance_of_difference,
+    interquartile_mean,
+    smallest_chance,
+)
 from learning_tasks import DEFAULTS, TASKS, LearningTask
 
 HERE = Path(__file__).resolve().parent
@@ -184,10 +191,11 @@ def markdown(rows: list[Row], comparison: Comparison = SAME_SETTINGS) -> str:
         f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
         "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
-        f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. No correction is "
-        f"made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. "
+        f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. {_on_few_seeds(tasks)}"
+        f"No correction is made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. "
+        "A commit is that of this project, which starts both sides. "
         f"`make {comparison.target}` runs what is missing and writes this page."
-        + commits.note_on_lost(row["commit"] for row in rows if row["peer"] == OURS),
+        + commits.note_on_lost(row["commit"] for row in rows),
         "",
         "| task | steps | seeds | quintain | sb3 | p | | CPU s, quintain | sb3 |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -214,11 +222,29 @@ def _line(task: LearningTask, rows: list[Row]) -> str:
         chance = chance_of_difference(scores_of(mine), scores_of(other))
         is_below = interquartile_mean(scores_of(mine)) < interquartile_mean(scores_of(other))
         verdict = "**below**" if is_below else "above"
-        cells += [f"{chance:.2f}", verdict if chance <= SIGNIFICANT else "not shown to differ"]
+        if _has_few_seeds(task):
+            verdict = f"{task.num_seeds} seeds can show no difference"
+        elif chance > SIGNIFICANT:
+            verdict = "not shown to differ"
+        cells += [f"{chance:.2f}", verdict]
     else:
         cells += ["", "not compared: runs are missing"]
     cells += [f"{fmean(row['cpu_seconds'] for row in found):,.0f}" if found else "" for found in (mine, other)]
     return f"| {' | '.join(cells)} |"
+
+
+def _has_few_seeds(task: LearningTask) -> bool:
+    """Whether no scores at all could show that the sides differ."""
+    return smallest_chance(task.num_seeds) > SIGNIFICANT
+
+
+def _on_few_seeds(tasks: dict[str, LearningTask]) -> str:
+    few = [task for task in tasks.values() if _has_few_seeds(task)]
+    if not few:
+        return ""
+    lowest = smallest_chance(max(task.num_seeds for task in few))
+    titles = ", ".join(task.title for task in few)
+    return f"The seeds of {titles} are too few to show a difference at all: *p* is at least {lowest:.2f} there. "
 
 
 def _summary(rows: list[Row], task: LearningTask) -> str:
@@ -232,8 +258,7 @@ def _summary(rows: list[Row], task: LearningTask) -> str:
 def _seeds(title: str, peer: str, rows: list[Row]) -> str:
     if not rows:
         return ""
-    # The other side's scores do not depend on this project's commit.
-    where = ", ".join(dict.fromkeys(row["commit"] for row in rows)) if peer == OURS else ""
+    where = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     return f"| {title} | {peer} | {where} | {', '.join(f'{score:,.1f}' for score in scores_of(rows))} |"
 
 

@@ -64,7 +64,8 @@ def test_the_chance_of_a_difference_counts_deals(
 
 
 def rows(bench: Bench, task: str, peer: str, *scores: float, **more: Any) -> list[dict[str, Any]]:
-    numbers = bench["learning"].numbers_of(bench["learning_tasks"].TASKS[task], peer)
+    tasks = bench["learning_tasks"]
+    numbers = bench["learning"].numbers_of({**tasks.TASKS, **tasks.DEFAULTS}[task], peer)
     about = {"task": task, "peer": peer, "cpu_seconds": 10.0, "numbers": numbers, "commit": "abc1234", **more}
     return [{**about, "seed": seed, "returns": [score - 1.0, score + 1.0]} for seed, score in enumerate(scores)]
 
@@ -100,6 +101,22 @@ def test_sides_with_fewer_seeds_than_were_chosen_are_not_compared(bench: Bench) 
     line = line_of(bench["learning"].markdown(found), "PPO, CartPole-v1, rl-zoo's settings")
     assert "| 9 of 10 seeds were run |" in line
     assert "| not compared: runs are missing |" in line
+
+
+def test_three_seeds_a_side_are_said_to_show_nothing(bench: Bench) -> None:
+    defaults = bench["learning"].OWN_DEFAULTS
+    found = rows(bench, "defaults-hopper", "quintain", 1.0, 2.0, 3.0)
+    found += rows(bench, "defaults-hopper", "sb3", 1000.0, 2000.0, 3000.0)
+    page = bench["learning"].markdown(found, defaults)
+    # Of the 20 ways to deal six scores to two sides, this one and its mirror image differ most.
+    assert "| 0.10 | 3 seeds can show no difference |" in line_of(page, "Hopper-v5")
+    assert "The seeds of Hopper-v5, HalfCheetah-v5, BipedalWalker-v3 are too few" in page
+    assert "*p* is at least 0.10 there" in page
+    # With five seeds a side, 2 of 252 deals.
+    assert bench["intervals"].smallest_chance(5) == pytest.approx(2 / 252)
+    assert "too few" not in bench["learning"].markdown([])
+    for side in ("quintain", "sb3"):
+        assert f"| Hopper-v5 | {side} | abc1234 |" in page
 
 
 def test_earlier_numbers_are_shown_and_not_pooled(bench: Bench) -> None:

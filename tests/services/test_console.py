@@ -198,7 +198,7 @@ def test_a_value_outside_its_range_is_marked_with_its_bound() -> None:
     view.add(2, bad | {"train/entropy": -3.0}, 1.0)
     constant = RunView(HEADER)
     constant.add(2, bad | {"rollout/ep_rew_std": 0.0}, 1.0)
-    assert [health.is_normal for health in constant.health()] == [False, False, None]
+    assert [health.label for health in constant.health()] == ["kl", "clip"]
     stream = io.StringIO()
     Console(file=stream, width=120).print(LiveBlock(view))
     assert (

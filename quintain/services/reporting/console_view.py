@@ -202,7 +202,7 @@ class RunView:
         # Where all episodes return the same, there is no variance that could be explained.
         is_constant = self.values.get(f"{prefix}rollout/ep_rew_std") == 0.0
         return [
-            Health(label, value, None if label == "expl.var" and is_constant else NORMAL_RANGES.get(label))
+            Health(label, value, NORMAL_RANGES.get(label))
             for label, metric in HEALTH_METRICS.items()
-            if (value := self.values.get(f"{prefix}{metric}")) is not None
+            if (value := self.values.get(f"{prefix}{metric}")) is not None and (label != "expl.var" or not is_constant)
         ]
