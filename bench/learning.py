@@ -191,9 +191,9 @@ def markdown(rows: list[Row], comparison: Comparison = SAME_SETTINGS) -> str:
         f"score is the mean of its returns. The table has the interquartile mean over seeds with its {LEVEL:.0%} "
         "bootstrap interval. *p* is a two-sided exact permutation test of the difference between the interquartile "
         "means: how often scores that are dealt at random to the two sides differ at least as much. Above "
-        f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. {_on_few_seeds(tasks)}"
-        f"No correction is made for {len(tasks)} tasks being compared. CPU seconds are those of training, in one thread. "
-        "A commit is that of this project, which starts both sides. "
+        f"{SIGNIFICANT} the two are *not shown to differ*, which does not say that they are equal. "
+        f"{_on_few_seeds(tasks)}No correction is made for {len(tasks)} tasks being compared. CPU seconds are those of "
+        "training, in one thread. A commit is that of this project, which starts both sides. "
         f"`make {comparison.target}` runs what is missing and writes this page."
         + commits.note_on_lost(row["commit"] for row in rows),
         "",

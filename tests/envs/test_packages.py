@@ -92,6 +92,13 @@ def test_nor_a_well_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
         ("PandaReach-v3", pip_command("panda-gym")),
         ("highway-fast-v0", pip_command("highway-env")),
         ("dm_control/walker-walk-v0", pip_command("shimmy[dm-control]")),
+        ("VizdoomBasic-v0", pip_command("vizdoom")),
+        ("VizdoomCorridor-MultiBinary-v1", pip_command("vizdoom")),
+        ("AntBulletEnv-v0", pip_command("pybullet-envs-gymnasium")),
+        ("NetHackScore-v0", pip_command("nle")),
+        ("Pong-v5", install_command("atari")),
+        ("panda_gym:PandaReach-v3", pip_command("panda-gym")),
+        ("vizdoom.gymnasium_wrapper:VizdoomBasic-v0", pip_command("vizdoom")),
     ],
 )
 @pytest.mark.usefixtures("without_packages")
@@ -100,6 +107,27 @@ def test_the_package_of_a_well_known_id_is_named(env_id: str, command: str) -> N
         packages.registered_id(env_id)
     assert refused.value.message.endswith(command)
     assert refused.value.code == "E0242"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package"),
+    [
+        ("SuperMarioBros-1-1-v0", "gym-super-mario-bros"),
+        ("MineRLNavigate-v0", "minerl"),
+        ("procgen-coinrun-v0", "procgen"),
+    ],
+)
+@pytest.mark.usefixtures("without_packages")
+def test_a_package_of_the_old_gym_is_named_with_the_way_to_wrap_it(env_id: str, package: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        packages.registered_id(env_id)
+    assert f"{pip_command(package)}; it speaks the interface of the old Gym" in refused.value.message
+
+
+def test_a_game_without_its_prefix_gets_the_whole_id() -> None:
+    pytest.importorskip("ale_py")
+    with pytest.raises(SettingsError, match='did you mean "ALE/Pong-v5"'):
+        packages.registered_id("Pong-v5")
 
 
 @pytest.mark.parametrize(

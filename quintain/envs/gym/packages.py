@@ -11,6 +11,7 @@ import importlib
 import re
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import gymnasium
@@ -38,8 +39,15 @@ class Package(NamedTuple):
 
 
 _OLD = "it speaks the interface of the old Gym, so wrap it with shimmy and name your factory as module:Name"
+_GAMES = (
+    "Asterix|Asteroids|BeamRider|Boxing|Breakout|Enduro|Freeway|Frostbite|MontezumaRevenge|MsPacman|Pitfall|Pong|Qbert|"
+    "RoadRunner|Seaquest|SpaceInvaders"
+)
+"""Atari games that are often named without `ALE/`."""
 KNOWN = (
-    Package(r"ALE/.*|.*(NoFrameskip|Deterministic)-v\d+|.*-ram(-.*)?-v\d+", "ale-py", "ale_py", "atari"),
+    Package(
+        rf"ALE/.*|.*(NoFrameskip|Deterministic)-v\d+|.*-ram(-.*)?-v\d+|({_GAMES})-v\d+", "ale-py", "ale_py", "atari"
+    ),
     Package(r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid", "minigrid"),
     Package(r"Minecraft/.*", "quintain", "quintain.envs.minecraft.tasks"),
     Package(r"MiniWorld-.*", "miniworld", "miniworld"),
@@ -58,8 +66,20 @@ KNOWN = (
     Package(r"dm_control/.*", "shimmy[dm-control]", "shimmy"),
     Package(r"FlappyBird-.*", "flappy-bird-gymnasium", "flappy_bird_gymnasium"),
     Package(r"PyFlyt/.*", "PyFlyt", "PyFlyt.gym_envs"),
+    Package(r"Vizdoom.*", "vizdoom", "vizdoom.gymnasium_wrapper"),
+    Package(r".*BulletEnv-v\d+", "pybullet-envs-gymnasium", "pybullet_envs_gymnasium"),
+    Package(r"NetHack.*", "nle", "nle"),
+    Package(r"MiniHack-.*", "minihack", "minihack"),
+    Package(r"popgym-.*", "popgym", "popgym"),
+    Package(r"myo[A-Z].*", "myosuite", "myosuite"),
+    Package(r"miniwob/.*", "miniwob", "miniwob"),
+    Package(r"(stocks|forex)-v\d+", "gym-anytrading", "gym_anytrading"),
+    Package(r"gym_pusht/.*", "gym-pusht", "gym_pusht"),
+    Package(r"gym_aloha/.*", "gym-aloha", "gym_aloha"),
     Package(r"procgen-.*", "procgen", "", note=_OLD),
     Package(r"Crafter(NoReward|Reward)-.*", "crafter", "", note=_OLD),
+    Package(r"SuperMarioBros.*", "gym-super-mario-bros", "", note=_OLD),
+    Package(r"MineRL.*", "minerl", "", note=_OLD),
 )
 """Well-known packages, in the order in which their patterns are tried."""
 
@@ -80,10 +100,14 @@ def names_registered_id(env_id: str) -> bool:
 def registered_id(env_id: str) -> str:
     """Imports the package of an id if necessary, and returns the id; refuses one that is not registered."""
     if ":" in env_id:
+        module, _, name = env_id.partition(":")
+        root = module.partition(".")[0]
+        package = next((each for each in KNOWN if each.module.partition(".")[0] == root), None)
+        if package is not None and find_spec(root) is None:
+            raise _not_installed(package, env_id)
         import_module_of("env", env_id)
-        name = env_id.partition(":")[2]
         if name not in gymnasium.registry:
-            raise _unknown(env_id, f'importing {env_id.partition(":")[0]} did not register "{name}"', name)
+            raise _unknown(env_id, f'importing {module} did not register "{name}"', name)
         return name
     if env_id not in gymnasium.registry and (package := _package_of(env_id)) is not None:
         _import(package, env_id)
@@ -125,21 +149,26 @@ def _import(package: Package, env_id: str) -> None:
     try:
         distribution(package.distribution.partition("[")[0])
     except PackageNotFoundError:
-        raise SettingsError(
-            f'unknown env "{env_id}": the package {package.distribution} has it, and is not installed. Install it '
-            f"with: {package.command}{f'; {package.note}' if package.note else ''}",
-            code="E0242",
-        ) from None
+        raise _not_installed(package, env_id) from None
     if package.module:
         import_module_of("env", package.module)
     elif package.note:
         raise SettingsError(f'unknown env "{env_id}" of {package.distribution}: {package.note}', code="E0204")
 
 
+def _not_installed(package: Package, env_id: str) -> SettingsError:
+    return SettingsError(
+        f'unknown env "{env_id}": the package {package.distribution} has it, and is not installed. Install it '
+        f"with: {package.command}{f'; {package.note}' if package.note else ''}",
+        code="E0242",
+    )
+
+
 def _unknown(env_id: str, why: str, name: str) -> SettingsError:
     by_lower = {re.sub(r"\W", "", known).lower(): known for known in gymnasium.registry}
-    near = get_close_matches(re.sub(r"\W", "", name).lower(), by_lower, n=1, cutoff=0.5)
-    hint = f'did you mean "{by_lower[near[0]]}"?' if near else "is the package that registers it installed?"
+    near = [known for known in gymnasium.registry if known.partition("/")[2] == name]
+    near += [by_lower[each] for each in get_close_matches(re.sub(r"\W", "", name).lower(), by_lower, n=1, cutoff=0.5)]
+    hint = f'did you mean "{near[0]}"?' if near else "is the package that registers it installed?"
     return SettingsError(
         f'unknown env "{env_id}": {why}; {hint} An id of a package is module:Id-v0, your own class module:Name',
         code="E0204",
