@@ -32,7 +32,6 @@ def train_launched(launched: Launched, request: TrainRequest | ResumeRequest) ->
     """Trains the prepared run, and reports how it ended."""
     directory = launched.directory
     with crash_reports(directory.write_crash):
-        launched.note_if_finished()
         launched, summary = train_through_losses(launched, **output(request.is_json, request.is_quiet))
     run = launched.run
     digest = None if run.last is None else run.last.digest

@@ -47,19 +47,6 @@ class Launched:
     trainer: Loop
     directory: RunDirectory
 
-    def note_if_finished(self) -> None:
-        """Says that nothing is left to do, and how to train for longer."""
-        if self.trainer.is_finished:
-            progress = self.trainer.progress
-            is_in_steps = progress.budget.env_steps is not None
-            done = f"{progress.env_steps if is_in_steps else progress.updates} of {progress.budget} are done"
-            if getattr(self.trainer, "until_returns", False):
-                self.run.writer.note(f"nothing left to do: the training function has returned, {done}")
-                return
-            key = "total_timesteps" if is_in_steps else "budget.updates"
-            longer = f"quintain resume {self.directory.run_id} {key}=N"
-            self.run.writer.note(f"nothing left to do: {done}. Train for longer with: {longer}")
-
 
 def start(
     run_file: RunFile,
@@ -300,13 +287,13 @@ def _show_notes(run: Run, run_file: RunFile) -> None:
         run.writer.note(note)
 
 
-def tuned_advice(run_file: RunFile) -> str:
+def tuned_advice(run_file: RunFile, how: str = "--tuned") -> str:
     """Says that there are tuned settings for a run that does not have them; empty where there are none."""
     pair = run_file.trained, env_name(run_file)
     path = None if run_file.experiment.loop is not None else tuned_path(*pair)
     if path is None or any(origin.endswith(path.name) for origin in run_file.origins.values()):
         return ""
-    return f"note: there are tuned settings for {' on '.join(pair)}, with scores: --tuned"
+    return f"note: there are tuned settings for {' on '.join(pair)}, with scores: {how}"
 
 
 def _report_other_software(run: Run, checkpoint: Path) -> None:

@@ -43,6 +43,23 @@ class CommandHints:
         default_place = directory is None or directory.shown.parent == Path("runs")
         self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
 
+    def when_spent(self, loop: Loop) -> str:
+        """Says that nothing is left to do, and how to train for longer."""
+        progress, budget = loop.progress, loop.budget
+        is_in_steps = progress.budget.env_steps is not None
+        done = f"{progress.env_steps if is_in_steps else progress.updates} of {progress.budget} are done"
+        if getattr(loop, "until_returns", False):
+            return f"nothing left to do: the training function has returned, {done}"
+        # A run may also have ended at its goal, before its budget was spent.
+        total = max(budget.env_steps or 0, progress.env_steps) * 2
+        ways = [f"train({total})"] if self.has_policy and is_in_steps else []
+        if self.run_id is not None:
+            key = f"total_timesteps={total}" if is_in_steps else "budget.updates=N"
+            ways.append(f"quintain resume {self.run_id}{self.place} {key}")
+        return (
+            f"nothing left to do: {done}. Budgets count from the first step; train for longer with: {' or '.join(ways)}"
+        )
+
     def after(self, state: str, budget: Budget | None) -> list[tuple[str, str]]:
         """Returns commands with their purpose; without a budget there is none for longer training."""
         if self.run_id is None:
@@ -169,6 +186,10 @@ def summary_of(
         best_step=records.best_step if records.best_return is not None else None,
         num_eval_episodes=records.num_eval_episodes,
         last_checkpoint=last_checkpoint,
+        is_mid_update=bool(last_checkpoint)
+        and state == "stopped"
+        and loop.progress.stage > 0
+        and not loop.counts_cycles,
         num_faults=num_faults,
         next_commands=commands.after(state, None if records.goal_reached else loop.budget),
     )

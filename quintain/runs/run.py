@@ -131,8 +131,7 @@ class Run:
         loop.set_budget(self.run_file.budget)
         self.go_on_from(loop, checkpoint, anew_because)
         exactness = self.begin_together(loop)
-        num_ranks = num_ranks_in(loaded.state)
-        if num_ranks != loop.world.size:
+        if (num_ranks := num_ranks_in(loaded.state)) != loop.world.size:
             exactness = f"statistical: {num_ranks} ranks became {loop.world.size}, so all lanes begin new episodes"
         self.show_determinism(exactness)
 
@@ -183,6 +182,8 @@ class Run:
             self._require_directory()
         done = loop.progress
         self.show_header(start_step=done.env_steps, start_updates=done.updates, budget=done.budget)
+        if loop.is_finished:
+            self.writer.note(self.commands.when_spent(loop))
         self.state, self.signals.received, self.commands.is_refused = "running", None, False
         # Around everything: a signal that comes while the run is being closed must not leave it half closed.
         with self.signals.watching(partial(self._stop, loop), self._last_name, self.writer.note, loop.stops_after):
@@ -326,9 +327,8 @@ class Run:
             self.take_over = None
             return directory
         if self.directory is None or self.checkpoints is None:
-            run_id = self.run_file.run.id or default_run_id(
-                env_name(self.run_file), self.run_file.trained, runs_dir=self.runs_dir
-            )
+            about = env_name(self.run_file), self.run_file.trained
+            run_id = self.run_file.run.id or default_run_id(*about, runs_dir=self.runs_dir)
             directory = RunDirectory.create(self.runs_dir, run_id, shown=self.shown_runs_dir / run_id)
             self.resources.enter_context(directory.lock())
             self.open_directory(directory)

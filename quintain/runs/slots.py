@@ -19,7 +19,7 @@ from quintain.policies.base import Policy
 from quintain.runs.assemble import Slots, assemble_parts
 from quintain.runs.continuing import continue_later
 from quintain.runs.env_slots import EnvSlot, env_settings, is_instance, lanes_of, maker_of_more, name_wrappers
-from quintain.runs.launch import with_weights
+from quintain.runs.launch import tuned_advice, with_weights
 from quintain.runs.output import make_writers, needs_directory
 from quintain.runs.policy_slots import PolicySlot, network_settings, policy_settings
 from quintain.runs.ranks.follow import Follower
@@ -133,6 +133,7 @@ class Trainer(RolloutTrainer):
         )
         has_objects = env is not None or _has_local_parts(run_file)
         session = Run(run_file, make_writers(run_file), runs_dir=directory.path.parent, has_objects=has_objects)
+        session.writer.wait_for_header()
         trainer = cls.__new__(cls)
         RolloutTrainer.__init__(trainer, assemble_parts(run_file, session, session.writer, slots, world))
         trainer.env_slot = env
@@ -232,9 +233,11 @@ def _assembled(
             is_kept=is_kept,
             has_objects=slots.env is not None or _has_local_parts(run_file),
         )
+        run.writer.wait_for_header()
         parts = assemble_parts(run_file, run, run.writer, slots, world)
-        for note in translation.notes:
-            run.writer.note(note)
+        for note in (*translation.notes, tuned_advice(run_file, "tuned=True")):
+            if note:
+                run.writer.note(note)
     if weights is not None:
         restore_policies(parts.learners, load_checkpoint(weights))
         for learner in parts.learners.values():

@@ -34,7 +34,7 @@ from quintain.typing import JsonObject, Keyword
 
 _COUNT_SUFFIXES = {"k": 1_000, "M": 1_000_000}
 _MAX_COUNT_TEXT = 40
-_COUNT_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kM])")
+_COUNT_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([A-Za-z]+)")
 _LINEAR = re.compile(r"lin_(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 """A schedule as rl-zoo writes it: linear to 0."""
 
@@ -121,6 +121,9 @@ def parse_count(value: object) -> object:
     """Parses 100k, 1.5M and 1e5 as integers; leaves other values to validation."""
     if isinstance(value, str) and len(value) <= _MAX_COUNT_TEXT and (match := _COUNT_TEXT.fullmatch(value)):
         number, suffix = match.groups()
+        if suffix not in _COUNT_SUFFIXES:
+            expected = 'found "{text}", expected an integer, such as {number}k or {number}M'
+            raise PydanticCustomError("count", expected, {"text": value, "number": number})
         # Decimal, because 4.35 * 1000 is not a whole number in binary.
         scaled = Decimal(number) * _COUNT_SUFFIXES[suffix]
         if scaled != int(scaled):

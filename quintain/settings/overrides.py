@@ -81,9 +81,11 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
     known = {name for scope in _scopes(draft) for name in _names(draft, scope)}
     aliases = {alias: canonical for block in ALIASES.values() for alias, canonical in block.items()}
     if first in aliases:
+        usable = [*known, *(alias for alias, canonical in aliases.items() if canonical in known)]
+        near = get_close_matches(first, usable, n=1, cutoff=0.8)
+        hint = f'did you mean "{near[0]}"?' if near else "see: quintain config show"
         raise SettingsError(
-            f'{place}: "{first}" is {aliases[first]} here, and no part of this run has it; see: quintain config show',
-            code="E0203",
+            f'{place}: "{first}" is {aliases[first]} here, and no part of this run has it; {hint}', code="E0203"
         )
     nearest = get_close_matches(first, known | aliases.keys(), n=1)
     longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]

@@ -110,7 +110,7 @@ def test_the_file_they_are_made_from_is_good(quintain: Command, tmp_path: Path) 
         ((*TRAIN, "--resume", "--run-id", "x"), 3, "no run 'x'"),
         ((*TRAIN, "--quite"), 2, "did you mean --quiet?"),
         (("resume", "nothing"), 3, "no run 'nothing'"),
-        (("resume", "latest"), 3, "nothing to resume"),
+        (("resume", "latest"), 3, "no run in runs yet"),
         (("resume", "./nowhere"), 3, "no run directory"),
         (("eval", "nothing"), 3, "no run 'nothing'"),
         (("eval", "nothing", "--episodes", "0"), 2, "--episodes"),
@@ -183,7 +183,7 @@ def test_a_folder_that_is_no_run(quintain: Command, tmp_path: Path) -> None:
     before = everything_in(tmp_path)
     for command in ("resume", "eval"):
         answer = quintain(command, "photos")
-        assert (answer.exit_code, "nothing to resume" in answer.error) == (3, True)
+        assert (answer.exit_code, "runs/photos is not a run's directory" in answer.error) == (3, True)
     assert everything_in(tmp_path) == before
 
 

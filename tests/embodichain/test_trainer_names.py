@@ -289,9 +289,10 @@ def test_a_writer_may_be_one_of_ours_and_anything_else_is_refused() -> None:
 def test_what_has_no_effect_is_reported_once() -> None:
     writer = Keeps()
     policy, env, _ = parts()
-    Trainer(
+    trainer = Trainer(
         policy, env, "a2c", 16, 32, writer, 10, 20, distributed=True, eval_env=PointMass(2), writers=[]
     )  # fmt: skip
+    trainer.session.show_header()
     said = "\n".join(writer.notes)
     assert said.count("batch_size has no effect") == 1
     assert said.count("distributed, rank and world_size have no effect") == 1

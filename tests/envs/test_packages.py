@@ -15,7 +15,7 @@ from quintain.core.extras import install_command, pip_command
 from quintain.core.rng import Rng
 from quintain.envs.gym import packages
 from quintain.envs.gym.factories import factory_of
-from quintain.envs.gym.make import gym_env
+from quintain.envs.gym.make import gym_env, preset_advice
 from quintain.envs.hosts.hosting import Hosting
 from quintain.envs.settings import GymSettings
 from quintain.errors import CheckpointError, SettingsError
@@ -128,6 +128,14 @@ def test_a_game_without_its_prefix_gets_the_whole_id() -> None:
     pytest.importorskip("ale_py")
     with pytest.raises(SettingsError, match='did you mean "ALE/Pong-v5"'):
         packages.registered_id("Pong-v5")
+
+
+def test_a_game_of_raw_screens_is_told_of_the_preset() -> None:
+    pytest.importorskip("ale_py")
+    assert "preset=atari gives 84x84 grey pixels" in preset_advice(GymSettings(id="ALE/Pong-v5"))[0]
+    assert preset_advice(GymSettings(id="ALE/Pong-v5", preset="atari")) == ()
+    assert preset_advice(GymSettings(id="ALE/Pong-v5", kwargs={"obs_type": "ram"})) == ()
+    assert preset_advice(GymSettings(id="CartPole-v1")) == ()
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def test_what_becomes_of_text_is_said_at_the_start(
     text: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**QUIET, "writers": ["console"], "text_observations": text}
-    Trainer("ppo", partial(Structured, obs="text"), **settings).close()
+    trainer = Trainer("ppo", partial(Structured, obs="text"), **settings)
+    trainer.train(32)
+    trainer.close()
     shown = capsys.readouterr()
     assert expected in " ".join((shown.out + shown.err).split())
 

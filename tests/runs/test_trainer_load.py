@@ -16,6 +16,7 @@ from quintain import Trainer
 from quintain.errors import CheckpointIncompatible, QuintainError, RunDirectoryError, SettingsError
 from quintain.services.checkpoints.catalog import CheckpointCatalog
 from quintain.services.checkpoints.state_files import digest_of
+from quintain.services.events import After
 from quintain.services.files.run_directory import RunDirectory
 from tests.runs.test_trained import contents
 
@@ -53,6 +54,40 @@ def test_a_loaded_run_goes_on_exactly_and_is_not_touched_before(tmp_path: Path) 
     steps = [json.loads(line)["step"] for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [32, 64, 96, 128, 160]
     assert CheckpointCatalog(tmp_path / "part" / "checkpoints").latest(print).step == 160
+
+
+def test_a_spent_budget_is_said_with_the_total_that_trains_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, "run")
+    trainer = Trainer.load("run", runs_dir=tmp_path, writers=["console"])
+    assert trainer.train(64).env_steps == 64
+    printed = capsys.readouterr().out
+    assert "nothing left to do: 64 of 64 steps are done" in printed
+    assert "Budgets count from the first step" in printed
+    assert "train(128)" in printed
+    assert trainer.train(128).env_steps == 128
+    assert "nothing left to do" not in capsys.readouterr().out
+    trainer.close()
+
+
+def test_a_stop_between_collecting_and_counting_says_that_the_steps_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = trained(tmp_path, "whole")
+    settings = {**SMALL, "writers": ["console"]}
+    trainer = Trainer("ppo", "CartPole-v1", run_id="part", runs_dir=tmp_path, **settings)
+    trainer.events.add(After("update"), lambda it: it.stop("asked"))
+    assert (trainer.train(64).env_steps, trainer.progress.stage) == (0, 3)
+    printed = capsys.readouterr().out
+    assert "step 0" in printed
+    assert "a resume completes and counts it" in printed
+    trainer.close()
+    resumed = Trainer.load("part", runs_dir=tmp_path, writers=["console"])
+    resumed.train(64)
+    assert digest_of(resumed.state_dict()) == expected
+    assert "a resume completes and counts it" not in capsys.readouterr().out
+    resumed.close()
 
 
 def test_an_older_checkpoint_supersedes_what_came_after_it(tmp_path: Path) -> None:

@@ -174,11 +174,10 @@ def test_a_summary_writer_gets_every_number_of_every_row() -> None:
 def test_a_writer_of_ours_is_taken_as_it_is() -> None:
     mine = Told()
     Trainer("ppo", "CartPole-v1", writer=mine, **SMALL).train(32)
-    # What is worth a note about the policy is known before the run is opened.
-    opened = mine.told.index("open")
-    assert all(isinstance(note, str) for note in mine.told[:opened])
-    assert mine.told[opened + 1][0] == 32
-    assert mine.told[-1] == "close"
+    # What is worth a note about the policy is known before the run is opened, and follows its header.
+    [header, *notes, row, end] = mine.told
+    assert (header, row[0], end) == ("open", 32, "close")
+    assert any(note.startswith("compiled path") for note in notes)
 
 
 def test_anything_else_is_refused() -> None:

@@ -101,7 +101,7 @@ class TestCreate:
 class TestOpenExisting:
     def test_nothing_there_is_refused(self, tmp_path: Path) -> None:
         for path in (tmp_path, tmp_path / "gone"):
-            with pytest.raises(RunDirectoryError, match="nothing to resume in") as caught:
+            with pytest.raises(RunDirectoryError, match="is not a run's directory: it has no checkpoints/") as caught:
                 RunDirectory.open_existing(path)
             assert (caught.value.code, caught.value.exit_code) == ("E0303", 3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,7 +218,7 @@ def test_a_window_of_another_size_is_refused() -> None:
 def test_a_failing_writer_is_disabled_with_one_warning_and_the_others_go_on() -> None:
     good, bad = RecordingWriter(), RecordingWriter(is_broken=True)
     group = WriterGroup([bad, good])
-    group.open(HEADER)
+    group.open(replace(HEADER, run_directory="runs/a1"))
     for step in range(5):
         group.write(step, {"a": 1.0})
     assert [step for step, _ in good.rows] == [0, 1, 2, 3, 4]
@@ -225,6 +226,32 @@ def test_a_failing_writer_is_disabled_with_one_warning_and_the_others_go_on() ->
     assert len(good.notes) == 1
     assert good.notes[0].startswith("warning[W0811]: RecordingWriter disabled after 3 failures")
     assert "ConnectionError" in good.notes[0]
+    assert good.notes[0].endswith("; metrics stay in metrics.jsonl")
+
+
+def test_a_run_without_a_directory_has_no_metrics_file_to_name() -> None:
+    good = RecordingWriter()
+    group = WriterGroup([RecordingWriter(is_broken=True), good])
+    group.open(replace(HEADER, run_directory=None))
+    for step in range(5):
+        group.write(step, {"a": 1.0})
+    [note] = good.notes
+    assert note.startswith("warning[W0811]")
+    assert "metrics.jsonl" not in note
+
+
+def test_notes_of_a_run_that_trains_later_follow_its_header_and_warnings_do_not_wait() -> None:
+    writer = RecordingWriter()
+    group = WriterGroup([writer])
+    group.wait_for_header()
+    group.note("compiled path: acting")
+    group.note("warning[W0402]: not exact")
+    assert writer.notes == ["warning[W0402]: not exact"]
+    group.open(HEADER)
+    assert writer.notes == ["warning[W0402]: not exact", "compiled path: acting"]
+    group.note("later")
+    group.open(HEADER)
+    assert writer.notes == ["warning[W0402]: not exact", "compiled path: acting", "later"]
 
 
 def test_two_failures_are_forgiven() -> None:

@@ -228,12 +228,16 @@ def test_a_setting_that_only_its_block_has_is_named_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alias", "canonical"), [("exploration_fraction", "epsilon.until"), ("n_step", "num_return_steps")]
+    ("alias", "canonical", "hint"),
+    [
+        ("exploration_fraction", "epsilon.until", "see: quintain config show"),
+        ("n_step", "num_return_steps", 'did you mean "n_steps"?'),
+    ],
 )
-def test_an_alias_of_another_algorithm_is_not_suggested_for_itself(alias: str, canonical: str) -> None:
+def test_an_alias_of_another_algorithm_is_not_suggested_for_itself(alias: str, canonical: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         RunFile.from_names("ppo", "CartPole-v1", f"{alias}=3")
     assert caught.value.message == (
-        f'override {alias}=3: "{alias}" is {canonical} here, and no part of this run has it; see: quintain config show'
+        f'override {alias}=3: "{alias}" is {canonical} here, and no part of this run has it; {hint}'
     )
     assert caught.value.code == "E0203"

@@ -111,6 +111,13 @@ def test_a_count_in_python_is_read_as_on_the_command_line(given, meant):
     assert (count, type(count)) == (meant, int)
 
 
+@pytest.mark.parametrize("given", ["10m", "10q", "10K"])
+def test_a_wrong_suffix_of_a_count_names_the_right_ones(given: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_count(given, "train()")
+    assert refused.value.message == f'train(): found "{given}", expected an integer, such as 10k or 10M'
+
+
 @pytest.mark.parametrize("given", [0, -5, "-5", 1.5, "10kk", True, None, "", [1]])
 def test_a_count_in_python_that_is_none_is_refused(given):
     with pytest.raises(SettingsError, match=r"^train\(\): found "):

@@ -9,7 +9,7 @@ import gymnasium
 from quintain.envs.base import Env
 from quintain.envs.gym.factories import dressed, factory_of
 from quintain.envs.gym.lanes import LaneEnv
-from quintain.envs.gym.packages import missing_package, names_registered_id, registered_id, silence_banner
+from quintain.envs.gym.packages import is_atari, missing_package, names_registered_id, registered_id, silence_banner
 from quintain.envs.gym.vector import VectorEnv
 from quintain.envs.gym.wrapping import wrapped
 from quintain.envs.hosts.hosting import Hosting
@@ -44,10 +44,24 @@ def gym_env(
             metric_names=settings.episode_metrics,
         )
     factory, options = factory_of(settings), lane_options(settings, first_lane, hosting)
+    env: WorkerEnv | LaneEnv
     if hosting.team is not None:
-        recipe = Recipe.from_settings(settings)
-        return WorkerEnv(settings.id, recipe, num_lanes, rng, hosting.team, **options)
-    return LaneEnv(settings.id, [factory] * num_lanes, rng, **options)
+        env = WorkerEnv(settings.id, Recipe.from_settings(settings), num_lanes, rng, hosting.team, **options)
+    else:
+        env = LaneEnv(settings.id, [factory] * num_lanes, rng, **options)
+    env.notes += preset_advice(settings)
+    return env
+
+
+def preset_advice(settings: GymSettings) -> tuple[str, ...]:
+    """Names the preset for a game that is played from raw screens."""
+    is_game = names_registered_id(settings.id) and is_atari(registered_id(settings.id))
+    if not is_game or settings.layers or settings.kwargs.get("obs_type", "rgb") != "rgb":
+        return ()
+    return (
+        f"note: {settings.id} gives whole screens in colour, so that updates and stops take long. preset=atari gives "
+        "84x84 grey pixels, as agents usually see them",
+    )
 
 
 def env_from_object(

@@ -59,7 +59,6 @@ def _lead(words: JsonObject, slots: Slots | None, desk: Desk) -> None:
     for note in words["notes"]:
         run.writer.note(note)
     with crash_reports(launched.directory.write_crash):
-        launched.note_if_finished()
         summary = train_and_close(launched)
     digest = None if run.last is None else run.last.digest
     desk.post({"ended": {"summary": asdict(summary), "digest": digest, "exit_code": run.exit_code}}, waits=True)

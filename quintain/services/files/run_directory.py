@@ -127,7 +127,7 @@ class RunDirectory:
         run = cls(path)
         run.require_plain()
         if not run.checkpoints.is_dir():
-            raise RunDirectoryError(f"nothing to resume in {path}: it is not a run's directory", code="E0303")
+            raise RunDirectoryError(f"{path} is not a run's directory: it has no checkpoints/", code="E0303")
         return run
 
     def require_plain(self) -> None:

@@ -111,7 +111,7 @@ def _latest(runs_dir: Path, runs: list[str]) -> Path:
     files = [runs_dir / name / STATUS for name in runs if OLD_MARK not in name]
     times = [(path.stat().st_mtime_ns, path.parent.name) for path in files if path.is_file()]
     if not times:
-        raise RunDirectoryError(f"nothing to resume in {runs_dir}: it has no runs", code="E0303")
+        raise RunDirectoryError(f"no run in {runs_dir} yet", code="E0303")
     return runs_dir / max(times)[1]
 
 

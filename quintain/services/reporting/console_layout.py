@@ -166,6 +166,10 @@ class ClosingLines:
         if summary.last_checkpoint is not None:
             parts.append(Text(f"checkpoint {outside_text(summary.last_checkpoint, options.encoding)}"))
         yield from flow(parts, gap=f" {glyphs.dot} ", width=options.max_width)
+        if summary.is_mid_update:
+            yield Text(
+                "the steps of the update that was on are in the checkpoint; a resume completes and counts it", "dim"
+            )
         yield from self._next_lines(options)
 
     def _next_lines(self, options: ConsoleOptions) -> Iterator[Text]:

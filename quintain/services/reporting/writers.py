@@ -56,6 +56,8 @@ class RunSummary:
     best_step: int | None = None
     num_eval_episodes: int = 0
     last_checkpoint: str | None = None
+    is_mid_update: bool = False
+    """Whether it stopped between collecting steps and counting them; the checkpoint has them."""
     num_faults: int = 0
     """How often environments broke and were restarted."""
     next_commands: list[tuple[str, str]] = field(default_factory=list)
@@ -110,15 +112,30 @@ class WriterGroup:
         self._active = list(writers)
         self._is_quiet = is_quiet
         self._num_failures: dict[int, int] = {}
+        self._waiting: list[str] | None = None
+        """Notes that come after the header."""
+        self._is_kept = False
+        """Whether rows go to the metrics file of a run directory, too."""
+
+    def wait_for_header(self) -> None:
+        """Lets notes follow the header of a run that is made long before it trains; warnings do not wait."""
+        self._waiting = []
 
     def open(self, header: RunHeader) -> None:
+        self._is_kept = header.run_directory is not None
         self._each(lambda writer: writer.open(header))
+        notes, self._waiting = self._waiting or (), None
+        for text in notes:
+            self.note(text)
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
         self._each(lambda writer: writer.write(step, row))
 
     def note(self, text: str) -> None:
-        self._each(lambda writer: writer.note(text))
+        if self._waiting is not None and not text.startswith("warning"):
+            self._waiting.append(text)
+        else:
+            self._each(lambda writer: writer.note(text))
 
     def close(self, summary: RunSummary) -> None:
         # The first one, which is the console as a rule, last: it shows what is wrong with the others.
@@ -143,8 +160,10 @@ class WriterGroup:
         self._active.remove(writer)
         warning = (
             f"warning[W0811]: {type(writer).__name__} disabled after {failures} failures "
-            f"(the last: {type(error).__name__}: {error}); metrics stay in metrics.jsonl"
+            f"(the last: {type(error).__name__}: {error})"
         )
+        if self._is_kept:
+            warning += "; metrics stay in metrics.jsonl"
         self._warn(warning)
 
     def _warn(self, warning: str, *, to_stderr: bool = False) -> None:
