@@ -39,7 +39,7 @@ class TeamPPO(PPO):
 
     settings: TeamPPOSettings
     policy: TeamPolicy
-    not_state = PPO.not_state | {"updated_agents", "kl_seen"}
+    not_state = PPO.not_state | {"updated_agents", "kl_seen", "estimates"}
 
     def __init__(
         self,
@@ -71,10 +71,26 @@ class TeamPPO(PPO):
         """The agents that are updated in this iteration."""
         self.kl_seen: dict[str, list[torch.Tensor]] = {}
         """KL divergences of each agent in the minibatches of this iteration."""
+        self.estimates: dict[str, torch.Tensor] = {}
+        """Statistics of each agent's values and advantages in this iteration, by metric."""
 
     def make_optimizers(self) -> dict[str, Optimizer]:
         """Makes one optimizer for each agent that learns, so that one whose turn it is not keeps every bit."""
         return {name: self.make_optimizer(f"agents.{name}.*") for name in self.policy.agents}
+
+    def write_advantages(self, batch: Batch, gae_lambda: float) -> None:
+        super().write_advantages(batch, gae_lambda)
+        names = (AGENT, f.ADVANTAGE, f.VALUE, f.RETURN)
+        whose, *columns = (batch.rollout.flat(name)[batch.valid_rows] for name in names)
+        for number, name in enumerate(self.policy.agent_names):
+            if name not in self.policy.agents:
+                continue
+            advantage, value, target = (column[whose == number] for column in columns)
+            unexplained = advantage.var(correction=0) / target.var(correction=0).clamp(min=1e-6)
+            self.estimates[f"train/{name}.mean_advantage"] = advantage.mean()
+            self.estimates[f"train/{name}.mean_value"] = value.mean()
+            self.estimates[f"train/{name}.mean_value_target"] = target.mean()
+            self.estimates[f"train/{name}.residual_critic_variance"] = unexplained
 
     def normalize_advantages(self, batch: Batch) -> None:
         """Normalizes the advantages of each agent over its active steps; those of inactive steps become 0."""
@@ -101,7 +117,9 @@ class TeamPPO(PPO):
         metrics = super().update(batch, progress)
         if self.settings.loss_type == "kl_penalty":
             self.adapt_penalties()
-        return metrics
+        means = torch.stack(list(self.estimates.values()))
+        self.world.average(means)
+        return {**metrics, **dict(zip(self.estimates, means.tolist(), strict=True))}
 
     def adapt_penalties(self) -> None:
         """Adapts each agent's penalty to the KL divergence in the last epoch of the update.
@@ -130,6 +148,7 @@ class TeamPPO(PPO):
                 self.kl_seen[name].append(loss.parts["train/approx_kl"])
             for key, part in loss.parts.items():
                 sums[key] = sums.get(key, 0.0) + part / (len(losses) if key == "train/approx_kl" else 1)
+                sums[f"train/{name}.{key.removeprefix('train/')}"] = part
         return sums
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:

@@ -120,6 +120,30 @@ def test_a_decision_ends_all_lanes_of_a_row_with_the_protocols_rewards() -> None
     assert list(env.round) == [0, 0]
 
 
+def test_advantages_of_three_steps_with_an_end_by_decision() -> None:
+    """A decision in round 2 with gamma 0.5 and lambda 0.5; values of the verifier are 0.5, 0.25 and 0.125, then 8."""
+    env = make_env("nip", 2, protocol_common={"verifier_no_guess_reward": 0.25})
+    env.reset()
+    label = int(env.label[0])
+    results = []
+    for number in range(3):
+        action = np.full((2, 2), 2)
+        if number == 2:
+            action[1, 1] = label
+        results.append(copied(env.step(torch.from_numpy(action))))
+    reward = np.stack([each.reward for each in results])
+    ends = np.stack([each.terminated for each in results])
+    assert reward[:, 1].tolist() == [0.25, 0.0, 1.0]
+    assert ends[:, 1].tolist() == [False, False, True]
+    value = np.array([[0.0, 0.5], [0.0, 0.25], [0.0, 0.125], [0.0, 8.0]], np.float32)
+    args = (reward, value, value[1:], ends, ends, np.ones((3, 2), np.bool_))
+    found = generalized_advantages(*args, gamma=0.5, gae_lambda=0.5)
+    # Errors: 0.25 + 0.125 - 0.5 = -0.125; 0 + 0.0625 - 0.25 = -0.1875; 1 - 0.125 = 0.875, without the 8 that follows.
+    # Advantages, each with a quarter of the next: -0.1875 + 0.21875 = 0.03125; -0.125 + 0.0078125 = -0.1171875.
+    assert found[:, 1].tolist() == [-0.1171875, 0.03125, 0.875]
+    assert reward[:, 0].tolist() == [0.0, 0.0, float(label)]
+
+
 def test_no_reward_of_the_second_episode_reaches_the_first() -> None:
     """Two episodes in a row, the first ended by the round limit after 2 rounds; gamma 0.5, lambda 1, values 1."""
     env = make_env("nip", 2, nip_protocol={"max_message_rounds": 2})
@@ -285,6 +309,46 @@ def test_a_resumed_run_ends_with_the_same_digest(tmp_path: Path, algorithm: str,
     rest = Trainer.load("part", runs_dir=tmp_path)
     rest.train(384)
     assert digest_of(rest.state_dict()) == digest_of(whole.state_dict())
+
+
+def test_every_agent_has_statistics_of_its_own(tmp_path: Path) -> None:
+    trainer = run(tmp_path, "told", 192)
+    assert trainer.batch is not None
+    storage = trainer.batch.rollout.storage
+    found = trainer.algorithm.estimates
+    for number, name in enumerate(("prover", "verifier")):
+        # Lanes of an agent are every second one; returns and values stay as they were estimated.
+        value, target = (storage[field][:-1, number::2].numpy() for field in (f.VALUE, f.RETURN))
+        expected = {
+            "mean_value": value.mean(),
+            "mean_value_target": target.mean(),
+            "mean_advantage": (target - value).mean(),
+            "residual_critic_variance": (target - value).var() / max(target.var(), 1e-6),
+        }
+        for statistic, each in expected.items():
+            assert float(found[f"train/{name}.{statistic}"]) == pytest.approx(float(each), rel=1e-4, abs=1e-6), (
+                statistic
+            )
+    minibatch = next(iter(trainer.algorithm.minibatches(trainer.batch, 16, 0)))
+    parts = trainer.algorithm.gradient_step(minibatch, 0.0, 0.0)
+    assert float(parts["train/prover.entropy"] + parts["train/verifier.entropy"]) == pytest.approx(
+        float(parts["train/entropy"])
+    )
+
+
+@pytest.mark.parametrize("protocol", ["nip", "debate"])
+@pytest.mark.parametrize("algorithm", ["team_ppo", "team_reinforce"])
+def test_evaluations_and_samples_between_updates_change_nothing(tmp_path: Path, protocol: str, algorithm: str) -> None:
+    watching = [
+        {"type": "evaluate", "every_updates": 1, "num_episodes": 6, "deterministic": False},
+        {"type": "sample_conversations", "every_updates": 1, "num_conversations": 3},
+    ]
+    plain = run(tmp_path, "plain", 288, protocol, algorithm)
+    watched = run(tmp_path, "watched", 288, protocol, algorithm, events=watching)
+    assert plain.progress.iteration > 1
+    assert len(list((tmp_path / "watched" / "rollouts").iterdir())) == plain.progress.iteration
+    assert not (tmp_path / "plain" / "rollouts").exists()
+    assert digest_of(watched.state_dict()) == digest_of(plain.state_dict())
 
 
 def test_alternating_schedules_change_only_whose_turn_it_is(tmp_path: Path) -> None:

@@ -258,8 +258,10 @@ def test_a_stopped_run_ends_as_one_that_was_not(trainer: str, tmp_path: Path, mo
 
 
 def test_tests_leave_training_as_it_is(tmp_path: Path) -> None:
-    for name, tests in (("none", 0), ("many", 3)):
-        run_experiment(params("own_clip", num_test_iterations=tests), run_id=name, output_dir=tmp_path)
+    for name, tests, period in (("none", 0, 1000), ("many", 3, 1)):
+        given = params("own_clip", num_test_iterations=tests)
+        run_experiment(given, run_id=name, output_dir=tmp_path, rollout_sample_period=period, num_rollout_samples=3)
+    assert len(list((tmp_path / "many" / "rollouts").iterdir())) == 4
     one, other = saved(tmp_path / "none"), saved(tmp_path / "many")
     assert all(np.array_equal(each, other["policy"][name]) for name, each in one["policy"].items())
 

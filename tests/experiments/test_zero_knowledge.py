@@ -24,6 +24,7 @@ from quintain.experiments.zero_knowledge import ZeroKnowledge, similarity
 from quintain.policies.team import LOGITS
 from quintain.rewards.settings import ZeroKnowledgeSettings
 from quintain.services.checkpoints.state_files import digest_of
+from quintain.text.archive import read_conversations
 from tests.experiments.test_protocols import PRICES
 from tests.experiments.test_team import PLUS, copied, make_env, make_policy
 
@@ -187,6 +188,24 @@ def test_a_run_trains_and_resumes_with_the_same_digest(tmp_path: Path, trainer: 
     rest = Trainer.load("half", runs_dir=tmp_path)
     rest.train(whole.progress.env_steps)
     assert digest_of(rest.state_dict()) == digest_of(whole.state_dict())
+
+
+def test_transcripts_have_the_decision_of_each_verifier(tmp_path: Path) -> None:
+    rl = {"rollouts_per_iteration": 8, "num_iterations": 1, "num_test_iterations": 1}
+    given = HyperParameters(**PLUS, **ZK, rl=rl)
+    run_experiment(given, run_id="told", output_dir=tmp_path, rollout_sample_period=1, num_rollout_samples=20)
+    talks = read_conversations(tmp_path / "told" / "rollouts" / "test-000001.jsonl").values()
+    assert len(talks) == 20
+    for talk in talks:
+        decided = {turn.agent: (turn.round, turn.decision) for turn in talk.turns if turn.decision != 2}
+        assert set(decided) <= {"verifier", "adversarial_verifier"}
+        for name, (number, _) in decided.items():
+            assert not [turn for turn in talk.turns if turn.agent == name and turn.round > number]
+        if "verifier" in decided:
+            number, decision = decided["verifier"]
+            assert talk.rewards[number]["verifier"] == (5.0 if decision == talk.y else -7.0)
+        is_over = len(decided) == 2 or len(talk.rewards) == 5
+        assert is_over
 
 
 def test_what_does_not_fit_is_refused() -> None:
