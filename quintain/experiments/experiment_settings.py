@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from quintain.errors import SettingsError
 from quintain.experiments.parameters_base import ParametersMeta, Value
@@ -42,7 +43,8 @@ UNPICKLABLE = ("wandb_run", "base_wandb_run", "stat_logger", "tqdm_func", "logge
 class ExperimentSettings(metaclass=ParametersMeta):
     """Settings of one run of an experiment. They decide no results."""
 
-    device: str = "cpu"
+    device: Annotated[str, BeforeValidator(str)] = "cpu"
+    """cpu, cuda, cuda:N or auto, as text or as a device of torch."""
     run_id: str | None = None
     output_dir: str = "runs"
     wandb_run: Value = None

@@ -293,7 +293,9 @@ class HostedLoop(Loop):
     def _raise_named(self, error: Exception) -> NoReturn:
         """Raises an error that names the innermost line of the function's own file."""
         frames = traceback.extract_tb(error.__traceback__)
-        own = getattr(getattr(self.function, "__code__", None), "co_filename", None)
+        is_shipped = str(getattr(self.function, "__module__", "")).startswith("quintain.")
+        # A function that ships calls one of the user's.
+        own = None if is_shipped else getattr(getattr(self.function, "__code__", None), "co_filename", None)
         frame = next((each for each in reversed(frames) if each.filename == own), frames[-1])
         raise HostedError(
             f"{self._name}: {in_one_line(error)}, raised in {Path(frame.filename).name}:{frame.lineno}. Mend it and "
