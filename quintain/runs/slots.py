@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from quintain.algorithms.base import Algorithm
 from quintain.algorithms.settings import AlgorithmSettings, PPOSettings
@@ -37,6 +37,7 @@ from quintain.settings import embodichain as embodichain_names
 from quintain.settings.base import PartSettings
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.sources import PYTHON
+from quintain.settings.spellings import BY_SPACES
 from quintain.settings.tree import RunFile
 from quintain.settings.tuned import Tuned, tuned_settings
 from quintain.trainers.base import Parts
@@ -88,6 +89,13 @@ class Trainer(RolloutTrainer):
         super().__init__(parts_from_slots(policy, env, algorithm, translation, below, trainer_class=type(self)))
         self.env_slot = env
         self.share()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "save":
+                raise AttributeError("save_checkpoint() saves the run, Trainer.load and load_policy read it", name=name)
+            return self.__getattribute__(name)  # raises as without this method, also what a property raised
 
     @classmethod
     def load(
@@ -161,6 +169,8 @@ def _told_apart(
         found = "neither an algorithm nor a policy" if not given else "a policy and an algorithm, and another one"
         raise SettingsError(f'Trainer got {found}; write Trainer("ppo", env), or Trainer("ppo", env, policy=...)')
     if len(given) == 1:
+        if isinstance(given[0], str) and given[0] in BY_SPACES:
+            raise SettingsError(f'the first argument is the algorithm, as in Trainer("ppo", env), and not {given[0]}')
         return None, given[0]
     return (policy, trained) if algorithm is None else (given[0], algorithm)
 

@@ -17,10 +17,12 @@ from quintain.core.process_group import ProcessGroup
 from quintain.core.progress import Progress
 from quintain.core.state import require_count
 from quintain.envs.hosts.faults import FaultKeeper
+from quintain.errors import SettingsError
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.processes.supervisor import Supervisor
 from quintain.services.reporting.stats import StatsReporter
 from quintain.settings.base import read_count
+from quintain.settings.spellings import COUNTERPARTS
 from quintain.trainers.global_streams import GlobalStreams
 from quintain.trainers.records import Records
 from quintain.trainers.settings import LoopSettings
@@ -106,7 +108,11 @@ class Loop:
                     self.wait()
         return self.session.summary(self)
 
-    learn = train
+    def learn(self, total_timesteps: int | float | str | None = None, **other: object) -> RunSummary:
+        """Trains, by the name that Stable-Baselines3 has for it; its other arguments have counterparts elsewhere."""
+        for name in other:
+            raise SettingsError(f"learn({name}=...): {COUNTERPARTS.get(name, 'it takes the number of steps alone')}")
+        return self.train(total_timesteps)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -296,3 +296,41 @@ def test_wrappers_of_a_script_are_known_to_it(tmp_path: Path) -> None:
 
     with pytest.raises(SettingsError, match="TimeLimit is called as one of Gymnasium's; give it another name"):
         Trainer("ppo", "CartPole-v1", wrappers=[TimeLimit], **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ({"callback": print}, "trainer.events.add(Every(env_steps=1000), function)"),
+        ({"log_interval": 4}, "report.every_updates says how often there is a row"),
+        ({"whatever": 1}, "it takes the number of steps alone"),
+    ],
+)
+def test_other_arguments_of_learn_have_their_place_named(words: dict[str, Any], hint: str) -> None:
+    trainer = Trainer("ppo", "CartPole-v1", **SMALL)
+    with pytest.raises(SettingsError) as refused:
+        trainer.learn(128, **words)
+    assert refused.value.message.endswith(hint)
+    assert refused.value.message.startswith(f"learn({next(iter(words))}=...): ")
+    assert trainer.learn(128).env_steps == 128
+    trainer.close()
+
+
+def test_save_names_the_method_and_what_a_property_lacks_is_named_itself() -> None:
+    class Careless(Trainer):
+        @property
+        def speed(self) -> float:
+            return float(self.engine.speed)  # type: ignore[attr-defined]
+
+    trainer = Careless("ppo", "CartPole-v1", **SMALL)
+    with pytest.raises(AttributeError, match=r"save_checkpoint\(\) saves the run"):
+        trainer.save("ppo_cartpole")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'Careless' object has no attribute 'engine'"):
+        print(trainer.speed)
+    assert not hasattr(trainer, "gearbox")
+    trainer.close()
+
+
+def test_a_policy_of_stable_baselines_in_the_place_of_the_algorithm() -> None:
+    with pytest.raises(SettingsError, match=r'the first argument is the algorithm, as in Trainer\("ppo", env\)'):
+        Trainer("MlpPolicy", "CartPole-v1")
