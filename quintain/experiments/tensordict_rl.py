@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
@@ -25,7 +27,7 @@ from quintain.rollouts.evaluate import Evaluator
 from quintain.trainers.learner import train_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tensordict import TensorDict
 
@@ -37,6 +39,22 @@ if TYPE_CHECKING:
     from quintain.rewards.base import RewardSignal
     from quintain.trainers.loop import Loop
     from quintain.typing import Metrics
+
+
+HOOKS_NOT_CALLED: Mapping[str, str] = MappingProxyType(
+    {
+        "_initialise_state": "fields of State have defaults",
+        "_add_normalization_transforms": "no transform is between the environment and the agents",
+        "_build_operators": "self.policy_operator and self.value_operator are made of the agents' parts",
+        "_get_data_collectors": "the core's loop collects",
+        "_get_replay_buffer": "the core's loop has the batch",
+        "_get_optimizer_and_param_freezer": "optimizers follow learning-rate factors and update schedules of agents",
+        "_train_on_replay_buffer": "epochs and minibatches are the core's; train_iteration is one cycle of its loop",
+        "_pretrain_agents": "pretrain_agents=True fits the bodies before the first rollout",
+        "_train_and_test": "train calls both loops",
+    }
+)
+"""Methods of nip's that no trainer here is asked for, with what there is in their place."""
 
 
 class TensorDictRlTrainer(TensorDictTrainer):
@@ -51,6 +69,15 @@ class TensorDictRlTrainer(TensorDictTrainer):
     """All agents; `scenario_instance.agents` has the same modules by name."""
     loss_module: nn.Module
     gae: Estimator | None
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in HOOKS_NOT_CALLED.keys() & vars(cls).keys():
+            raise SettingsError(
+                f"{cls.__name__}.{name} would never be called: {HOOKS_NOT_CALLED[name]}. For a loop of your own derive "
+                "from TensorDictTrainer",
+                code="E0274",
+            )
 
     def _get_loss_module_and_gae(self) -> tuple[nn.Module, Estimator | None]:
         """Returns the loss module, and the module that estimates advantages; without one the core's GAE is used.

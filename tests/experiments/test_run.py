@@ -307,6 +307,13 @@ def test_settings_are_pickled_without_what_no_other_process_can_have() -> None:
     assert deepcopy(made) is made
 
 
+def test_a_hook_that_is_never_called_is_refused_and_not_ignored() -> None:
+    with pytest.raises(SettingsError, match=r"Mine\._get_replay_buffer would never be called: the core's loop has"):
+
+        class Mine(TensorDictRlTrainer):
+            def _get_replay_buffer(self) -> None: ...
+
+
 def test_a_loss_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
     @register_trainer("lossless")
     class Lossless(TensorDictRlTrainer):

@@ -1,5 +1,11 @@
-"""nip.scenario_base.agents: the text half."""
+"""Names of nip.scenario_base.agents."""
 
-from quintain.text.model_groups import PureTextSharedModelGroup
+from quintain.core.lazy import lazy_names
 
-__all__ = ["PureTextSharedModelGroup"]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Agent": "quintain.experiments.trainer",
+        "PureTextSharedModelGroup": "quintain.text.model_groups",
+    },
+)
