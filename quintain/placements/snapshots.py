@@ -9,11 +9,10 @@ number, and copies again: it never acts with half of a record, or with the versi
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 
 from quintain.data.rollout import Allocator
@@ -106,21 +105,22 @@ class PublishedWeights:
 
     def publish(self, label: Label, policy: Policy) -> None:
         """Publishes the policy's weights as one record."""
-        with self._next(label) as slot:
-            take_snapshot(policy, slot)
-
-    def publish_arrays(self, label: Sequence[int], weights: Mapping[str, Array]) -> None:
-        """Publishes weights that another process sent."""
-        with self._next(label) as slot:
-            for name, value in slot.items():
-                np.copyto(value.numpy(), weights[name])
-
-    @contextmanager
-    def _next(self, label: Sequence[int]) -> Iterator[dict[str, torch.Tensor]]:
         number = int(self.newest[0]) + 1
         self.labels[number % 2] = label
-        yield self.slots[number % 2]
+        take_snapshot(policy, self.slots[number % 2])
         self.newest[0] = number
+
+    def publish_arrays(self, label: Sequence[int], weights: Mapping[str, Array]) -> None:
+        """Publishes weights that stay where they are, such as in the object store; those before may go."""
+        number = int(self.newest[0]) + 1
+        with warnings.catch_warnings():
+            # They are read only, and so they are used.
+            warnings.simplefilter("ignore", UserWarning)
+            slot = {name: torch.from_numpy(weights[name]) for name in self.slots[0]}
+        self.labels[number % 2] = label
+        self.slots[number % 2] = slot
+        self.newest[0] = number
+        self.slots[(number + 1) % 2] = slot
 
 
 class WeightReader:

@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,27 @@ def quick_switches() -> Iterator[None]:
     yield
     sys.setswitchinterval(before)
     torch.set_num_threads(num_threads)
+
+
+def test_arrays_of_another_process_are_published_where_they_are_and_given_back() -> None:
+    policy: Any = Numbered()
+    published = PublishedWeights(policy, zeros)
+    reader = WeightReader(published, policy)
+    versions = []
+    for version in (1, 2, 3):
+        arrays = {
+            name: np.full(tuple(each.shape), float(version), np.float32) for name, each in policy.state_dict().items()
+        }
+        for array in arrays.values():
+            array.flags.writeable = False
+        published.publish_arrays((version, 7), arrays)
+        assert all(np.shares_memory(published.slots[0][name].numpy(), array) for name, array in arrays.items())
+        assert all(np.shares_memory(published.slots[1][name].numpy(), array) for name, array in arrays.items())
+        versions.append([weakref.ref(array) for array in arrays.values()])
+        del arrays, array
+        assert reader.take() == Label(version, 7)
+        assert policy.found() == [float(version)]
+    assert [[ref() is None for ref in refs] for refs in versions] == [[True] * 4, [True] * 4, [False] * 4]
 
 
 def publish_all(published: PublishedWeights, is_over: Any) -> None:
