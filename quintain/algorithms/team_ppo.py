@@ -50,6 +50,11 @@ class TeamPPO(PPO):
     ) -> None:
         if not isinstance(policy, TeamPolicy):
             raise SpecMismatch(f"team algorithms train a policy of type team, and not a {type(policy).__name__}")
+        if not policy.agents:
+            raise SettingsError(
+                "algorithm: no agent of the team learns, because all are random or hand-written; give one a network",
+                code="E0205",
+            )
         super().__init__(settings, policy, signals, rng)
         for name, schedule in settings.update_schedules.items():
             is_known = name in policy.agent_names and len(schedule) == 3

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from quintain.core.progress import Progress
     from quintain.core.rng import Rng
     from quintain.data.rollout import Batch
+    from quintain.experiments.scenario_env import ScenarioEnv
     from quintain.policies.base import Policy
     from quintain.rewards.base import RewardSignal
     from quintain.trainers.loop import Loop
@@ -178,23 +179,36 @@ class TensorDictRlTrainer(TensorDictTrainer):
         env = self.scenario_instance.test_environment
         assert env is not None, "trainers of this type have environments"
         sums: Metrics = {}
+        accuracies: dict[bytes, list[float]] = {}
         with self.loop.global_streams.untouched():
             for iteration in range(iteration_context.num_iterations):
-                found = self._test_iteration(iteration)
+                found = self._test_iteration(iteration, accuracies)
                 sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
                 iteration_context.step()
         count = max(1, iteration_context.num_iterations)
-        self.settings.stat_logger.log({name: value / count for name, value in sums.items()})
+        means = {name: value / count for name, value in sums.items()}
+        worst = [sum(each) / len(each) for each in accuracies.values()]
+        self.settings.stat_logger.log({**means, **({"test_worst_datapoint_accuracy": min(worst)} if worst else {})})
         self.write_row()
 
-    def _test_iteration(self, iteration: int) -> Metrics:
-        """Plays one conversation in each row of a test environment, and returns nip's statistics of them."""
+    def _test_iteration(self, iteration: int, accuracies: dict[bytes, list[float]]) -> Metrics:
+        """Plays one conversation in each row of a test environment, and returns nip's statistics of them.
+
+        Whether the verifier was right is added to `accuracies`, by datum.
+        """
         env = self.scenario_instance.test_environment
         assert env is not None
         rng = env.rng.child("play").child(str(iteration))
         test = type(env)(env.settings, env.num_lanes, rng.child("env"))
         evaluator = Evaluator(test, env.num_lanes, rng.child("act"), max_episode_steps=None)
-        played = evaluator.play({"default": self.policy}, deterministic=False, should_stop=lambda: False)
+        data: list[bytes] = []
+
+        def look(env: ScenarioEnv, has_ended: bool) -> None:
+            if not data:
+                data.extend(datum.tobytes() for datum in env.data)
+
+        policies = {"default": self.policy}
+        played = evaluator.play(policies, deterministic=False, should_stop=lambda: False, on_step=look)
         assert played is not None, "nothing asks it to stop"
         results = played["default"]
         rewards = results.returns.reshape(-1, self.num_agents).mean(axis=0)
@@ -203,6 +217,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
             for name, each in zip(self.agent_names, rewards, strict=True)
         }
         accuracy = results.said["info/accuracy"]
+        for datum, is_right in zip(data, accuracy.reshape(len(data), -1)[:, 0], strict=True):
+            accuracies.setdefault(datum, []).append(float(is_right))
         return {
             "test_mean_accuracy": float(accuracy.mean()),
             "test_std_accuracy": float(accuracy.std()),

@@ -178,7 +178,8 @@ class Policy(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        first = next(self.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
 
     @property
     def observation_space(self) -> Space[object]:

@@ -479,6 +479,8 @@ def test_values_are_clipped_as_a_formula_says() -> None:
 def test_mistakes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="found judge among random_agents"):
         make_policy(make_env("nip", 2), random_agents=("judge",))
+    with pytest.raises(SettingsError, match="no agent of the team learns"):
+        TeamPPO(TeamPPOSettings(), make_policy(make_env("nip", 2), random_agents=("prover", "verifier")))
     with pytest.raises(SettingsError, match="micro_batch_size"):
         TeamPPO(TeamPPOSettings(micro_batch_size=8), make_policy(make_env("nip", 2)))
     with pytest.raises(SettingsError, match="expected a multiple of 2"):

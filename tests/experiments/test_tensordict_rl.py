@@ -30,6 +30,8 @@ from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.errors import SettingsError
+from quintain.experiments.experiment_settings import ExperimentSettings
+from quintain.experiments.factory import build_scenario_instance, build_trainer
 from quintain.experiments.hyper_parameters import HyperParameters
 from quintain.experiments.operators import policy_operator, value_operator
 from quintain.experiments.run import run_experiment
@@ -264,6 +266,37 @@ def test_tests_leave_training_as_it_is(tmp_path: Path) -> None:
     assert len(list((tmp_path / "many" / "rollouts").iterdir())) == 4
     one, other = saved(tmp_path / "none"), saved(tmp_path / "many")
     assert all(np.array_equal(each, other["policy"][name]) for name, each in one["policy"].items())
+
+
+def test_accuracies_of_a_test_are_those_of_its_data() -> None:
+    """A verifier that always accepts is right with label 1 alone."""
+    register_trainer("tested")(type("Tested", (TensorDictRlTrainer,), {}))
+    given = params("tested", rollouts_per_iteration=200)
+    settings = ExperimentSettings()
+    trainer = build_trainer(given, build_scenario_instance(given, settings), settings)
+    assert isinstance(trainer, TensorDictRlTrainer)
+    env = trainer.scenario_instance.test_environment
+    assert env is not None
+    by_hand = dict.fromkeys(env.protocol.agent_names, f"{__name__}:always_accepts")
+    trainer.connect(make_policy(env, hand_written_agents=by_hand))
+    accuracies: dict[bytes, list[float]] = {}
+    found = trainer._test_iteration(0, accuracies)
+    # Eight boards with a plus, and one without.
+    assert len(accuracies) == 9
+    empty = np.zeros(8, np.float32).tobytes()
+    assert {datum: set(each) for datum, each in accuracies.items()} == {
+        datum: {0.0} if datum == empty else {1.0} for datum in accuracies
+    }
+    every = [each for accuracy in accuracies.values() for each in accuracy]
+    assert len(every) == 200
+    assert found["test_mean_accuracy"] == pytest.approx(sum(every) / 200)
+
+
+def always_accepts(seen: torch.Tensor, output_size: int) -> torch.Tensor:
+    """Logits of an agent that accepts where it may."""
+    logits = torch.zeros(len(seen), output_size)
+    logits[:, -2] = 50.0
+    return logits
 
 
 def test_what_is_no_loss_is_refused(tmp_path: Path) -> None:
