@@ -16,6 +16,7 @@ from quintain.runs.assemble import assemble
 from quintain.services.reporting.writers import WriterGroup
 from quintain.settings.tree import RunFile
 from quintain.trainers import Trainer
+from tests.algorithms.samples import disturb
 from tests.algorithms.two_optimizers import TWO
 from tests.ranks.party import Arrays, on_ranks
 from tests.trainers.small_runs import NoSession
@@ -44,6 +45,20 @@ KINDS: dict[str, dict[str, Any]] = {
             "num_epochs": 2,
             "batch_size": ALL,
             "value_warmup": 1,
+            "learning_rate": 1e-3,
+            "adam_eps": 1e-3,
+        },
+        "policy": {"type": "mine_policy", "network": {"hidden_size": 4, "memory": {"size": 3}}},
+    },
+    "online without warm-up": {
+        "algorithm": {
+            "type": "online_ppo",
+            "num_epochs": 2,
+            "batch_size": ALL,
+            "micro_batch_size": STEPS,
+            "kl_coef": 0.5,
+            "entropy_coef": 0.01,
+            "normalize_advantage": True,
             "learning_rate": 1e-3,
             "adam_eps": 1e-3,
         },
@@ -171,6 +186,32 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_on_the_joined_batch(tmp_pat
         for name in differing(one, alone, 1e-6)
         if kind not in ("grpo", "reinforce") or not name.startswith("train/")
     ] == []
+
+
+def gradient(world: ProcessGroup, kind: str, is_deaf: bool = False) -> Arrays:
+    """Returns the gradient of the first step, of a policy that is no longer the reference."""
+    torch.set_num_threads(1)
+    if is_deaf:
+        world.__class__ = Deaf
+    trainer = make(kind, world, "num_epochs=1", "max_grad_norm=null")
+    disturb(trainer.policy)
+    trainer.advance()
+    row = trainer.stats.write_stats(trainer.progress.env_steps)
+    return {"grad": trainer.algorithm.optimizer.grad.numpy().copy(), "kl": np.array(row["train/reference_kl"])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["online", "online without warm-up"])
+def test_the_gradient_of_two_ranks_is_that_of_one(tmp_path: Path, kind: str) -> None:
+    one, other = on_ranks(2, tmp_path, gradient, kind)
+    assert one["grad"].tobytes() == other["grad"].tobytes()
+    alone = gradient(SingleProcess(), kind)
+    assert alone["kl"] > 1e-3
+    assert np.abs(alone["grad"]).max() > 1e-2
+    np.testing.assert_allclose(one["grad"], alone["grad"], rtol=0.0, atol=1e-6)
+    (tmp_path / "deaf").mkdir()
+    deaf, _ = on_ranks(2, tmp_path / "deaf", gradient, kind, True)
+    assert np.abs(deaf["grad"] - alone["grad"]).max() > 1e-4, "a rank's own gradient is another"
 
 
 @pytest.mark.slow
