@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import gymnasium
 
 from quintain.core import registry
 from quintain.envs.minecraft.adapter import MinecraftEnv
+from quintain.envs.minecraft.restarts import RestartClock
 from quintain.errors import EnvError
 from quintain.typing import Action, Observation
 
@@ -24,7 +24,8 @@ def online_env(
 ) -> gymnasium.Env[Observation, Action]:
     """Makes one environment by a generator, or by module:Name of one.
 
-    It is made again between two episodes, `restart_interval` seconds after it was made.
+    It is made again between two episodes, `restart_interval` seconds after it was made; an episode that goes on for as
+    long again is truncated.
     """
     made_by = registry.import_part("env", generator) if isinstance(generator, str) else generator
     first = [made_by()]
@@ -48,14 +49,13 @@ class WatchedEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
 
     def __init__(self, make: Callable[[], GymEnv], restart_interval: float | None = None) -> None:
         super().__init__(make())  # type: ignore[arg-type]  # environments need not derive from gymnasium's
-        self.make, self.restart_interval = make, restart_interval
-        self.made_at = time.monotonic()
+        self.make, self.restarts = make, RestartClock(restart_interval)
 
     def reset(self, **options: Keyword) -> tuple[Observation, Info]:
-        if self.restart_interval is not None and time.monotonic() - self.made_at > self.restart_interval:
+        if self.restarts.is_due():
             self.env.close()
             self.env = self.make()  # type: ignore[assignment]  # environments need not derive from gymnasium's
-            self.made_at = time.monotonic()
+            self.restarts.begin()
         obs, info = self.env.reset(**options)
         self._refuse(info)
         return obs, info
@@ -63,7 +63,7 @@ class WatchedEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, Info]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._refuse(info)
-        return obs, float(reward), terminated, truncated, info
+        return obs, float(reward), terminated, truncated or (not terminated and self.restarts.is_due(2)), info
 
     def _refuse(self, info: Info) -> None:
         if info.get("error"):

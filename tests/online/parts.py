@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -9,8 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from quintain.envs.minecraft import JudgeResetCallback, MinecraftCallback, MinecraftEnv, StandInSim, restarts
 from quintain.online import BaseTrainer
 from quintain.policies.mine_policy import MinePolicy
+from quintain.policies.recurrent_image import RecurrentImagePolicy
 
 
 class Small(MinePolicy):
@@ -70,6 +73,55 @@ class Counter(gymnasium.Env[Any, Any]):
             # As Minecraft's bridge does: noise, an end and a word in info.
             return np.full(4, 777.0, np.float32), 777.0, True, True, {"error": "socket closed"}
         return self._seen(), float(self.step_number), self.step_number == 5, False, {}
+
+
+class Aging(Counter):
+    """The clock of its process counts its steps; episodes have `length` steps."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        restarts.time = CLOCK  # type: ignore[assignment]  # for the process of this environment
+
+    def step(self, action: Any) -> Any:
+        CLOCK.now += 1.0
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, self.step_number == self.length, truncated, info
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class Ages(MinecraftCallback):
+    """Pays the number of each step of an episode, and lets the clock of its process count steps."""
+
+    def __init__(self) -> None:
+        restarts.time = CLOCK  # type: ignore[assignment]  # for the process of this environment
+
+    def after_reset(self, sim: Any, obs: Any, info: Any) -> Any:
+        self.step_number = 0
+        return obs, info
+
+    def after_step(self, sim: Any, obs: Any, reward: float, *ends: Any) -> Any:
+        CLOCK.now += 1.0
+        self.step_number += 1
+        return (obs, float(self.step_number), *ends)
+
+
+def aging_simulator(length: int) -> Any:
+    return StandInSim(obs_size=(16, 16), num_empty_frames=0, callbacks=[Ages(), JudgeResetCallback(length)])
+
+
+def image_policy_generator() -> MinePolicy:
+    env = MinecraftEnv(partial(aging_simulator, 5))
+    return RecurrentImagePolicy(env.observation_space, env.action_space, hidden_size=4, image_features=4)
 
 
 class OwnTrainer(BaseTrainer):

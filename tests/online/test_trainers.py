@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from quintain import Trainer
+from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
 from quintain.errors import HostedError, SettingsError
 from quintain.online import (
@@ -31,7 +32,17 @@ from quintain.online import (
 )
 from quintain.policies.recurrent_image import RecurrentImagePolicy
 from tests import warm
-from tests.online.parts import Counter, OwnTrainer, Small, env_generator, online_dict, policy_generator
+from tests.online.parts import (
+    Aging,
+    Counter,
+    OwnTrainer,
+    Small,
+    aging_simulator,
+    env_generator,
+    image_policy_generator,
+    online_dict,
+    policy_generator,
+)
 from tests.resume.outcome import digest_of, rows_of
 
 
@@ -44,7 +55,9 @@ def named(config: dict[str, Any], name: str) -> dict[str, Any]:
     return {**config, "logger_config": {"name": name}}
 
 
-def only_fetch(config: dict[str, Any], generator: Any, num_fragments: int = 4) -> tuple[Any, dict[str, Any]]:
+def only_fetch(
+    config: dict[str, Any], generator: Any, num_fragments: int = 4, make_policy: Any = policy_generator
+) -> tuple[Any, dict[str, Any]]:
     """Returns the trainer and the data of one fetch."""
     found: list[Any] = []
 
@@ -58,8 +71,8 @@ def only_fetch(config: dict[str, Any], generator: Any, num_fragments: int = 4) -
             found.extend([self, data])
             self.broadcast_model_to_rollout_workers(new_version=True)
 
-    start_rolloutmanager(policy_generator, generator, config)
-    start_trainer(policy_generator, generator, config, trainer_class=Fetching)
+    start_rolloutmanager(make_policy, generator, config)
+    start_trainer(make_policy, generator, config, trainer_class=Fetching)
     return found[0], found[1]
 
 
@@ -138,6 +151,45 @@ def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault
         assert (terminated == (reward == 5)).all(), "the last reward of an episode is in its fragment"
         assert np.flatnonzero(cut).tolist() == [place for place in range(len(reward)) if place % 7 == 6]
     # The bootstrap of a truncated episode is the value of its own last observation.
+    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [5, 100])
+@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("is_simulator", [False, True], ids=["environment", "simulator"])
+def test_a_scheduled_restart_keeps_the_last_reward_and_cuts_only_episodes_that_do_not_end(
+    length: int, max_staleness: int, is_simulator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "time", restarts.time)  # and back again afterwards
+    config = online_dict(max_staleness)
+    config["rollout_config"]["worker_config"]["restart_interval"] = 3.0
+    if is_simulator:
+        # A JudgeResetCallback's time limit is a truncation.
+        trainer, data = only_fetch(config, partial(aging_simulator, length), make_policy=image_policy_generator)
+    else:
+        trainer, data = only_fetch(config, partial(Aging, length))
+    [fragments] = trainer.data_iter(data["records"], 4)
+    for lane in {each.worker_uuid for each in fragments}:
+        parts = [each for each in sorted(fragments, key=lambda each: each.index) if each.worker_uuid == lane]
+        reward, terminated, truncated, valid = (
+            np.concatenate([getattr(each, name) for each in parts])
+            for name in ("reward", "terminated", "truncated", "valid")
+        )
+        assert valid.all()
+        # Three steps after it was made it is due, and is made again after an episode of 5 steps; one that goes on is
+        # truncated in the step after twice 3.
+        last = 5 if length == 5 else 7
+        assert reward.tolist() == ([*map(float, range(1, last + 1))] * len(reward))[: len(reward)]
+        is_cut = is_simulator or length == 100
+        assert (truncated if is_cut else terminated).tolist() == (reward == last).tolist()
+        assert not (terminated if is_cut else truncated).any()
+        if not is_simulator:
+            obs = np.concatenate([each.obs for each in parts])
+            # The observation before step n of an episode is number n - 1, of another environment in each episode.
+            assert obs[:, 2].tolist() == (reward - 1.0).tolist()
+            assert (np.diff(obs[:, 0]) > 0).tolist() == (reward[:-1] == last).tolist()
+            assert set(obs[:, 1].tolist()) == {1.0}, "each environment plays one episode"
     assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
 
 

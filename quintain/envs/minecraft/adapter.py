@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 
 from quintain.envs.gym.protocols import Space
 from quintain.envs.minecraft import actions
+from quintain.envs.minecraft.restarts import RestartClock, place_to_start
 from quintain.errors import EnvError, SettingsError
 from quintain.typing import Action, Keyword, Keywords, Observation
 
@@ -52,6 +54,7 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
             say that the episode terminated.
         restart_interval: Seconds after which the simulator is made again when its episode ends; an episode that goes
             on for as long again is truncated. None for never.
+        max_starting: How many simulators of this machine may start or reset at the same time; None for any number.
         info_entries: Entries of info that are kept.
     """
 
@@ -65,19 +68,22 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
         yaw_turns: Sequence[float] = (0.0,),
         judge_truncates: bool = True,
         restart_interval: float | None = None,
+        max_starting: int | None = None,
         info_entries: Sequence[str] = LIGHT_INFO,
         frames_per_second: float = 20.0,
         render_mode: str = "rgb_array",
     ) -> None:
         self.make_sim = make_sim
-        self.judge_truncates, self.restart_interval = judge_truncates, restart_interval
+        self.judge_truncates, self.max_starting = judge_truncates, max_starting
+        self.restarts = RestartClock(restart_interval)
         self.info_entries = tuple(info_entries)
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": frames_per_second}
         if render_mode not in self.metadata["render_modes"]:
             raise SettingsError(f"render_mode {render_mode!r} of Minecraft; expected rgb_array")
         self.render_mode = render_mode
         self.time_limit: int | None = None
-        self.sim = self._make()
+        with place_to_start(max_starting):
+            self.sim = self._make()
         width, height = self.sim.obs_size
         # The simulator's own space has height and width exchanged.
         spaces: dict[str, Space] = {
@@ -99,26 +105,23 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
 
     def _make(self) -> Simulator:
         sim = self.make_sim()
-        self.made_at = time.monotonic()
+        self.restarts.begin()
         if self.judge_truncates:
             judges = [each for each in sim.callbacks if type(each).__name__ == "JudgeResetCallback"]
             self.time_limit = min((int(each.time_limit) for each in judges), default=None)
             sim.callbacks = [each for each in sim.callbacks if each not in judges]
         return sim
 
-    def _is_older_than(self, intervals: int) -> bool:
-        limit = self.restart_interval
-        return limit is not None and time.monotonic() - self.made_at > intervals * limit
-
     def reset(self, *, seed: int | None = None, options: Keywords | None = None) -> tuple[Observation, Info]:
         """Starts an episode; the seed reaches the engine, which uses it where it makes a new world."""
         super().reset(seed=seed)
-        if self._is_older_than(1):
-            self.sim.close()
-            self.sim = self._make()
-        if seed is not None and hasattr(self.sim.env, "seed"):
-            self.sim.env.seed(seed)
-        obs, info = self.sim.reset()
+        with place_to_start(self.max_starting):
+            if self.restarts.is_due():
+                self.sim.close()
+                self.sim = self._make()
+            if seed is not None and hasattr(self.sim.env, "seed"):
+                self.sim.env.seed(seed)
+            obs, info = self.sim.reset()
         self._refuse_error(info)
         self.seen, self.age = {}, 0
         return self._observed(obs), self._reported(info)
@@ -129,7 +132,7 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
         self.age += 1
         # The simulator sets both for every end, and its engine knows no time limit.
         terminated = bool(terminated)
-        is_late = (self.time_limit is not None and self.age >= self.time_limit) or self._is_older_than(2)
+        is_late = (self.time_limit is not None and self.age >= self.time_limit) or self.restarts.is_due(2)
         truncated = not terminated and (bool(truncated) or is_late)
         return self._observed(obs), float(reward), terminated, truncated, self._reported(info)
 
@@ -177,14 +180,25 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
 
 
 def minecraft_sim(
-    callbacks: Sequence[Keyword] = (), restart_interval: float | None = 3600.0, **kwargs: Keyword
+    callbacks: Sequence[Keyword] = (),
+    restart_interval: float | None = 3600.0,
+    max_starting: int | None = 4,
+    **kwargs: Keyword,
 ) -> MinecraftEnv:
-    """Makes the environment of a real `MinecraftSim` with these keyword arguments; needs MineStudio, Java 8 and its
-    engine, and says which of them is missing."""
+    """Makes the environment of a real `MinecraftSim` with these keyword arguments; needs MineStudio, Java 8, a virtual
+    display and its engine, and says which of them is missing."""
     home = Path(os.environ.get("MINESTUDIO_DIR", Path(tempfile.gettempdir()) / "MineStudio"))
+    draws_on_gpu = os.environ.get("MINESTUDIO_GPU_RENDER") == "1"
+    display = "vglrun" if draws_on_gpu else "xvfb-run"
+    needs_display = draws_on_gpu or sys.platform == "linux"
     missing = (
         (find_spec("minestudio") is None, "the package minestudio is not installed: pip install minestudio"),
         (shutil.which("java") is None, "there is no java on the PATH: install a JDK 8"),
+        (
+            needs_display and shutil.which(display) is None,
+            f"there is no {display} on the PATH, which gives it a display: install "
+            f"{'VirtualGL, or unset MINESTUDIO_GPU_RENDER' if draws_on_gpu else 'xvfb'}",
+        ),
         (
             not (home / "engine").is_dir(),
             f"there is no engine below {home}: download it with `python -m minestudio.simulator.entry`, or set "
@@ -194,6 +208,18 @@ def minecraft_sim(
     for is_missing, reason in missing:
         if is_missing:
             raise SettingsError(f"Minecraft cannot start: {reason}. Minecraft/Look-v0 works offline", code="E0242")
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    if '"1.8.' not in said:
+        found = said.partition("\n")[0][:100]
+        raise SettingsError(
+            f"Minecraft cannot start: java on the PATH is {found!r}, and the engine needs version 1.8; install a JDK 8 "
+            f"and put it first",
+            code="E0242",
+        )
     simulator = importlib.import_module("minestudio.simulator").MinecraftSim
     options = {"obs_size": (128, 128), **kwargs}
-    return MinecraftEnv(lambda: simulator(callbacks=list(callbacks), **options), restart_interval=restart_interval)
+    return MinecraftEnv(
+        lambda: simulator(callbacks=list(callbacks), **options),
+        restart_interval=restart_interval,
+        max_starting=max_starting,
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,7 +203,7 @@ def test_entries_of_callbacks_are_declared_kept_or_refused() -> None:
 
 def test_a_restart_is_between_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("quintain.envs.minecraft.adapter.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("quintain.envs.minecraft.restarts.time.monotonic", lambda: now[0])
     env = adapted(restart_interval=10.0)
     env.reset(seed=0)
     first = env.sim
@@ -221,8 +224,75 @@ def test_gymnasiums_checker_finds_nothing(recwarn: pytest.WarningsRecorder) -> N
     assert [str(each.message) for each in recwarn] == []
 
 
-def test_the_real_simulator_says_what_is_missing() -> None:
-    assert "minestudio" not in sys.modules
-    with pytest.raises(SettingsError, match="the package minestudio is not installed") as raised:
-        minecraft_sim()
-    assert raised.value.code == "E0242"
+def test_the_real_simulator_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another, until a package in its place answers with the stand-in."""
+    for name in ("bin", "site", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("MINESTUDIO_DIR", str(tmp_path / "home"))
+    monkeypatch.delenv("MINESTUDIO_GPU_RENDER", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+    def refusal() -> str:
+        with pytest.raises(SettingsError) as raised:
+            minecraft_sim()
+        assert raised.value.code == "E0242"
+        assert "minestudio" not in sys.modules
+        return raised.value.message
+
+    def install(name: str, said: str = "") -> None:
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    assert "the package minestudio is not installed" in refusal()
+    (tmp_path / "site/minestudio").mkdir()
+    (tmp_path / "site/minestudio/__init__.py").touch()
+    stand_in = "from quintain.envs.minecraft import StandInSim as MinecraftSim\n"
+    (tmp_path / "site/minestudio/simulator.py").write_text(stand_in)
+    assert "there is no java on the PATH" in refusal()
+    install("java", 'openjdk version "17.0.2" 2022-01-18')
+    assert "there is no xvfb-run on the PATH" in refusal()
+    monkeypatch.setenv("MINESTUDIO_GPU_RENDER", "1")
+    assert "there is no vglrun on the PATH" in refusal()
+    monkeypatch.delenv("MINESTUDIO_GPU_RENDER")
+    install("xvfb-run")
+    assert "there is no engine below" in refusal()
+    (tmp_path / "home/engine").mkdir()
+    assert "java on the PATH is 'openjdk version \"17.0.2\" 2022-01-18', and the engine needs version 1.8" in refusal()
+    install("java", 'openjdk version "1.8.0_392"')
+    try:
+        obs, _ = minecraft_sim(num_empty_frames=0).reset(seed=0)
+    finally:
+        sys.modules.pop("minestudio.simulator", None)
+        sys.modules.pop("minestudio", None)
+    assert obs["image"].shape == (128, 128, 3)
+
+
+def test_no_more_simulators_start_at_the_same_time_than_there_are_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    inside, most, lock = [0], [0], threading.Lock()
+
+    class Slow(MinecraftCallback):
+        def before_reset(self, sim: StandInSim, reset_flag: bool) -> bool:
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            threading.Event().wait(0.05)
+            with lock:
+                inside[0] -= 1
+            return reset_flag
+
+    def play(limit: int | None) -> None:
+        adapted(Slow(), max_starting=limit).reset(seed=0)
+
+    for limit, expected in ((2, range(1, 3)), (None, range(4, 9))):
+        most[0] = 0
+        threads = [threading.Thread(target=play, args=(limit,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert most[0] in expected
