@@ -254,7 +254,9 @@ class ScenarioEnv(Env):
     def action_mask(self) -> Array:
         """Returns the allowed options; an agent that does not speak or decide has one option of each component."""
         rounds, variants = self.rules.speaks.shape[:2]
-        place = variants * np.minimum(self.round, rounds - 1) + 2 * self.phase + self.parity
+        place = variants * np.minimum(self.round, rounds - 1) + self.parity
+        if self.protocol.num_phases > 1:
+            place += 2 * self.phase
         np.take(self.mask_of, place, axis=0, out=self.mask, mode="clip")
         return self.mask.reshape(self.num_lanes, -1)
 
