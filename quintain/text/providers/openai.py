@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 DEFAULT_URL = "https://api.openai.com/v1"
 MAX_ANSWER_BYTES = 8_000_000
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
-"""Ids of files and jobs become parts of addresses and records of the run."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
+"""Ids of files and jobs are kept in the run directory."""
 MAX_NAME_LENGTH = 400
 """Of a model, whose name has texts of users."""
 MAX_BODY_BYTES = 10_000
@@ -209,7 +209,7 @@ class OpenAiProvider:
         self._answers.body = response.read()[:MAX_BODY_BYTES].decode("utf-8", "replace")
 
     def _id(self, given: object, of: str) -> str:
-        """Returns an id that may stand in files of the run and in addresses."""
+        """Returns an id that may stand in files of the run."""
         self._refuse_key(given, f"the id of {of}")
         if not isinstance(given, str) or not _ID.fullmatch(given):
             raise ValueError(f"the id of {of} is no identifier")
