@@ -27,6 +27,11 @@ EXIT_CODES = {
     130: "stopped by Ctrl-C after a checkpoint (129: by a closed terminal, 143: by SIGTERM)",
 }
 
+_COMMANDS_ELSEWHERE = {"enjoy": "eval", "play": "eval", "test": "eval", "learn": "train", "tune": "sweep"}
+"""Commands of other programs, and their counterparts here."""
+_WORDS = "the algorithm and the environment are words: quintain train ppo CartPole-v1"
+_OPTIONS_ELSEWHERE = {"--algo": _WORDS, "--algorithm": _WORDS, "--env-id": _WORDS}
+
 # typer does not name this class in public; it is the parent of the one it does.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -65,14 +70,18 @@ def _usage_message(error: ClickError) -> str:
         message = _unknown_option_message(error.option_name, error.ctx)
     else:
         message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+        if (named := message.rpartition("No such command ")[2].strip("'")) in _COMMANDS_ELSEWHERE:
+            message += f"; its counterpart is {_COMMANDS_ELSEWHERE[named]}"
     ending = "" if message.endswith("?") else "."
     return f"{command}: {message[:1].lower()}{message[1:]}{ending} See {command} --help"
 
 
 def _unknown_option_message(option: str, context: typer.Context | None) -> str:
+    if option in _OPTIONS_ELSEWHERE:
+        return f"no such option {option}; {_OPTIONS_ELSEWHERE[option]}"
     parameters = context.command.params if context is not None else []
     options = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
-    nearest = difflib.get_close_matches(option, options, n=1)
+    nearest = difflib.get_close_matches(option, options, n=1, cutoff=0.7)
     if nearest:
         return f"no such option {option}; did you mean {nearest[0]}?"
     if any(parameter.name == "words" for parameter in parameters):

@@ -88,7 +88,12 @@ class RunFile:
 
         With `tuned` the settings that ship for this pair lie below the overrides.
         """
-        chosen = registry.get("algorithm", algorithm)
+        try:
+            chosen = registry.get("algorithm", algorithm)
+        except SettingsError:
+            if env.lower() in registry.names("algorithm"):
+                raise SettingsError(f"the algorithm comes first: {env} {algorithm}", code="E0201") from None
+            raise
         experiment = {
             "env": registry.env_named(env),
             "behaviors": {"default": {"algorithm": {"type": chosen.name}}},

@@ -122,6 +122,10 @@ def test_the_script_ends_with_the_code_of_main() -> None:
     [
         (["train", "--sed", "3"], "quintain train: no such option --sed; did you mean --seed?"),
         (["train", "--learning-rate", "3"], "settings are written learning_rate=VALUE"),
+        (["train", "--algo", "ppo", "--env", "CartPole-v1"], "are words: quintain train ppo CartPole-v1"),
+        (["train", "--device", "cpu"], "settings are written device=VALUE"),
+        (["enjoy", "a"], "quintain: no such command 'enjoy'; its counterpart is eval."),
+        (["train", "CartPole-v1", "PPO"], "the algorithm comes first: PPO CartPole-v1"),
         (["--verzion"], "quintain: no such option --verzion; did you mean --version?"),
         (["eval"], "quintain eval: missing argument 'RUN'."),
         (["transcripts", "r", "--split", "foo"], "invalid value for '--split': 'foo' is not one of 'train', 'test'"),
