@@ -8,11 +8,15 @@ the first run of their kind, in interleaved rounds of one process each:
 
 speed   fragments collected while the learner learns, against lockstep lanes that act and learn in turns. Wanted with
         `device`: 1.6 times the steps per second, and a learner that is busy at least 80 % of the time. With `computes`
-        the gain is recorded beside the share of a core that the learner got.
+        the gain is recorded beside the shares of a core that the learner got, and all other processes together.
 faults  fragments with an update of one epoch, so that collecting is the limit, with and without environments that
         raise, hang, die and reset slowly. Wanted: the lanes that nothing happens to keep more than 80 % of their speed;
         each fault is told with its lane, and only the lanes that break have any; no observation that was learned from
         is of a broken step; no process and no shared memory is left.
+groups  the same two in two collectors, of which one has the lanes that break and the other the sound ones. Wanted: the
+        sound ones keep more than 80 % of their speed.
+
+With `computes` only `speed` is measured: nothing else depends on how learning takes its time.
 
 python bench/fragments.py [--rounds N] [--seconds S] [--learning device|computes]
 """
@@ -42,7 +46,7 @@ LANES, STEP_SECONDS, TAIL = 8, 0.01, 0.05
 FRAGMENTS = {"type": "fragments", "num_steps": 16, "num_fragments": 16, "max_staleness": 4}
 PLACEMENT = "processes"
 """Where fragments are collected; in a thread, acting and many small updates would share the interpreter's lock."""
-KINDS = ("turns", "fragments", "sound", "faults")
+KINDS = ("turns", "fragments", "sound", "faults", "sound groups", "faults in a group")
 FAULTS = ("", "raises", "hangs", "dies", "resets slowly")
 NUM_EPOCHS = 12
 """Epochs of the run that sets the number of epochs of its round."""
@@ -108,6 +112,7 @@ def measure(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> 
         events=[],
         writers=[],
         placement="local" if kind == "turns" else PLACEMENT,
+        num_collectors=2 if "group" in kind else 1,
         total_timesteps=10**9,
         env_workers=workers,
     )
@@ -133,12 +138,12 @@ def measure(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> 
     trainer._stage_update = timed_update  # type: ignore[method-assign]
     told: list[str] = []
     trainer.faults.listen(lambda fault, line: told.append(line), lambda reason: None)
-    if kind == "faults":
+    if "faults" in kind:
         trainer.source.set_env_parameters({"fault": np.array([1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0])})
     trainer.advance()
     lanes.clear()
     started, first, learned = time.perf_counter(), trainer.progress.env_steps, 0.0
-    first_update, cpu_seconds = trainer.progress.updates, time.process_time()
+    first_update, cpu_seconds, of_others = trainer.progress.updates, time.process_time(), cpu_seconds_of(family()[1:])
     while time.perf_counter() - started < seconds:
         trainer.advance()
     elapsed = time.perf_counter() - started
@@ -151,6 +156,7 @@ def measure(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> 
         "wait_seconds": wait_seconds,
         "update_seconds": elapsed / max(1, trainer.progress.updates - first_update),
         "cores_of_the_learner": (time.process_time() - cpu_seconds) / elapsed,
+        "cores_of_others": (cpu_seconds_of(family()[1:]) - of_others) / elapsed,
         "restarts": trainer.faults.restarts,
         "num_wrong": num_wrong,
     }
@@ -162,6 +168,15 @@ def measure(kind: str, seconds: float, num_epochs: int, wait_seconds: float) -> 
     found["faults_by_lane"] = [broken[lane] for lane in range(LANES)]
     found["processes_left"] = sum(pid in family() for pid in pids)
     return found
+
+
+def cpu_seconds_of(pids: Sequence[int]) -> float:
+    """Returns the time of all cores that these processes had, as far as they live."""
+    total = 0
+    for pid in pids:
+        with suppress(OSError):
+            total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def shared_memory(pids: Sequence[int] | None = None) -> set[int]:
@@ -214,9 +229,10 @@ def main() -> None:
         print(json.dumps(measure(options.measure, options.seconds, options.epochs, options.wait)))
         return
     rows, loads = [], []
+    kinds = KINDS if options.learning == "device" else KINDS[:2]
     for number in range(options.rounds):
         lasts = calibrated(options.learning)
-        for kind in KINDS[number % 4 :] + KINDS[: number % 4]:
+        for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
             rows.append({"round": number, **measured(kind, options.seconds, *lasts)})
             loads.append(os.getloadavg()[0])
             print(rows[-1], flush=True)
@@ -250,22 +266,20 @@ def page(runs: list[dict[str, Any]]) -> str:
 def section(about: dict[str, Any]) -> list[str]:
     """Returns the lines of one run."""
     by_kind = {kind: [row for row in about["rows"] if row["kind"] == kind] for kind in KINDS}
-    by_round = list(zip(*by_kind.values(), strict=True))
-    speed = [ahead["steps_per_second"] / turns["steps_per_second"] for turns, ahead, _, _ in by_round]
+    turns_and_ahead = zip(by_kind["turns"], by_kind["fragments"], strict=True)
+    speed = [ahead["steps_per_second"] / turns["steps_per_second"] for turns, ahead in turns_and_ahead]
     busy = [row["busy"] for row in by_kind["fragments"]]
-    whole = slice(4, LANES)
-    left = [
-        sum(broken["fragments_per_second"][whole]) / sum(sound["fragments_per_second"][whole])
-        for _, _, sound, broken in by_round
-    ]
-    by_lane = [sum(each) for each in zip(*(row["faults_by_lane"] for row in by_kind["faults"]), strict=True)]
-    restarts = sum(row["restarts"] for row in by_kind["faults"])
+    with_faults = by_kind["faults"] + by_kind["faults in a group"]
+    by_lane = [sum(each) for each in zip(*(row["faults_by_lane"] for row in with_faults), strict=True)]
+    restarts = sum(row["restarts"] for row in with_faults)
+    has_others = "cores_of_others" in by_kind["fragments"][0]
     lines = [
         f"{about['rounds']} interleaved rounds of {about['seconds']:g} s. An update has "
         f"{', '.join(str(row['epochs']) for row in by_kind['turns'])} epochs and waits for "
         f"{', '.join(format(row['wait_seconds'], '.2f') for row in by_kind['turns'])} s. Load of the machine, which "
         f"has {os.cpu_count()} cores and other users: {min(about['loads']):.1f} to {max(about['loads']):.1f}. "
-        f"Share of a core that the learner had, ahead: {', '.join(_cores(row) for row in by_kind['fragments'])}.",
+        f"Share of a core that the learner had, ahead: {_cores(by_kind['fragments'], 'the_learner')}"
+        + (f"; collectors and environments: {_cores(by_kind['fragments'], 'others')}." if has_others else "."),
         "",
         "| what | wanted | median | all rounds |",
         "|---|---|---|---|",
@@ -281,9 +295,20 @@ def section(about: dict[str, Any]) -> list[str]:
             WANTED["busy"] if about["learning"] == "device" else "-",
             busy,
         ),
-        ("speed of the four sound lanes beside four that break, over that without faults", WANTED["faults"], left),
+        (
+            "speed of the four sound lanes beside four that break, over that without faults",
+            WANTED["faults"],
+            _left(by_kind["sound"], by_kind["faults"]),
+        ),
+        (
+            "the same, where those that break are a group of their own",
+            WANTED["faults"],
+            _left(by_kind["sound groups"], by_kind["faults in a group"]),
+        ),
     )
     for what, wanted, found in rows:
+        if not found:
+            continue
         each = ", ".join(f"{value:.2f}" for value in found)
         lines.append(f"| {what} | {wanted} | {statistics.median(found):.2f} | {each} |")
     turns = statistics.median(row["steps_per_second"] for row in by_kind["turns"])
@@ -302,8 +327,15 @@ def _memory_left(rows: list[dict[str, Any]]) -> int | str:
     return sum(row["memory_left"] for row in rows) if "memory_left" in rows[0] else "not measured"
 
 
-def _cores(row: dict[str, Any]) -> str:
-    return f"{row['cores_of_the_learner']:.2f}" if "cores_of_the_learner" in row else "not measured"
+def _left(sound: list[dict[str, Any]], broken: list[dict[str, Any]]) -> list[float]:
+    """Returns the speed of the lanes that nothing happens to, over that without faults, by round."""
+    of_lanes = [[sum(row["fragments_per_second"][4:]) for row in rows] for rows in (broken, sound)]
+    return [beside / alone for beside, alone in zip(*of_lanes, strict=True)]
+
+
+def _cores(rows: list[dict[str, Any]], whose: str) -> str:
+    known = (row.get(f"cores_of_{whose}") for row in rows)
+    return ", ".join("not measured" if cores is None else f"{cores:.2f}" for cores in known)
 
 
 if __name__ == "__main__":
