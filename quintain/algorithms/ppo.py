@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from quintain.typing import Metrics
 
 
+BEHAVIOR_RATIO, SQUARED_RATIO = "train/behavior_ratio", "train/behavior_ratio_squared"
+"""Means of the ratio to the policy that acted, over the first minibatch: before it the update has changed nothing."""
+MAX_LOG_RATIO = 40.0
+"""Far beyond any clip, and small enough for the square of its exponential."""
+
 EpochSteps = Callable[[int], Iterator[Mapping[str, Any]]]
 """Takes the steps of an epoch, one per minibatch, and yields their metrics."""
 
@@ -82,10 +87,12 @@ class PPO(Algorithm):
         staleness = self.write_proximal(batch) if self.is_decoupled else {}
         take_steps = self._steps(batch, progress, learning_rate)
         sums: dict[str, Any] = {}
+        first: Mapping[str, Any] = {}
         num_minibatches = 0
         for epoch in range(settings.num_epochs):
             kl_before, epoch_start = sums.get("train/approx_kl"), num_minibatches
             for parts in take_steps(epoch):
+                first = first or parts
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
             if settings.target_kl is not None:
@@ -93,7 +100,13 @@ class PPO(Algorithm):
                 self.world.average(moved)  # else ranks would stop after different epochs, and wait for each other
                 if float(moved) / (num_minibatches - epoch_start) > settings.target_kl:
                     break
+        sums |= {name: first[name] * num_minibatches for name in (BEHAVIOR_RATIO, SQUARED_RATIO) if name in first}
         metrics = self.report(sums, num_minibatches, progress)
+        squared, is_stale = metrics.pop(SQUARED_RATIO, None), self.is_stale(batch, progress)
+        if squared is not None and is_stale:
+            metrics["train/effective_sample_size"] = metrics[BEHAVIOR_RATIO] ** 2 / squared
+        if not is_stale:
+            metrics.pop(BEHAVIOR_RATIO, None)
         self._adapt_learning_rate(metrics["train/approx_kl"])
         return {
             **metrics,
@@ -103,6 +116,11 @@ class PPO(Algorithm):
             "train/learning_rate": learning_rate,
             "train/num_epochs": epoch + 1,
         }
+
+    def is_stale(self, batch: Batch, progress: Progress) -> bool:
+        """Whether an older version than the current one took any step of the batch."""
+        versions = batch.rollout.array(f.POLICY_VERSION)[:-1].reshape(-1)[batch.valid_rows.cpu().numpy()]
+        return bool(len(versions)) and int(versions.min()) < progress.version
 
     def write_proximal(self, batch: Batch) -> Metrics:
         """Writes log-probabilities by the current policy and weights of the behaviour policy; returns how they differ.
@@ -124,7 +142,7 @@ class PPO(Algorithm):
         count, total, squares = self.world.sum([float(len(valid)), float(valid.sum()), float(valid.square().sum())])
         largest = max(each for [each] in self.world.gather([float(valid.max()) if len(valid) else 0.0]))
         return {
-            "train/behavior_ratio": total / count,
+            BEHAVIOR_RATIO: total / count,
             "train/behavior_ratio_max": largest,
             "train/effective_sample_size": total * total / (count * squares),
         }
@@ -177,6 +195,7 @@ class PPO(Algorithm):
         with torch.no_grad():
             # Unbiased and always positive: (ratio - 1) - log ratio (http://joschu.net/blog/kl-approx.html).
             approx_kl = (log_ratio.exp() - 1.0 - log_ratio).mean()
+            behavior_ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
             clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
         return Loss(
             policy_loss - entropy_coef * entropy,
@@ -185,6 +204,8 @@ class PPO(Algorithm):
                 "train/entropy": entropy.detach(),
                 "train/approx_kl": approx_kl,
                 "train/clip_fraction": clip_fraction,
+                BEHAVIOR_RATIO: behavior_ratio.mean(),
+                SQUARED_RATIO: behavior_ratio.square().mean(),
             },
         )
 

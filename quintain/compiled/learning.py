@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from quintain.algorithms import returns
-from quintain.algorithms.ppo import PPO, EpochSteps
+from quintain.algorithms.ppo import BEHAVIOR_RATIO, PPO, EpochSteps
+from quintain.algorithms.ppo import SQUARED_RATIO as SQUARED_RATIO_NAME
 from quintain.compiled.acting import ActionColumns
 from quintain.compiled.adam import use_adam_kernel
 from quintain.compiled.kernels.ppo import minibatch_gradient
@@ -25,6 +26,8 @@ from quintain.compiled.kernels.tables import (
     NUM_FEATURES,
     NUM_GATES,
     POLICY_LOSS,
+    RATIO,
+    SQUARED_RATIO,
     VALUE_LOSS,
     Experience,
     Outcomes,
@@ -57,6 +60,8 @@ _REPORTED = {
     "train/entropy": ENTROPY,
     "train/approx_kl": APPROX_KL,
     "train/clip_fraction": CLIP_FRACTION,
+    BEHAVIOR_RATIO: RATIO,
+    SQUARED_RATIO_NAME: SQUARED_RATIO,
 }
 
 

@@ -110,6 +110,29 @@ def test_what_is_written_is_what_the_policy_says_now(memory: dict[str, Any] | No
 
 
 @pytest.mark.parametrize("memory", [None, LSTM], ids=["no memory", "lstm"])
+def test_plain_ppo_says_how_far_stale_data_is_from_its_policy(memory: dict[str, Any] | None) -> None:
+    # One minibatch has all steps, so that the first has; the second epoch is of a policy that has learned.
+    both = pair("masked hybrid", memory, stale_correction="none", batch_size=72, learning_rate=0.01)
+    batch = stale_batch(both[1])
+    state, again = batch.rollout.policy_state.clone(), rollout_for(both[1].policy, 6, 12)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for slot in again.slots:
+            both[1].policy.act(slot, state)
+    moved = again.arrays[f.LOG_PROB][:-1].astype(np.float64) - batch.rollout.arrays[f.LOG_PROB][:-1]
+    ratio = np.exp(moved)[batch.rollout.arrays[f.VALID][:-1]]
+    worth = ratio.sum() ** 2 / (len(ratio) * np.square(ratio).sum())
+    for ppo in both:
+        progress = Progress(1000)
+        progress.version = 1
+        found = ppo.update(batch, progress)
+        assert found["train/behavior_ratio"] == pytest.approx(ratio.mean(), abs=1e-4)
+        assert found["train/effective_sample_size"] == pytest.approx(worth, abs=1e-4)
+        # The same batch, as if the current version had collected it.
+        fresh = ppo.update(batch, Progress(1000))
+        assert not {"train/behavior_ratio", "train/effective_sample_size"} & {*fresh}
+
+
+@pytest.mark.parametrize("memory", [None, LSTM], ids=["no memory", "lstm"])
 @pytest.mark.parametrize(
     "options", [{}, {"clip_per_component": True, "max_behavior_weight": 1.1}], ids=["", "components"]
 )

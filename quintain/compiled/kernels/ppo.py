@@ -20,6 +20,8 @@ from quintain.compiled.kernels.tables import (
     FIRST_OUTPUT,
     NUM_INPUTS,
     POLICY_LOSS,
+    RATIO,
+    SQUARED_RATIO,
     VALUE_LOSS,
     Experience,
     Outcomes,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from quintain.typing import Array
 
 _ZERO, _HALF, _ONE, _TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+_MOST = np.float32(40.0)
 
 
 @fast_kernel
@@ -93,6 +96,9 @@ def judge_actions(
         log_ratio = judged[0, r] - tile.log_prob[r]
         sums[ENTROPY] += judged[1, r]
         sums[APPROX_KL] += exp(log_ratio) - _ONE - log_ratio
+        ratio = exp(min(log_ratio, _MOST))
+        sums[RATIO] += ratio
+        sums[SQUARED_RATIO] += ratio * ratio
         if num_components == 0:
             judged[0, r] = _clip(log_ratio, tile.advantage[r], clip, share, sums, _ONE)
     part = _ONE / np.float32(max(1, num_components))

@@ -211,5 +211,5 @@ class PPOWeights(NamedTuple):
     value: float
 
 
-POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION = range(5)
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, RATIO, SQUARED_RATIO = range(7)
 """Indices of the metrics' sums."""
