@@ -47,7 +47,6 @@ class SourceParts:
     shares: Mapping[str, Share]
     faults: FaultKeeper
     on_episodes: BehaviorListener
-    reports_staleness: bool = True
 
 
 class AheadSource:
@@ -58,10 +57,6 @@ class AheadSource:
         self.shares = dict(parts.shares)
         self.faults = parts.faults
         self.on_episodes = parts.on_episodes
-        # Fragments have steps of several versions: their store says how old they are.
-        self.reports_staleness = parts.reports_staleness and all(
-            share.published is None for share in self.shares.values()
-        )
         self.unsent: deque[Command] = deque()
         self.sent: deque[Command] = deque()
         self.undone: deque[Command] = deque()
@@ -210,8 +205,11 @@ class AheadSource:
         filled = self.reports[place].filled.pop(behavior)
         if not self.reports[place].filled:
             del self.reports[place]
-        staleness = float(self.shares[behavior].version - filled.version)
-        return {**filled.metrics, **({"rollout/staleness": staleness} if self.reports_staleness else {})}
+        share = self.shares[behavior]
+        if share.published is not None:
+            # Fragments have steps of several versions: their store says how old they are.
+            return filled.metrics
+        return {**filled.metrics, "rollout/staleness": float(share.version - filled.version)}
 
     @property
     def env(self) -> TrainingEnv:

@@ -63,7 +63,7 @@ class LocalPlacement:
         remote, shares = self.groups.build(
             policies, InlineActor, starts_fresh=starts_fresh, has_copies=ahead, takes_turns=self.plan.num_collectors > 1
         )
-        parts = SourceParts(remote, shares, self.plan.hosting.faults, on_episodes, reports_staleness=ahead)
+        parts = SourceParts(remote, shares, self.plan.hosting.faults, on_episodes)
         return self.source_class(self.settings, parts), {name: share.blocks for name, share in shares.items()}
 
 
