@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import quintain
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec
 from quintain.envs.hosts.faults import FaultNews
@@ -28,6 +29,7 @@ from tests.placements.broken import Wrong
 from tests.placements.collector_cells import AXES, Cell, pairwise
 from tests.placements.gated import Gated, wait_for
 from tests.placements.runs import STEPS, make, outcome, walk_of
+from tests.placements.test_parity import REPLAY
 from tests.placements.test_stops import through_files
 
 LANES = 4
@@ -100,6 +102,28 @@ def test_a_stop_that_some_had_finished_before_changes_nothing(max_staleness: int
     first.train(BUDGET)
     assert outcome(first) == outcome(resumed)
     for trainer in (first, resumed):
+        trainer.close()
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_replay_goes_on_from_a_stop_that_some_had_finished_before(max_staleness: int) -> None:
+    """SAC, stopped in the third of four collectors when it has learned, and taken up in threads."""
+
+    def make_sac(placement: str) -> Trainer:
+        more = {"num_lanes": LANES, "num_collectors": 4, "placement": placement, "max_staleness": max_staleness}
+        return quintain.Trainer("sac", "Pendulum-v1", **{**REPLAY, **more})
+
+    first, reference = make_sac("local"), make_sac("local")
+    reference.train(BUDGET)
+    third = first.source.remote.members[2].remote.collector.actor.collector.lanes
+    saved = stop_when(first, lambda: first.progress.updates > 0 and third.cursor == 2)
+    assert done_by(saved) == [1, 1, 0, 0]
+    resumed = make_sac("threads")
+    resumed.load_state_dict(saved)
+    resumed.train(BUDGET)
+    assert resumed.progress.updates > 0
+    assert outcome(resumed) == outcome(reference)
+    for trainer in (first, reference, resumed):
         trainer.close()
 
 

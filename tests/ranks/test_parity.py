@@ -223,6 +223,51 @@ def test_stale_batches_of_two_ranks_are_weighed_as_those_of_one(tmp_path: Path) 
     assert differing(one, learn(SingleProcess(), "ppo", 3, *words), 1e-5) == []
 
 
+FRAGMENTS = (
+    "rollout.type=fragments", "rollout.num_steps=5", "rollout.num_fragments=16", "normalize_advantage=false",
+    "gae_lambda=0.9", "gamma=0.8", "max_episode_steps=7",
+)  # fmt: skip
+
+
+def estimate(world: ProcessGroup) -> Arrays:
+    """Collects fragments of this rank's lanes, and returns their steps with the advantages that it estimates."""
+    trainer = make("ppo", world, *FRAGMENTS)
+    assert trainer._stage_collect()
+    assert trainer._stage_estimate()
+    assert trainer.batch is not None
+    names = (f.LANE, f.FRAGMENT, f.FOLLOWS, f.REWARD, f.VALUE, f.FINAL_VALUE, f.TERMINATED, f.DONE, f.ADVANTAGE)
+    return {name: trainer.batch.rollout.array(name).copy() for name in names}
+
+
+@pytest.mark.slow
+def test_two_ranks_estimate_over_the_borders_of_their_fragments(tmp_path: Path) -> None:
+    """Against the definition, step by step from the last one of each lane."""
+    ranks = on_ranks(2, tmp_path, estimate)
+    lanes = [set(rank[f.LANE][0].tolist()) for rank in ranks]
+    assert lanes == [{0, 1}, {2, 3}]
+    num_borders = num_cuts = 0
+    for rank in ranks:
+        columns = {(int(rank[f.LANE][0, c]), int(rank[f.FRAGMENT][0, c])): c for c in range(8)}
+        for lane, number in sorted(columns, reverse=True):
+            column = columns[lane, number]
+            later = columns.get((lane, number + 1))
+            goes_on = later is not None and bool(rank[f.FOLLOWS][0, later])
+            value, after = rank[f.VALUE][5, column], 0.0
+            if goes_on and not rank[f.DONE][4, column]:
+                value, after = rank[f.VALUE][0, later], rank[f.ADVANTAGE][0, later]
+                num_borders += 1
+            for t in reversed(range(5)):
+                if rank[f.DONE][t, column]:
+                    value = 0.0 if rank[f.TERMINATED][t, column] else rank[f.FINAL_VALUE][t, column]
+                    after, num_cuts = 0.0, num_cuts + 1
+                now = rank[f.VALUE][t, column]
+                after = rank[f.REWARD][t, column] + 0.8 * value - now + 0.8 * 0.9 * after
+                assert rank[f.ADVANTAGE][t, column] == pytest.approx(after, abs=1e-4)
+                value = now
+    assert num_borders > 4
+    assert num_cuts > 4
+
+
 def move(world: ProcessGroup) -> Arrays:
     """Lets ranks see rows of their own, of which only rank 1 has any that are clipped, and returns what they hold."""
     draw = np.random.default_rng(0)

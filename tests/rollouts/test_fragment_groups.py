@@ -6,9 +6,11 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,55 @@ def test_a_group_of_lanes_that_hang_keeps_no_other_group_waiting(placement: Any)
     found = lanes_learned(trainer, 4)
     assert len(found) == 4 * 8
     assert {lane for lane, _ in found} == {0, 1}
+    trainer.close()
+
+
+class Troubled(gymnasium.Env[Any, Any]):
+    """Episodes of 20 steps; as it is told, a reset takes longer than any test, or the fifth step raises."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    hangs = raises = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self.hangs:
+            time.sleep(600)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        if self.raises and self.age == 5:
+            self.age = 10**6
+            raise RuntimeError("the arm fell off")
+        time.sleep(0.001)
+        return np.array([self.age], np.float32), 0.0, False, self.age >= 20, {}
+
+
+@pytest.mark.parametrize("num_collectors", [1, 2])
+def test_lanes_whose_reset_hangs_and_that_raise_keep_no_other_waiting(num_collectors: int) -> None:
+    workers = {"num_workers": 4, "max_restarts": 10**6, "max_failures_in_a_row": 10**6}
+    trainer = make_trainer(Troubled, placement="threads", num_collectors=num_collectors, env_workers=workers)
+    told: list[str] = []
+    trainer.faults.listen(lambda fault, line: told.append(line), lambda reason: None)
+    # The end of its first episode is the last that is seen of lane 3.
+    trainer.source.set_env_parameters({"hangs": [0.0, 0.0, 0.0, 1.0], "raises": [0.0, 0.0, 1.0, 0.0]})
+    largest = 0.0
+
+    def look(trainer: Trainer) -> None:
+        nonlocal largest
+        largest = max(largest, float(trainer.taken.rollout.array(f.OBS).max()))
+
+    trainer.events.add(After("publish"), look)
+    found = lanes_learned(trainer, 12)
+    counts = np.bincount([lane for lane, _ in found], minlength=4)
+    # An episode of 20 steps is two fragments of 8 and a part of a third.
+    assert counts[3] <= 2
+    assert min(counts[:2]) > 12 * 8 // 4, "the sound lanes did not make up for the others"
+    assert told
+    assert all("on lane 2" in line for line in told)
+    assert largest <= 20.0, "something of a step that broke is in a fragment"
     trainer.close()
 
 
