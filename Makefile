@@ -129,6 +129,10 @@ bench-fragments: install    ## lanes that do not wait beside lanes in lockstep, 
 soak: install    ## 256 lanes that break all the time, for MINUTES=60; writes docs/results/
 	@PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py --minutes $(or $(MINUTES),60)
 
+.PHONY: bench-online-start
+bench-online-start: install    ## the first update by MineStudio's names beside quintain train, for minutes; writes docs/results/
+	@OMP_NUM_THREADS=1 $(BIN)/python bench/online_start.py
+
 .PHONY: bench-old-and-new
 bench-old-and-new: install    ## an older commit (OLD=...) beside this one, without peers; writes docs/results/
 	@$(BIN)/python bench/old_and_new.py $(OLD)

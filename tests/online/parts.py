@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -69,6 +70,9 @@ class Counter(gymnasium.Env[Any, Any]):
         self.age += 1
         if self.age == 8 and self.fault == "raise":
             raise RuntimeError("the connection is lost")
+        if self.age == 8 and self.fault == "exit":
+            # As a process that runs out of memory.
+            os._exit(9)
         if self.age == 8 and self.fault == "error":
             # As Minecraft's bridge does: noise, an end and a word in info.
             return np.full(4, 777.0, np.float32), 777.0, True, True, {"error": "socket closed"}

@@ -127,7 +127,7 @@ def test_a_fetch_has_the_documented_keys_and_the_ratio_of_the_first_minibatch_is
     assert trainer.rollout_manager.rollout_config.fragment_length == 8
 
 
-@pytest.mark.parametrize("fault", ["raise", "error"])
+@pytest.mark.parametrize("fault", ["raise", "error", "exit"])
 @pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault: str, max_staleness: int) -> None:
     trainer, data = only_fetch(online_dict(max_staleness), partial(Counter, fault))

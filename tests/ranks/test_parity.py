@@ -298,9 +298,9 @@ def test_without_the_all_reduce_one_update_is_another(tmp_path: Path) -> None:
     assert any(name.startswith("actor") for name in differing(one, learn(SingleProcess(), "ppo", 1), 1e-6))
 
 
-def fail_on_one(world: ProcessGroup) -> Arrays:
+def fail_on_one(world: ProcessGroup, kind: str) -> Arrays:
     torch.set_num_threads(1)
-    trainer = make("ppo", world, "run.on_nonfinite_update=stop", "compiled=false")
+    trainer = make(kind, world, "run.on_nonfinite_update=stop", *(["compiled=false"] if kind == "ppo" else []))
     loss = trainer.algorithm.loss
 
     def broken(*arguments: Any) -> Any:
@@ -315,8 +315,9 @@ def fail_on_one(world: ProcessGroup) -> Arrays:
 
 
 @pytest.mark.slow
-def test_what_is_not_finite_on_one_rank_is_refused_by_all(tmp_path: Path) -> None:
-    said = [str(answers["said"]) for answers in on_ranks(2, tmp_path, fail_on_one)]
+@pytest.mark.parametrize("kind", ["ppo", "online without warm-up"])
+def test_what_is_not_finite_on_one_rank_is_refused_by_all(tmp_path: Path, kind: str) -> None:
+    said = [str(answers["said"]) for answers in on_ranks(2, tmp_path, fail_on_one, kind)]
     assert said[0] == said[1]
     assert said[0].startswith("train/value_loss became nan in the update at step 0")
 
