@@ -25,10 +25,9 @@ from quintain.testing import assert_resumes_exactly
 from tests.algorithms.samples import estimated, make_policy
 from tests.behaviors.runs import poca_file
 from tests.extending.losses import Sums
-from tests.extending.test_rnd import lines_of, settings
+from tests.extending.test_rnd import settings
 from tests.trainers.small_runs import NoSession
 
-FILE = Path(__file__).parents[2] / "examples/extending/bc.py"
 SUMS = {"type": "tests.extending.losses:Sums", "coef": 0.5}
 
 
@@ -200,14 +199,6 @@ def test_cloning_by_probabilities_is_refused_for_a_policy_without_any(demonstrat
 
 
 # -- cloning -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_file_is_short_and_imports_public_names_only() -> None:
-    assert lines_of(FILE) <= 25
-    assert FILE.read_text() in (FILE.parents[2] / "docs/howto/add-an-auxiliary-loss.md").read_text()
-    assert [line.split()[1] for line in FILE.read_text().splitlines() if "import" in line] == [
-        "numpy", "torch", "quintain.algorithms",
-    ]  # fmt: skip
 
 
 def test_cloning_is_the_cross_entropy_of_demonstrated_actions(demonstrations: Path) -> None:
