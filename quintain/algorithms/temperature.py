@@ -25,10 +25,10 @@ class Temperature(nn.Module):
         self.fraction = settings.target_entropy_fraction
         self.target_continuous = -float(num_continuous) if settings.target_entropy is None else settings.target_entropy
         self.target_discrete = self.fraction * sum(math.log(n) for n in discrete_sizes)
-        kinds = {"numbers": num_continuous > 0, "choices": bool(discrete_sizes)}
+        kinds = {"continuous": num_continuous > 0, "discrete": bool(discrete_sizes)}
         self.log_coefs = nn.ParameterDict(
             {
-                kind: nn.Parameter(torch.tensor(math.log(settings.initial_entropy_coef)))
+                SAVED_NAMES[kind]: nn.Parameter(torch.tensor(math.log(settings.initial_entropy_coef)))
                 for kind, is_there in kinds.items()
                 if is_there and self.fixed_coef is None
             }
@@ -43,10 +43,10 @@ class Temperature(nn.Module):
         total: torch.Tensor | float = 0.0
         if self.fixed_coef is None and proposal.log_prob is not None:
             excess = -proposal.log_prob.detach().mean() - self.target_continuous
-            total = total + self.log_coefs["numbers"] * excess
+            total = total + self.log_coefs[SAVED_NAMES["continuous"]] * excess
         if self.fixed_coef is None and proposal.discrete_log_probs is not None:
             excess = (discrete_entropy(proposal.discrete_log_probs.detach()) - self._discrete_target(mask)).mean()
-            total = total + self.log_coefs["choices"] * excess
+            total = total + self.log_coefs[SAVED_NAMES["discrete"]] * excess
         return total
 
     def _discrete_target(self, mask: torch.Tensor | None) -> torch.Tensor | float:

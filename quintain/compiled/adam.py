@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from quintain.algorithms.optimizer import BETAS
-from quintain.compiled.kernels.adam import Rates, descend
+from quintain.compiled.kernels.adam import Rates, step_adam
 
 if TYPE_CHECKING:
     from quintain.algorithms.optimizer import Optimizer
@@ -25,6 +25,6 @@ def use_adam_kernel(optimizer: Optimizer) -> None:
     @lru_cache(maxsize=1)
     def call_at(learning_rate: float) -> Callable[[], float]:
         rates = Rates(learning_rate, *BETAS, eps, max_grad_norm)
-        return descend.bind(flat, grad, first, second, num_steps, rates)
+        return step_adam.bind(flat, grad, first, second, num_steps, rates)
 
     optimizer.kernel = lambda learning_rate: call_at(learning_rate)()

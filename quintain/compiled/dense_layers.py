@@ -58,7 +58,7 @@ def grad_of(parameter: torch.Tensor) -> torch.Tensor:
 class _Activation(NamedTuple):
     apply: Callable[..., Call]
     """Returns a call that writes the activation of a layer's sums to the second tensor, which may be the same."""
-    descend: Callable[..., Call]
+    differentiate: Callable[..., Call]
     """Returns a call that multiplies derivatives by the slope, given the sums and the activations."""
     needs_sums: bool = False
     """Whether the slope needs the sums, which must then be kept."""
@@ -120,7 +120,7 @@ class DenseLayers:
                 self.back_calls.append(partial(torch.sum, deltas[i], 0, out=layer.bias_grad))
             if i:
                 self.back_calls.append(partial(torch.mm, deltas[i], layer.weight.T, out=deltas[i - 1]))
-                self.back_calls.append(active.descend(deltas[i - 1], sums[i - 1][back], before))
+                self.back_calls.append(active.differentiate(deltas[i - 1], sums[i - 1][back], before))
 
     def evaluate(self) -> None:
         """Computes `outputs [rows, outputs]` of the rows in `seen`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from quintain.algorithms.settings import OffPolicySettings, PPOSettings
 from quintain.compiled.acting import CompiledActing
 from quintain.compiled.kernels.act import act
-from quintain.compiled.kernels.adam import descend
+from quintain.compiled.kernels.adam import step_adam
 from quintain.compiled.kernels.memory import remember
 from quintain.compiled.rules import NO_LEARNING_KERNELS, why_acting_is_plain, why_team_is_plain
 from quintain.compiled.runtime.cache import cache_note
@@ -81,7 +81,7 @@ def accelerate(policy: Policy, algorithm: Algorithm | None = None) -> Accelerate
     if algorithm is None:
         return Accelerated(acting, Half("there is no algorithm"))
     reason = _accelerate_learning(algorithm, acting.fallback_reason)
-    return Accelerated(acting, Half(reason) if reason else Half(kernel=descend))
+    return Accelerated(acting, Half(reason) if reason else Half(kernel=step_adam))
 
 
 def _accelerate_acting(policy: Policy) -> Half:

@@ -45,11 +45,14 @@ class TwinGradients:
                 (algorithm.target_critics, self.next_proposed, False),
             )
         )
-        self.judge = DenseLayers(layers_of_twin(critics, 0, learns=False), self.proposed, activation)
-        self.judge.by_output.fill_(-1.0 / num_rows)
+        self.policy_critic = DenseLayers(layers_of_twin(critics, 0, learns=False), self.proposed, activation)
+        self.policy_critic.by_output.fill_(-1.0 / num_rows)
         self.by_actions = torch.zeros(num_rows, num_continuous)
         self.pull = partial(
-            torch.mm, self.judge.by_first_sums, self.judge.first_weight[num_features:].T, out=self.by_actions
+            torch.mm,
+            self.policy_critic.by_first_sums,
+            self.policy_critic.first_weight[num_features:].T,
+            out=self.by_actions,
         )
         self.report = np.zeros(2)
         # Bound once: laying out a kernel's arguments costs more than its rows.
@@ -106,12 +109,12 @@ class TwinGradients:
         self.proposed[:, : self.first].copy_(self.taken[:, : self.first])
         self.actor.evaluate()
         self.squash()
-        self.judge.evaluate()
-        self.judge.differentiate()
+        self.policy_critic.evaluate()
+        self.policy_critic.differentiate()
         self.pull()
         self.pull_actions()
         self.actor.differentiate()
-        return {"train/policy_loss": -float(self.judge.outputs.mean())}
+        return {"train/policy_loss": -float(self.policy_critic.outputs.mean())}
 
 
 def _pair(tensors: Iterable[torch.Tensor]) -> tuple[Array, Array]:

@@ -247,7 +247,7 @@ class TeamSettings(_WithoutDistribution, PolicySettings):
     """Activation function of the hidden layers."""
 
     agents: tuple[str, ...] = ()
-    """Names of the agents, in the order of their numbers in observations."""
+    """Names of the agents, in the order of their indices in observations."""
 
     shared_body: bool = True
     """Let an agent's policy head and value head share one body."""

@@ -27,7 +27,7 @@ class Rates(NamedTuple):
 
 
 @fast_kernel
-def descend(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_steps: Array, rates: Rates) -> float:
+def step_adam(flat: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, num_steps: Array, rates: Rates) -> float:
     """Clips the gradient norm, takes an Adam step, and returns the norm before clipping.
 
     `num_steps [1]` counts the steps taken; a gradient that is not finite changes nothing. First moments below the
