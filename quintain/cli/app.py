@@ -105,7 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code; no exception leaves it."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_json, is_debug = "--json" in words, "--debug" in words
-    _accept_any_character()
+    # Names of runs and files may hold characters that the terminal cannot show.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     interrupts, exit_code = Interrupts(), 0
     with interrupts.watching():
         try:
@@ -135,9 +138,3 @@ def _run(words: list[str]) -> int:
     except typer.Exit as ending:
         return ending.exit_code if words else 2
     return 0
-
-
-def _accept_any_character() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")

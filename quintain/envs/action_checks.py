@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quintain.data import fields as f
-from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, LeafSpec, leaves
+from quintain.data.spec import BehaviorSpec, BoxSpec, DiscreteSpec, leaves
 from quintain.errors import EnvError, QuintainError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ActionChecks:
         width = 0
         for name, leaf in self.leaves.items():
             if not isinstance(leaf, BoxSpec):
-                sizes = _sizes(leaf)
+                sizes = (leaf.n,) if isinstance(leaf, DiscreteSpec) else tuple(getattr(leaf, "nvec", ()))
                 self.columns[name] = width + np.cumsum((0, *sizes[:-1]))
                 width += sum(sizes)
 
@@ -63,7 +63,3 @@ class ActionChecks:
             lane = int(np.argmin(is_allowed))
             what = f"{name} {values[lane].tolist()} for lane {self.numbers[lanes][lane]}"
             raise QuintainError(f"the policy chose {what}, which the action mask forbids", code="E0101")
-
-
-def _sizes(leaf: LeafSpec) -> tuple[int, ...]:
-    return (leaf.n,) if isinstance(leaf, DiscreteSpec) else tuple(getattr(leaf, "nvec", ()))

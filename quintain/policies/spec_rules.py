@@ -36,8 +36,9 @@ def require_boxes(spec: BehaviorSpec, settings: NetworkSettings, name: str) -> N
 
 def refuse_unscalable(spec: BehaviorSpec, settings: NetworkSettings) -> None:
     """Raises if observations are to be normalized and none is continuous."""
-    numbers = [leaf for leaf in leaves(spec.obs, f.OBS).values() if _is_number(leaf, settings)]
-    if settings.normalize_obs and not numbers:
+    boxes = [leaf for leaf in leaves(spec.obs, f.OBS).values() if isinstance(leaf, BoxSpec)]
+    are_scaled = [settings.image_encoder == "flatten" or not leaf.is_image for leaf in boxes]
+    if settings.normalize_obs and not any(are_scaled):
         raise SpecMismatch(
             f"policy.normalize_obs scales continuous values, and there are none in {spec.obs}: discrete values and "
             f"images have known scales. Leave it out"
@@ -72,7 +73,3 @@ def _below(every: Mapping[str, LeafSpec], name: str, group: str) -> list[str]:
         have = ", ".join(p.removeprefix(f"{f.OBS}.") for p in every) if f.OBS not in every else "no entries"
         raise SpecMismatch(f"policy.{group}_obs names {name!r}, which the observation does not have; it has {have}")
     return found
-
-
-def _is_number(leaf: LeafSpec, settings: NetworkSettings) -> bool:
-    return isinstance(leaf, BoxSpec) and not (leaf.is_image and settings.image_encoder != "flatten")
