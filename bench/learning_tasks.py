@@ -105,7 +105,7 @@ TASKS = {
 
 def _by_defaults(env_id: str, total_steps: int, num_seeds: int) -> LearningTask:
     name = f"defaults-{env_id.partition('-')[0].lower()}"
-    numbers = "ppo-defaults-3"
+    numbers = "ppo-defaults-2"
     return LearningTask(
         name, env_id, env_id, total_steps, by_defaults=True, num_episodes=30, num_seeds=num_seeds, numbers=numbers
     )
