@@ -299,8 +299,13 @@ def tuned_advice(run_file: RunFile, how: str = "--tuned") -> str:
 def _report_other_software(run: Run, checkpoint: Path) -> None:
     about, now = load(checkpoint).manifest.about, facts(run.run_file.run.threads)
     for name in ("versions", "cpu_capability", "machine", "threads"):
-        if about.get(name) != now[name]:
+        found, current = about.get(name), now[name]
+        if isinstance(found, dict):
+            # A package that is not imported on one side, or not yet, has no version there.
+            both = {key for key, version in found.items() if version and current.get(key)}
+            found, current = ({key: each[key] for key in each if key in both} for each in (found, current))
+        if found != current:
             run.writer.note(
-                f"warning[W0403]: {name} differs from when the checkpoint was made ({about.get(name)} -> {now[name]}); "
+                f"warning[W0403]: {name} differs from when the checkpoint was made ({found} -> {current}); "
                 f"results may differ in the last bits"
             )
