@@ -87,12 +87,11 @@ class PPO(Algorithm):
         staleness = self.write_proximal(batch) if self.is_decoupled else {}
         take_steps = self._steps(batch, progress, learning_rate)
         sums: dict[str, Any] = {}
-        first: Mapping[str, Any] = {}
-        num_minibatches = 0
+        first, num_minibatches = sums, 0
         for epoch in range(settings.num_epochs):
             kl_before, epoch_start = sums.get("train/approx_kl"), num_minibatches
             for parts in take_steps(epoch):
-                first = first or parts
+                first = first or dict(parts)
                 sums = {name: sums[name] + part if sums else part for name, part in parts.items()}
                 num_minibatches += 1
             if settings.target_kl is not None:
