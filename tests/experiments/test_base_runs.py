@@ -137,6 +137,19 @@ def test_the_parameters_of_an_older_version_s_run_are_converted(
     assert with_base_run(params(base_run=base), tmp_path).seed == 6
 
 
+@pytest.mark.slow
+def test_a_base_run_of_text_gives_its_parameters(tmp_path: Path) -> None:
+    text = ("code_validation", "pure_text_ei", "small_programs")
+    given: dict[str, Any] = {"rl": {"num_iterations": 1, "rollouts_per_iteration": 2}, "seed": 4}
+    first = HyperParameters(*text, **given, agents={"_default": {"model_provider": "tiny"}})
+    run_experiment(first, run_id="first", output_dir=tmp_path)
+    base = {"base_run_type": "parameters", "run_id": "first"}
+    second = HyperParameters(*text, base_run=base)
+    assert run_experiment(second, run_id="second", output_dir=tmp_path).state == "finished"
+    found = hyper_params_of(tmp_path, "second")
+    assert (found.seed, found.get("rl.rollouts_per_iteration"), found.get("base_run.run_id")) == (4, 2, "first")
+
+
 @register_parameter_class
 @dataclass
 class KeptHere(SubParameters):
