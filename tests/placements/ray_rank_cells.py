@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import warm
-from tests.placements.ray_cells import command_of, folders_of
+from tests.placements.ray_cells import GONE_SECONDS, await_gone, command_of, folders_of
 from tests.placements.ray_cluster_cells import cluster, environment_of
 from tests.placements.test_ray import _descendants
 from tests.resume.outcome import digest_of
@@ -47,8 +47,10 @@ class Outcome:
     exit_code: int
     seconds: float
     """From the signal to the end of the driver, or the whole run where there was none."""
+    gone: float
+    """Seconds after the driver until nothing of the cluster was left, or `GONE_SECONDS`."""
     left: int
-    """Processes of the cluster that lived a second after the driver."""
+    """Processes of the cluster that lived then."""
     folders: int
     is_equal: bool
     what: str = ""
@@ -104,7 +106,7 @@ class Cell:
         exit_code = self.process.wait(timeout=1.0)
         assert exit_code == 0 or resumes, self.output.read_text()
         seconds = time.monotonic() - self.began
-        time.sleep(1.0)
+        gone = await_gone(self.below, self.own)
         left = sum(map(is_alive, self.below))
         folders = sum(each.exists() for each in self.own)
         hidden = [path for path in self.run.parent.iterdir() if path.name.startswith((".probe", ".ray"))]
@@ -112,7 +114,7 @@ class Cell:
         if resumes:
             run_here(self.folder, "resume", self.run_id, "placement=local", "placement.num_ranks=2")
         is_equal = digest_of(self.run) == reference
-        return Outcome(name, exit_code, seconds, left, folders, is_equal, what)
+        return Outcome(name, exit_code, seconds, gone, left, folders, is_equal, what)
 
 
 def run_here(folder: Path, *words: str) -> None:
@@ -213,13 +215,14 @@ def page(found: list[Outcome]) -> str:
         "Written by `make test-ray`: a driver with a local cluster, two ranks that `TorchTrainer` runs, a rollout",
         "actor for each, PPO on CartPole, `max_staleness: 1`. Nodes that die are of an existing cluster, on which each",
         "rank has a node to itself. Times are from the signal to the end of the driver, on two shared cores; for the",
-        "undisturbed run, and after a killed rank or node, of all that follows. Digests are compared with those of two",
-        "ranks in `placement: local`, in which runs that were stopped are resumed; one rank has another.",
+        "undisturbed run, and after a killed rank or node, of all that follows; then until nothing of the cluster was",
+        f"left. What was left after {GONE_SECONDS:g} s is counted. Digests are compared with those of two ranks in",
+        "`placement: local`, in which runs that were stopped are resumed; one rank has another.",
         "",
-        "| event | exit code | seconds | processes left | folders left | digest |",
-        "|---|---|---|---|---|---|",
+        "| event | exit code | seconds | gone after | processes left | folders left | digest |",
+        "|---|---|---|---|---|---|---|",
         *(
-            f"| {each.name} | {each.exit_code} | {each.seconds:.1f} | {each.left} | {each.folders} | "
+            f"| {each.name} | {each.exit_code} | {each.seconds:.1f} | {each.gone:.1f} | {each.left} | {each.folders} | "
             f"{'equal' if each.is_equal else 'different'} |"
             for each in found
         ),
