@@ -63,20 +63,20 @@ print("ready", flush=True)
 ray.shutdown()
 """
 EMPTY_TRAINER = """
-import sys
+import os
 def learn():
     pass
 def fit():
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     scaling = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1})
-    TorchTrainer(learn, scaling_config=scaling, run_config=RunConfig(storage_path=sys.argv[1])).fit()
+    TorchTrainer(learn, scaling_config=scaling, run_config=RunConfig(storage_path=os.getcwd())).fit()
 """
 BARE_RANKS = EMPTY_TRAINER + BARE.replace("num_cpus=2", "num_cpus=4").replace("print(", "fit()\nprint(")
 STARTS = {
     "bare": ("ready", ["-c", BARE]),
     "first_update": (FIRST_ROW, [*TRAIN, "num_collectors=2", "placement.num_actors=2"]),
-    "bare_ranks": ("ready", ["-c", BARE_RANKS, "."]),
+    "bare_ranks": ("ready", ["-c", BARE_RANKS]),
     "first_update_ranks": (FIRST_ROW, [*TRAIN, "placement.num_ranks=2", "placement.num_actors=1"]),
 }
 """The beginning of the line that is waited for, and the command."""
