@@ -83,9 +83,10 @@ class RayCollector:
         self.blocks = blocks
         self.weights = weights
         self.sends_blocks, self.streams = sends_blocks, streams
-        has_fragments = any(isinstance(block, FragmentBlock) for some in blocks.values() for block in some)
-        self._options = {"concurrency_group": group_of(number)} if has_fragments else {}
-        """Collectors of fragments act beside others of their actor; others take turns, so that their runs are exact."""
+        self.has_fragments = any(isinstance(block, FragmentBlock) for some in blocks.values() for block in some)
+        self._options = {"concurrency_group": group_of(number)} if self.has_fragments and streams else {}
+        """Collectors of fragments act beside others of their actor, but through `ray://`, where no group can be named;
+        others take turns, so that their runs are exact."""
         self._beyond: deque[tuple[State, int]] = deque()
         """Fragments that the block had no room for, each piece with the number of those that had."""
         self.supervisors: Sequence[Supervisor] = ()
@@ -116,11 +117,11 @@ class RayCollector:
             lends = command.arguments["lend"]
             self._open += [lend for lend in lends if lend not in self._open]
             blocks = [self._block(Lend(*lend)) for lend in lends]
-            if self._options and self.streams:
+            if self.has_fragments and self.streams:
                 fill = handle.fill_by_pieces.options(num_returns="streaming", **self._options)
                 return fill.remote(self.number, lends, blocks)
-            if self._options:
-                return handle.fill_with_fragments.options(**self._options).remote(self.number, lends, blocks)
+            if self.has_fragments:
+                return handle.fill_with_fragments.remote(self.number, lends, blocks)
             weights = [self.weights.of(Lend(*lend)) for lend in lends]
             return handle.fill.remote(self.number, lends, blocks, *weights)
         arguments = plain_arguments(command.arguments)
