@@ -122,6 +122,8 @@ class TeamPPO(PPO):
         metrics = super().update(batch, progress)
         if self.settings.loss_type == "kl_penalty":
             self.adapt_penalties()
+        if not self.estimates:  # a batch that was estimated elsewhere, on all ranks alike
+            return metrics
         means = torch.stack(list(self.estimates.values()))
         self.world.average(means)
         return {**metrics, **dict(zip(self.estimates, means.tolist(), strict=True))}

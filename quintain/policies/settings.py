@@ -256,7 +256,7 @@ class TeamSettings(_WithoutDistribution, PolicySettings):
     """Agents that act uniformly at random and have no parameters."""
 
     initial_gains: dict[str, float | None] = Field(default_factory=dict)
-    """Factor on the gains of an agent's initial orthogonal weights; null draws them uniformly, as torch does."""
+    """Factor on the gains of an agent's initial orthogonal weights; without one, weights are drawn as by torch."""
 
     hand_written_agents: dict[str, str] = Field(default_factory=dict)
     """module:function of agents that are not learned: a function of what the agent sees and the number of logits."""

@@ -41,7 +41,7 @@ class FragmentSettings(RolloutSettings):
     """Fragments in one update, of any lanes."""
 
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Maximum age of a fragment's first step in versions, at arrival and at use; 0 takes turns and drops none."""
+    """Maximum age of a fragment's first step in versions, at arrival and at use; 0 takes turns and drops nothing."""
 
     max_reuse: Count = 1
     """How often a fragment may be learned from (blocks: once); `num_fragments / max_reuse` are new in an update."""

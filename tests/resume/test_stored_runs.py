@@ -34,7 +34,8 @@ def test_a_stored_run_ends_as_it_ended_when_it_was_written(name: str, tmp_path: 
     found, expected = learned(load(last.path).state), load_file(stored / "end.safetensors")
     assert found.keys() == expected.keys()
     rows = rows_of(run)
-    assert [row.keys() for row in rows] == [row.keys() for row in end["rows"]]
+    # Rows may have columns now that were not there when the run was written, and none less.
+    rows = [{key: row[key] for key in old} for row, old in zip(rows, end["rows"], strict=True)]
     if _is_same_machine(end["facts"]):
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value, err_msg=key)

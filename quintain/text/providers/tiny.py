@@ -172,7 +172,7 @@ class TinyProvider:
             mark = self.folder / "jobs" / job_id / _PAUSED
             if is_paused:
                 if (child := self._children.pop(job_id, None)) is not None:
-                    self._supervisor.stop([child])
+                    self._supervisor.stop([child], first=signal.SIGKILL)
                     self._starts[job_id] -= 1
                 atomic.replace_file(mark, b"")
                 self._paused.add(job_id)

@@ -118,7 +118,7 @@ def test_a_job_whose_process_is_killed_is_repeated_with_the_same_weights(
 def test_a_paused_job_does_not_train_and_then_ends_with_the_same_weights(
     provider: TinyProvider, settings: TinySettings, tmp_path: Path
 ) -> None:
-    data, longer = lines("no", count=64), {"n_epochs": 60}
+    data, longer = lines("no", count=64), {"n_epochs": 200}
     whole = finished(provider, provider.create_job(request(provider, data, hyperparameters=longer)).id)
     other = TinyProvider(settings, tmp_path / "other")
     job = other.create_job(request(other, data, hyperparameters=longer))
