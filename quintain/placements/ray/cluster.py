@@ -30,6 +30,7 @@ HEAD_SECONDS = 120.0
 """Timeout for the head of a local cluster to start."""
 FREE_SECONDS = 10.0
 """How long resources that other runs have are waited for; those of one that has just ended are free in a moment."""
+ACTOR_MODULE = "quintain.runs.rollout_actor"
 _HEAD_MODULE = "quintain.placements.ray.head"
 _LOOK_SECONDS = 0.25
 _AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -45,7 +46,7 @@ _token = secrets.token_hex(32)
 class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
-    def __init__(self, num_cpus: int) -> None:
+    def __init__(self, num_cpus: int, preload: str) -> None:
         """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has."""
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
@@ -67,6 +68,7 @@ class LocalHead:
                 "num_cpus": num_cpus,
                 "object_store_bytes": None,
                 "directory": str(self.directory),
+                "preload": preload,
             }
         )
 
@@ -117,7 +119,9 @@ class Cluster:
         # The cores of one machine are shared by the operating system, so its own run is never too large for it.
         num_cpus = max(os.cpu_count() or 1, ceil(min_cpus))
         is_local = settings.address is None and not is_in_ray()
-        self.head = LocalHead(num_cpus) if is_local else None
+        # Not where most of the processes would have no actor.
+        preload = ACTOR_MODULE if num_cpus <= 2 * min_cpus else ""
+        self.head = LocalHead(num_cpus, preload) if is_local else None
         self.before: dict[str, str | None] = {}
         self.is_ours: bool | None = None
         """Whether the connection ends with its last user; None before there is one."""

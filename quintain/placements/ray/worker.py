@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from quintain.errors import CollectorDied, NonFiniteError, QuintainError
 from quintain.placements.ray import api
-from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.cluster import ACTOR_MODULE, Cluster
 from quintain.placements.remote_errors import RemoteTraceback, error_from_json
 from quintain.placements.settings import RaySettings
 from quintain.services.checkpoints.packed_state import unpack_value
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 300.0
 """Timeout for an actor to be scheduled, to import everything and to make its environments."""
-_CLASS = ("quintain.runs.rollout_actor", "RolloutActor")
+_CLASS = (ACTOR_MODULE, "RolloutActor")
 _END_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 
