@@ -23,9 +23,8 @@ def serve(descriptor: int) -> None:
     os.environ.update(words["environment"])
     if words["preload"]:
         # As many processes as CPUs begin before an actor wants one, and import what it needs while the driver does.
-        os.environ["RAY_preload_python_modules"] = words["preload"]
-        os.environ["RAY_enable_worker_prestart"] = "1"
-        os.environ["RAY_prestart_worker_first_driver"] = "0"
+        early = {"RAY_enable_worker_prestart": "1", "RAY_prestart_worker_first_driver": "0"}
+        os.environ.update({"RAY_preload_python_modules": words["preload"], **early})
     # Reads the variables above while it is imported.
     import ray
     from ray._private import parameter
