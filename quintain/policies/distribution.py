@@ -19,15 +19,16 @@ class ActionDistribution:
     mask: torch.Tensor | None = None
 
     def kl(self, other: ActionDistribution) -> torch.Tensor:
-        """Returns KL(self || other) of each row [B], the sum over the leaves of the action."""
+        """Returns KL(self || other) of each row [B], the sum over the leaves of the action, as far as they count."""
         total = torch.zeros_like(self.output[:, 0])
-        for head, theirs, (columns, _, options) in zip(
-            self.head.parts, other.head.parts, self.head.columns, strict=True
+        for name, head, theirs, (columns, _, options) in zip(
+            self.head.names, self.head.parts, other.head.parts, self.head.columns, strict=True
         ):
             ours = self.head.seen_by(head, self.output, columns)
             others = other.head.seen_by(theirs, other.output, columns)
             allowed = None if self.mask is None or not head.num_options else self.mask[:, options]
-            total = total + _kl(head, ours, theirs, others, allowed)
+            weight = self.head.weight_of(name, self.output, self.mask)
+            total = total + weight * _kl(head, ours, theirs, others, allowed)
         return total
 
 

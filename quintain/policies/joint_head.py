@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -45,6 +47,8 @@ class JointHead(nn.Module):
             max(h.noise.hold for h in parts),
         )
         self.columns = self._assign_columns()
+        self.conditions: dict[str, tuple[str, torch.Tensor]] = {}
+        """Leaves that count only with some options of another, a discrete one: its name, and 1 for each such option."""
         self.is_one_choice = (self.noise.num_uniform, self.noise.num_normal) == (1, 0)
         """Whether the action is one discrete value: the component's log-probability is the action's."""
 
@@ -71,11 +75,11 @@ class JointHead(nn.Module):
         """Writes all leaves into `step`, by field name, and returns the joint log-probability [B]."""
         if len(self.parts) == 1:
             return self.parts[0].sample(output, noise, step[self.names[0]], mask)
-        total = torch.zeros_like(output[:, 0])
-        for name, head, (out, columns, choices) in zip(self.names, self.parts, self.columns, strict=True):
-            allowed = _choices(mask, head, choices)
-            total = total + head.sample(self.seen_by(head, output, out), noise[:, columns], step[name], allowed)
-        return total
+        log_probs = [
+            head.sample(self.seen_by(head, output, out), noise[:, columns], step[name], _choices(mask, head, choices))
+            for name, head, (out, columns, choices) in zip(self.names, self.parts, self.columns, strict=True)
+        ]
+        return self._joint(log_probs, step)
 
     def explore(self, noise: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
         """Writes leaves sampled uniformly from the action space and returns the joint log-probability [B]."""
@@ -85,9 +89,39 @@ class JointHead(nn.Module):
         return total
 
     def mode(self, output: torch.Tensor, step: dict[str, torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
-        total = torch.zeros_like(output[:, 0])
-        for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True):
-            total = total + head.mode(self.seen_by(head, output, out), step[name], _choices(mask, head, choices))
+        log_probs = [
+            head.mode(self.seen_by(head, output, out), step[name], _choices(mask, head, choices))
+            for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True)
+        ]
+        return self._joint(log_probs, step)
+
+    def only_with(self, name: str, other: str, options: Sequence[int]) -> None:
+        """Makes a leaf count only with these options of another, as what is drawn for it has no effect with the rest.
+
+        Its log-probability is left out there; its entropy and divergences are weighted by the probability of `options`.
+        """
+        counts = torch.zeros(self.parts[self.names.index(other)].output_size)
+        counts[list(options)] = 1.0
+        self.conditions[name] = other, counts
+
+    def weight_of(self, name: str, output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | float:
+        """Returns the probability [B] that a leaf counts; 1 without a condition."""
+        if name not in self.conditions:
+            return 1.0
+        other, counts = self.conditions[name]
+        place = self.names.index(other)
+        head, (out, _, choices) = self.parts[place], self.columns[place]
+        assert isinstance(head, CategoricalHead | MultiCategoricalHead)
+        return head.log_probs(output[:, out], _choices(mask, head, choices)).exp() @ counts.to(output)
+
+    def _joint(self, log_probs: Sequence[torch.Tensor], step: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Returns the joint log-probability [B] of the leaves of `step`."""
+        total = torch.zeros_like(log_probs[0])
+        for name, log_prob in zip(self.names, log_probs, strict=True):
+            if name in self.conditions:
+                other, counts = self.conditions[name]
+                log_prob = log_prob * counts.to(log_prob)[step[other].reshape(len(log_prob))]
+            total = total + log_prob
         return total
 
     def seen_by(self, head: Head, output: torch.Tensor, columns: slice) -> torch.Tensor:
@@ -105,6 +139,10 @@ class JointHead(nn.Module):
             for name, head, (out, _, choices) in zip(self.names, self.parts, self.columns, strict=True)
         ]
         log_probs, entropies = zip(*judged, strict=True)
+        if self.conditions:
+            weights = [self.weight_of(name, output, mask) for name in self.names]
+            entropies = tuple(weight * entropy for weight, entropy in zip(weights, entropies, strict=True))
+            return self._joint(log_probs, step), torch.stack(entropies).sum(dim=0)
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
 
     @property

@@ -1,7 +1,8 @@
 """Acts and learns with a `MinePolicy` of the user's, as it is.
 
 - Actions are drawn from its logits by the run's own streams, and the log-probability of the distribution that was
-  really drawn from is recorded: after the heads' temperature, and within the nucleus where there is one.
+  really drawn from is recorded: after the heads' temperature, and within the nucleus where there is one. A part that
+  the rest of the action makes irrelevant is left out if the module's head says so (`DictActionHead.conditions`).
 - Episodes inside a sequence are separated here, not by the module: each is a sequence of its own that begins with the
   initial state. So a module that knows nothing of `first` still learns from the states it acted with.
 - The module stays in evaluation mode, so that dropout does not make the ratios of the first minibatch differ from 1.
@@ -69,6 +70,9 @@ class MinePolicyAdapter(Policy):
             found = [getattr(each, "nucleus_prob", None) for each in self.network.pi_head.modules()]
             self.nucleus_prob: float | None = next((each for each in found if each is not None), None)
             """Part of the probability that actions are drawn from; None draws from all of it."""
+            conditions = getattr(self.network.pi_head, "conditions", {})
+            for name, (other, options) in conditions.items():
+                self.head.only_with(f"{f.ACTION}.{name}", f"{f.ACTION}.{other}", options)
             self.require_same_replay()
         self.train(self.training)
 

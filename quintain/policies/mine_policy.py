@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 SMALLEST_VARIANCE = 0.01
 """Floor of the variance of returns, so that those of a task without rewards are not blown up."""
+NUM_BUTTONS, NUM_CAMERA = 8641, 121
+"""Options of MineStudio's action space."""
+SWITCHED_ON = range(1, NUM_BUTTONS - 1, 2)
+"""Buttons with the camera switch, the group that varies fastest; the last option is the inventory, without it."""
 
 
 class MinePolicy(nn.Module, ABC):
@@ -46,13 +50,15 @@ class MinePolicy(nn.Module, ABC):
         action_space: gymnasium.Space[Action] | None = None,
         temperature: float = 1.0,
         nucleus_prob: float | None = None,
+        masks_camera: bool = False,
     ) -> None:
         super().__init__()
         if action_space is None:
-            action_space = spaces.Dict({"camera": spaces.MultiDiscrete([121]), "buttons": spaces.MultiDiscrete([8641])})
+            sizes = {"camera": NUM_CAMERA, "buttons": NUM_BUTTONS}
+            action_space = spaces.Dict({name: spaces.MultiDiscrete([size]) for name, size in sizes.items()})
         self.hiddim = hiddim
         self.action_space = action_space
-        self.pi_head = make_action_head(action_space, hiddim, temperature=temperature, nucleus_prob=nucleus_prob)
+        self.pi_head = make_action_head(action_space, hiddim, temperature, nucleus_prob, masks_camera)
         self.value_head = ScaledMSEHead(hiddim)
 
     @abstractmethod
@@ -210,11 +216,19 @@ class MeanActionHead(ActionHead):
 
 
 class DictActionHead(ActionHead):
-    """Heads by name; log-probabilities, entropies and divergences are sums."""
+    """Heads by name; log-probabilities, entropies and divergences are sums.
 
-    def __init__(self, heads: Mapping[str, ActionHead]) -> None:
+    A head with a condition counts only with some options of another, because what is drawn from it has no effect with
+    the rest: its log-probability is left out there, its entropy and divergence are weighted by their probability.
+    """
+
+    def __init__(
+        self, heads: Mapping[str, ActionHead], conditions: Mapping[str, tuple[str, Sequence[int]]] | None = None
+    ) -> None:
         super().__init__()
         self.heads = dict(heads)
+        self.conditions = dict(conditions or {})
+        """The head that another depends on, and the options with which that one counts."""
         for name, head in heads.items():
             self.add_module(name, head)
 
@@ -222,14 +236,35 @@ class DictActionHead(ActionHead):
         return {name: head(latent) for name, head in self.heads.items()}
 
     def logprob(self, action: Action, logits: Tree) -> torch.Tensor:
-        return torch.stack([head.logprob(action[name], logits[name]) for name, head in self.heads.items()]).sum(dim=0)
+        parts = []
+        for name, head in self.heads.items():
+            part = head.logprob(action[name], logits[name])
+            if name in self.conditions:
+                other, options = self.conditions[name]
+                part = part * torch.isin(action[other].reshape(part.shape), torch.tensor(options, device=part.device))
+            parts.append(part)
+        return torch.stack(parts).sum(dim=0)
 
     def entropy(self, logits: Tree) -> torch.Tensor:
-        return torch.stack([head.entropy(logits[name]) for name, head in self.heads.items()]).sum(dim=0)
+        parts = [self._weight(name, logits) * head.entropy(logits[name]) for name, head in self.heads.items()]
+        return torch.stack(parts).sum(dim=0)
 
     def kl_divergence(self, logits_q: Tree, logits_p: Tree) -> torch.Tensor:
-        parts = [head.kl_divergence(logits_q[name], logits_p[name]) for name, head in self.heads.items()]
+        parts = [
+            self._weight(name, logits_q) * head.kl_divergence(logits_q[name], logits_p[name])
+            for name, head in self.heads.items()
+        ]
         return torch.stack(parts).sum(dim=0)
+
+    def _weight(self, name: str, logits: Tree) -> torch.Tensor | float:
+        """Returns the probability [...] that a head counts; 1 without a condition."""
+        if name not in self.conditions:
+            return 1.0
+        other, options = self.conditions[name]
+        head = self.heads[other]
+        assert isinstance(head, CategoricalActionHead)
+        [log_probs] = head._parts(logits[other])
+        return log_probs.exp()[..., list(options)].sum(dim=-1)
 
     def sample(self, logits: Tree, deterministic: bool = False) -> Action:
         return {name: head.sample(logits[name], deterministic) for name, head in self.heads.items()}
@@ -240,15 +275,21 @@ def make_action_head(
     hiddim: int,
     temperature: float = 1.0,
     nucleus_prob: float | None = None,
+    masks_camera: bool = False,
 ) -> ActionHead:
-    """Makes the head of an action space: Discrete, MultiDiscrete (of any sizes), Box, or a Dict of these."""
+    """Makes the head of an action space: Discrete, MultiDiscrete (of any sizes), Box, or a Dict of these.
+
+    With `masks_camera` the camera of MineStudio's action space counts only with buttons that switch it on.
+    """
     if isinstance(action_space, spaces.Dict):
-        return DictActionHead(
-            {
-                name: make_action_head(each, hiddim, temperature=temperature, nucleus_prob=nucleus_prob)
-                for name, each in action_space.items()
-            }
-        )
+        heads = {
+            name: make_action_head(each, hiddim, temperature, nucleus_prob, masks_camera)
+            for name, each in action_space.items()
+        }
+        options = {name: head.sizes for name, head in heads.items() if isinstance(head, CategoricalActionHead)}
+        is_minecraft = (options.get("buttons"), options.get("camera")) == ([NUM_BUTTONS], [NUM_CAMERA])
+        switch = {"camera": ("buttons", SWITCHED_ON)}
+        return DictActionHead(heads, switch if masks_camera and is_minecraft else None)
     if isinstance(action_space, spaces.Discrete):
         return CategoricalActionHead(hiddim, (int(action_space.n),), (), temperature, nucleus_prob)
     if isinstance(action_space, spaces.MultiDiscrete):

@@ -39,8 +39,9 @@ class RecurrentImagePolicy(MinePolicy):
         temperature: float = 1.0,
         nucleus_prob: float | None = None,
         dropout: float = 0.0,
+        masks_camera: bool = True,
     ) -> None:
-        super().__init__(hidden_size, action_space, temperature, nucleus_prob)
+        super().__init__(hidden_size, action_space, temperature, nucleus_prob, masks_camera)
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.encoder = Encoder(_leaves(observation_space), NetworkSettings(image_features=image_features), generator)
         self.reads_dict = isinstance(observation_space, spaces.Dict)

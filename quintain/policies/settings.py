@@ -289,6 +289,10 @@ class RecurrentImageSettings(NetworkModuleSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Part of the features that dropout would leave out in training mode; policies act and learn in evaluation mode."""
 
+    masks_camera: bool = True
+    """Leave the camera of MineStudio's 8641 buttons and 121 bins out of probabilities, entropy and divergences where
+    the buttons do not switch it on."""
+
 
 class MinePolicySettings(PolicySettings):
     """A module under the contract of MineStudio's MinePolicy, trained as it is."""

@@ -14,9 +14,12 @@ from quintain.core.rng import Rng
 from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
+from quintain.envs.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, pressed_buttons
 from quintain.errors import SettingsError
 from quintain.policies import MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
 from quintain.policies.base import draw_noise
+from quintain.policies.distribution import ActionDistribution
+from quintain.policies.joint_head import JointHead
 from quintain.policies.mine_adapter import EpisodeRows, MinePolicyAdapter
 from quintain.policies.mine_policy import ewma_update, nucleus
 from quintain.policies.settings import MinePolicySettings
@@ -292,6 +295,95 @@ def test_heads_of_minestudio_by_hand() -> None:
     assert head.sample(logits, deterministic=True)["buttons"].shape == (2,)
     assert head(torch.zeros(2, 3, 4))["buttons"].shape == (2, 3, 7)
     assert make_action_head(spaces.MultiDiscrete([121]), 4)(torch.zeros(2, 3, 4)).shape == (2, 3, 1, 121)
+
+
+SWITCHED = DictSpec((("buttons", multi_discrete(4)), ("camera", multi_discrete(2))))
+BUTTONS, CAMERA = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log(), torch.tensor([[0.75, 0.25]]).log()
+# The reference has even buttons, and a camera of 0.5 and 0.5.
+REFERENCE = torch.tensor([[0.25] * 4 + [0.5] * 2]).log()
+# Buttons: -(.1 ln .1 + .2 ln .2 + .3 ln .3 + .4 ln .4) = 1.2798542; camera: -(.75 ln .75 + .25 ln .25) = 0.5623351.
+# The camera counts with buttons 1 and 3, of probability 0.2 + 0.4.
+ENTROPY = 1.2798542 + 0.6 * 0.5623351
+# KL of the buttons: ln 4 - 1.2798542 = 0.1064402; of the camera: ln 2 - 0.5623351 = 0.1308120. Back: of the buttons
+# -(ln .4 + ln .8 + ln 1.2 + ln 1.6) / 4 = 0.1217773, of the camera -(ln 1.5 + ln .5) / 2 = 0.1438410, counting by 0.5.
+KL, KL_BACK = 0.1064402 + 0.6 * 0.1308120, 0.1217773 + 0.5 * 0.1438410
+
+
+def test_a_camera_that_is_switched_off_counts_in_no_probability_entropy_or_divergence() -> None:
+    head = JointHead(SWITCHED, MinePolicySettings())
+    head.only_with("action.camera", "action.buttons", (1, 3))
+    output = torch.cat([BUTTONS, CAMERA], dim=1)
+    # Buttons 2 and camera 1, then buttons 3 and camera 1: 0.3, and 0.4 * 0.25.
+    step = {"action.buttons": torch.tensor([[2], [3]]), "action.camera": torch.tensor([[1], [1]])}
+    log_prob, entropy = head.evaluate(output.expand(2, -1), step, None)
+    assert log_prob.exp().tolist() == pytest.approx([0.3, 0.1])
+    assert entropy.tolist() == pytest.approx([ENTROPY] * 2, abs=1e-6)
+    ours, theirs = ActionDistribution(head, output), ActionDistribution(head, REFERENCE)
+    assert float(ours.kl(theirs)) == pytest.approx(KL, abs=1e-6)
+    assert float(theirs.kl(ours)) == pytest.approx(KL_BACK, abs=1e-6)
+    # Acting records the same, whatever is drawn: noise 0.55 is buttons 2, 0.95 is buttons 3, and 0.8 is camera 1.
+    drawn = {name: torch.zeros_like(each) for name, each in step.items()}
+    noise = torch.tensor([[0.55, 0.8], [0.95, 0.8]])
+    assert head.sample(output.expand(2, -1), noise, drawn, None).exp().tolist() == pytest.approx([0.3, 0.1])
+    assert {name: each.tolist() for name, each in drawn.items()} == {n: each.tolist() for n, each in step.items()}
+    assert head.mode(output, {n: x[:1] for n, x in drawn.items()}, None).exp().tolist() == pytest.approx([0.4 * 0.75])
+    # Of buttons 0 and 1 alone, with 1/3 and 2/3: the camera counts by 2/3; -(ln(1/3) / 3 + 2 ln(2/3) / 3) = 0.6365142.
+    allowed = torch.tensor([[True, True, False, False, True, True]])
+    _, entropy = head.evaluate(output, {n: torch.zeros(1, 1, dtype=torch.long) for n in step}, allowed)
+    assert float(entropy) == pytest.approx(0.6365142 + 2 / 3 * 0.5623351, abs=1e-6)
+
+
+MINECRAFT = spaces.Dict({"buttons": spaces.MultiDiscrete([NUM_BUTTONS]), "camera": spaces.MultiDiscrete([NUM_CAMERA])})
+
+
+def test_the_camera_of_minestudios_actions_counts_where_the_game_turns_it() -> None:
+    """A user's own policy has MineStudio's meaning unless it asks; the one that ships asks."""
+    head, plain = make_action_head(MINECRAFT, 4, masks_camera=True), make_action_head(MINECRAFT, 4)
+    logits = {"buttons": torch.zeros(NUM_BUTTONS, 1, NUM_BUTTONS) - math.log(NUM_BUTTONS),
+              "camera": torch.zeros(NUM_BUTTONS, 1, NUM_CAMERA) - math.log(NUM_CAMERA)}  # fmt: skip
+    action = {"buttons": torch.arange(NUM_BUTTONS).view(-1, 1), "camera": torch.zeros(NUM_BUTTONS, 1)}
+    turns = torch.tensor(["camera" in pressed_buttons(index) for index in range(NUM_BUTTONS)])
+    found = head.logprob(action, logits)
+    assert found.tolist() == pytest.approx((-math.log(NUM_BUTTONS) - turns * math.log(NUM_CAMERA)).tolist(), abs=1e-4)
+    whole = -math.log(NUM_BUTTONS) - math.log(NUM_CAMERA)
+    assert plain.logprob(action, logits).tolist() == pytest.approx([whole] * NUM_BUTTONS, abs=1e-4)
+    # 4320 of 8641 options switch it on.
+    first = {name: each[:1] for name, each in logits.items()}
+    assert float(head.entropy(first)) == pytest.approx(
+        math.log(NUM_BUTTONS) + 4320 / 8641 * math.log(NUM_CAMERA), abs=1e-4
+    )
+    assert float(plain.entropy(first)) == pytest.approx(-whole, abs=1e-4)
+    certain = {**first, "camera": torch.full((1, 1, NUM_CAMERA), -1e9).index_fill(2, torch.tensor([7]), 0.0)}
+    # A camera that is certain, to one that is even: ln 121.
+    assert float(head.kl_divergence(certain, first)) == pytest.approx(4320 / 8641 * math.log(NUM_CAMERA), abs=1e-4)
+    assert float(plain.kl_divergence(certain, first)) == pytest.approx(math.log(NUM_CAMERA), abs=1e-4)
+
+
+@pytest.mark.parametrize("given", [{}, {"masks_camera": False}, {"nucleus_prob": 0.5}], ids=str)
+def test_the_policy_that_ships_masks_the_camera_in_acting_and_in_learning(given: Any) -> None:
+    spec = BehaviorSpec(obs=SPEC.obs, action=DictSpec((("buttons", multi_discrete(NUM_BUTTONS)),
+                                                       ("camera", multi_discrete(NUM_CAMERA)))))  # fmt: skip
+    settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4, **given}})
+    policy = MinePolicyAdapter(settings, spec, Rng(0))
+    batch, _ = acted(policy, num_lanes=8)
+    judged, head, output = policy.evaluate_outputs(batch)
+    torch.testing.assert_close(judged[f.LOG_PROB], batch[f.LOG_PROB], atol=1e-5, rtol=0)
+    parts = [part.evaluate(output[:, columns], batch[name], None)[0]
+             for name, part, (columns, _, _) in zip(head.names, head.parts, head.columns, strict=True)]  # fmt: skip
+    turns = torch.tensor(["camera" in pressed_buttons(int(index)) for index in batch["action.buttons"]])
+    assert 0 < int(turns.sum()) < len(turns)
+    if "nucleus_prob" in given:
+        # Within half of the probability each is likelier by ln 2, the camera only where it counts.
+        parts = [part + math.log(2.0) for part in parts]
+    counts = turns if given.get("masks_camera", True) else torch.ones_like(turns)
+    torch.testing.assert_close(batch[f.LOG_PROB], (parts[0] + counts * parts[1]).detach(), atol=2e-2, rtol=0)
+    # Its own head, for loops of users, says the same of what was drawn from all options.
+    if "nucleus_prob" not in given:
+        logits = {name: output[:, columns].unsqueeze(1) for name, (columns, _, _) in
+                  zip(("buttons", "camera"), head.columns, strict=True)}  # fmt: skip
+        action = {name: batch[f"action.{name}"] for name in ("buttons", "camera")}
+        torch.testing.assert_close(policy.network.pi_head.logprob(action, logits), batch[f.LOG_PROB], atol=1e-4, rtol=0)
+        torch.testing.assert_close(policy.network.pi_head.entropy(logits), judged[f.ENTROPY], atol=1e-4, rtol=0)
 
 
 def test_debiased_averages_by_hand() -> None:
