@@ -169,8 +169,11 @@ class GlooGroup:
         return buffer.numpy().tobytes()
 
     def share(self, values: torch.Tensor) -> None:
+        dense = values.contiguous()
         with _explained(self.rank):
-            self._dist.broadcast(values, src=0, group=self._patient)
+            self._dist.broadcast(dense, src=0, group=self._patient)
+        if dense is not values:
+            values.copy_(dense)
 
     def any(self, flag: bool) -> bool:
         return self.sum([float(flag)])[0] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import is_dataclass
 from difflib import get_close_matches
@@ -55,6 +56,9 @@ class BaseTrainer(ABC):
     saved there, and a stop happens there. A resumed run makes the trainer again, restores what
     `setup_model_and_optimizer` returned, and all modules, optimizers, schedulers, generators and dataclasses among its
     attributes, and calls `train`.
+
+    With `num_workers` of 2 or more each rank has a trainer and calls `train`, over its share of the fragments. Models
+    begin with the weights of rank 0, and each backward pass averages the gradients of all ranks.
     """
 
     has_own_loop: ClassVar[bool] = True
@@ -117,7 +121,8 @@ class BaseTrainer(ABC):
         self._blocks: list[FragmentBlock] = []
         """The block of the last fetch."""
         self._kept: set[str] = set()
-        self._waiting: dict[str, float | torch.Tensor] = {}
+        self._num_counted = 0
+        """`num_updates` as `train` counts it, at most one ahead of the run: before a broadcast, say."""
 
     # -- for users to write ----------------------------------------------------------------------------------------
 
@@ -145,6 +150,7 @@ class BaseTrainer(ABC):
     def fetch_fragments_and_estimate_advantages(self, num_fragments: int) -> dict[str, Tree]:
         """Waits for fragments and returns them with advantages, targets and what the current weights say of them.
 
+        Of `num_fragments`, each of several ranks gets an equal share.
         `records` are (index, key) pairs for `data_iter`; `rewards`, `td_targets`, `advantages`, `old_logps`,
         `old_pi_logits` and `old_vpreds` are by index. `old_vpreds` are as the value head says them, targets in the
         scale of rewards. `behavior_logps` are log-probabilities of the versions that acted.
@@ -191,7 +197,10 @@ class BaseTrainer(ABC):
         }
 
     def broadcast_model_to_rollout_workers(self, new_version: bool) -> None:
-        """Gives the model's weights to all rollout workers; a new version ends the iteration."""
+        """Gives the model's weights to all rollout workers; a new version ends the iteration.
+
+        All ranks may call it, or rank 0 alone.
+        """
         try:
             self._policy.network.load_state_dict(self.inner_model.state_dict())
         except RuntimeError as error:
@@ -200,10 +209,7 @@ class BaseTrainer(ABC):
                 f"({' '.join(str(error).split())[:200]}); return self.policy_generator() or one like it",
                 code="E0267",
             ) from error
-        waiting = self._waiting
-        if new_version:
-            self._waiting = {}
-        self.host.publish(is_new=new_version, metrics=waiting if new_version else None)
+        self.host.publish(is_new=new_version)
 
     def data_iter(self, records: list[FragmentRecord], batch_size: int | None = None) -> Tree:
         """Yields the fragments of records in batches of `batch_size_per_gpu`, or of any size."""
@@ -220,8 +226,12 @@ class BaseTrainer(ABC):
         return _swapped(logits), log_probs.transpose(0, 1), values.transpose(0, 1)
 
     def log(self, metrics: Mapping[str, float | torch.Tensor]) -> None:
-        """Adds metrics to the row of this iteration."""
-        self._waiting |= metrics
+        """Adds metrics to the row of this iteration; of several ranks it has the mean."""
+        self.host.log(metrics)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Lets backward passes inside accumulate on this rank alone; the next one outside averages over all ranks."""
+        return self.host.modules.no_sync()
 
     # -- attributes of MineStudio's trainers -----------------------------------------------------------------------
 
@@ -235,7 +245,7 @@ class BaseTrainer(ABC):
     @property
     def num_updates(self) -> int:
         """How many iterations are done; a resumed `train` goes on there."""
-        return self.host.iteration
+        return max(self.host.iteration, self._num_counted)
 
     @num_updates.setter
     def num_updates(self, value: int) -> None:
@@ -247,6 +257,7 @@ class BaseTrainer(ABC):
                 f"run goes on: for iteration in range(self.num_updates, self.num_iterations)",
                 code="E0268",
             )
+        self._num_counted = value
 
     @property
     def model_version(self) -> int:
@@ -258,6 +269,8 @@ class BaseTrainer(ABC):
     def _train_in(self, host: HostedTrainer) -> None:
         """Trains inside a hosted loop."""
         self._hosts.append(host)
+        # A resumed run may have another number of ranks than the configuration.
+        self.rank, self.num_workers = host.world.rank, host.world.size
         self._kept = set()
         try:
             self._train_func()

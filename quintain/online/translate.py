@@ -95,7 +95,7 @@ def run_settings(
         cloning = {"path": train.mine_data, "coef": train.bc_coef}
         behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
-        behavior["trainer"] = _alone(trainer, train.num_workers)
+        behavior["trainer"] = trainer
     placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
     if address is not None:
         cluster = None if address == LOCAL else address
@@ -123,17 +123,6 @@ def run_settings(
     if config.logger_config.project is not None:
         run["writers"] = ["console", {"type": "wandb", "project": config.logger_config.project}]
     return {"experiment": experiment, "run": run}
-
-
-def _alone(trainer: JsonObject, num_workers: int) -> JsonObject:
-    """Returns the settings of a trainer of a user's own; refuses several ranks of one."""
-    if num_workers > 1:
-        raise SettingsError(
-            f"train_config.num_workers is {num_workers}, and a trainer with a train() of its own learns in one "
-            f"process; set num_workers to 1",
-            code="E0262",
-        )
-    return trainer
 
 
 def _steps_per_batch(config: OnlineConfig) -> int:

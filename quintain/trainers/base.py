@@ -6,7 +6,6 @@ one whose block became full first. A learner whose budget is spent continues to 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from quintain.errors import NonFiniteError, SettingsError
 from quintain.rollouts.sync_collector import StepListener
 from quintain.services.events import EventManager
 from quintain.services.processes.supervisor import Supervisor
-from quintain.services.reporting.stats import joined_metrics, stats_of_totals
+from quintain.services.reporting.stats import stats_of_totals
 from quintain.trainers.current_learner import CurrentLearner
 from quintain.trainers.events import Evaluate, RandomizeEnv
 from quintain.trainers.learner import Learner, Learners, Turn, metrics_of, scoped, train_metrics
@@ -190,12 +189,7 @@ class Trainer(CurrentLearner, Loop):
             has_enough = learner.take()
             of_batch = learner.batch.metrics if has_enough and learner.batch is not None else {}
             metrics = {**self.source.drain_metrics(learner.name), **of_batch}
-            if self.world.size > 1:
-                own = {name: float(value) for name, value in metrics.items()}
-                said = self.world.collect(json.dumps(own).encode())
-                # Rank 0 alone writes a row; the others have their own values.
-                metrics = joined_metrics([json.loads(each) for each in said] or [own])
-            learner.stats.add_all(metrics)
+            learner.stats.add_all(self.joined(metrics))
             if has_enough:
                 return True
             learner.mark_consumed()

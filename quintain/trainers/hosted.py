@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from quintain.typing import State
 
 
+_SHARED = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+"""Objects that are equal on all ranks; generators and dataclasses are each rank's own."""
+
+
 class Stop(BaseException):
     """Leaves a hosted function from within `tick`; no error, so that `except Exception` lets it pass."""
 
@@ -60,6 +64,8 @@ class KeptParts:
         """Objects that exist before the function is called."""
         self.parts: dict[str, Kept] = {}
         self.waiting: State = {}
+        self.shared: set[str] = set()
+        """Names of parts that ranks have in common."""
         self.knows_position = False
         """Whether the function asked where it stands, or keeps a dataclass that counts."""
         self.add(self.given)
@@ -78,6 +84,7 @@ class KeptParts:
             names = [each.name for each in fields(part)] if is_dataclass(part) else []
             self.knows_position |= any(type(getattr(part, each)) is int for each in names)
         self.parts |= parts
+        self.shared |= {name for name, part in parts.items() if isinstance(part, _SHARED)}
         for name in parts:
             if name in self.waiting:
                 self._restore(name, self.waiting.pop(name))
@@ -94,11 +101,13 @@ class KeptParts:
             else save_object(part, name)
             for name, part in self.parts.items()
         }  # fmt: skip
-        return {"knows_position": self.knows_position, "parts": {**self.waiting, **saved}}
+        parts = {**self.waiting, **saved}
+        return {"knows_position": self.knows_position, "parts": parts, "shared": sorted(self.shared & parts.keys())}
 
     def load_state_dict(self, state: State) -> None:
         self.knows_position = bool(state["knows_position"])
         self.waiting, self.parts = dict(state["parts"]), {}
+        self.shared = {str(name) for name in state.get("shared", ())}
 
     def _restore(self, name: str, saved: State) -> None:
         part = self.parts[name]
@@ -221,7 +230,7 @@ class HostedLoop(Loop):
         self._is_set_up, self._streams = True, None
         if self.progress.iteration == 1 and not self.kept.knows_position:
             self.session.warn(self, "W0402", f"determinism L1: a resume is not exact; {self.exactness}")
-        self.stats.add_all(train_metrics(shown))
+        self.stats.add_all(train_metrics(self.joined(shown)))
         self.close_cycle(int(env_steps))
         self.progress.next_stage(len(self.stages))
         self._fire("after_iterate")
@@ -253,7 +262,7 @@ class HostedLoop(Loop):
         if self.kept.given:
             self.keep(**self.kept.given)
         try:
-            self.function(self, **self.settings.kwargs)
+            self._call()
         except Stop as left:
             self.global_streams.load_state_dict(left.streams)
             return False
@@ -267,6 +276,9 @@ class HostedLoop(Loop):
         self.records.goal_reached |= self.until_returns or not self.progress.is_budget_spent
         self.session.after_stage(self)
         return False
+
+    def _call(self) -> None:
+        self.function(self, **self.settings.kwargs)
 
     @property
     def exactness(self) -> str:

@@ -10,28 +10,37 @@
             host.publish(metrics={"loss": loss})
 
 Publishing a new version ends an iteration, with all that a `tick` of a hosted loop does: events, row, checkpoint.
+
+With several ranks the function runs on each, over fragments of the rank's own lanes. Modules that are kept have equal
+weights and average their gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import torch
+from torch import nn
 
+from quintain.core.state import Kept
 from quintain.data.fragments import FragmentBlock
 from quintain.data.rollout import Batch
-from quintain.errors import SettingsError
+from quintain.errors import HostedError, SettingsError
 from quintain.rollouts.fragment_store import FragmentBuffer
 from quintain.rollouts.store import RolloutBuffer
 from quintain.trainers.base import Trainer
 from quintain.trainers.hosted import HostedLoop, Stop
 from quintain.trainers.parts import Parts
+from quintain.trainers.rank_modules import RankModules
 from quintain.trainers.settings import HostedTrainerSettings
 
 if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
     from quintain.typing import State
+
+CALLS = ("keep", "collect", "tick", "publish", "publish(is_new=False)", "return")
+"""What a function does with its host that all ranks do together."""
 
 
 class HostedTrainer(HostedLoop, Trainer):
@@ -53,15 +62,20 @@ class HostedTrainer(HostedLoop, Trainer):
 
     def _install(self, parts: Parts) -> None:
         super()._install(parts)
-        if parts.world.size > 1 or len(self.learners) > 1:
+        if len(self.learners) > 1:
             raise SettingsError(
-                "trainer.type hosted: a training function of your own has one learner and one rank; set num_ranks to 1",
+                f"trainer.type hosted: a training function of your own has one learner, and there are "
+                f"{len(self.learners)}: {', '.join(self.learners)}",
                 code="E0260",
             )
         given = parts.hosted
         assert isinstance(given.settings, HostedTrainerSettings)
         assert given.rng is not None
         HostedLoop.__init__(self, given.settings, given.rng, given.function)
+        self.modules = RankModules(self.world)
+        """Modules that were kept in the call that is on."""
+        self.waiting: dict[str, float | torch.Tensor] = {}
+        """Metrics for the row of this iteration."""
         self.num_new_steps = self.num_new_episodes = 0
         """Steps of this iteration's fragments that were not in an earlier batch, and episodes that ended in them."""
         self.has_collected = False
@@ -76,35 +90,103 @@ class HostedTrainer(HostedLoop, Trainer):
         """The number of versions that were published."""
         return self.progress.version
 
+    def keep(self, **parts: Kept) -> None:
+        """Hands objects over by name; modules get the weights of rank 0, and from now on average their gradients."""
+        self._meet("keep")
+        super().keep(**parts)
+        for part in parts.values():
+            if isinstance(part, nn.Module):
+                self.modules.add(part)
+
     def collect(self, num_fragments: int) -> Batch:
-        """Waits for so many fragments and returns them as one batch, drawn by the rules of the store.
+        """Waits for so many fragments and returns this rank's share as one batch, drawn by the rules of the store.
 
         An iteration that published nothing ends here. It does not return when the budget is spent.
         """
+        num_ranks = self.world.size
+        if num_fragments % num_ranks:
+            raise SettingsError(
+                f"{num_fragments} fragments were asked for, and {num_ranks} ranks share them out; ask for a multiple",
+                code="E0262",
+            )
+        self._meet("collect")
         if self.has_collected:
-            self.tick()
+            self._tick()
         if self.is_finished:
-            self.kept.let_go()
-            raise Stop(self.global_streams.state_dict())
+            self._leave()
         self.has_collected = True
         if isinstance(self.store, FragmentBuffer):
-            self.store.request(num_fragments)
+            self.store.request(num_fragments // num_ranks)
             self._collect_one()
             return self.taken
-        return self._collect_blocks(num_fragments)
+        return self._collect_blocks(num_fragments // num_ranks)
+
+    def log(self, metrics: Mapping[str, float | torch.Tensor]) -> None:
+        """Adds metrics to the row of this iteration; of several ranks it has the mean."""
+        self.waiting |= metrics
 
     def publish(self, *, is_new: bool = True, metrics: Mapping[str, float | torch.Tensor] | None = None) -> None:
         """Gives the policy's weights to all actors; a new version after `collect` ends the iteration.
 
-        Weights that are not new have the number of the last version, and end nothing.
+        Weights that are not new have the number of the last version, and end nothing. Of several ranks, rank 0 alone
+        may call it: its weights count, and the others take part as soon as they call the host.
         """
+        self.log(metrics or {})
+        self._meet("publish" if is_new else "publish(is_new=False)")
+        self._publish(is_new)
+
+    def tick(self, env_steps: int = 0, metrics: Mapping[str, float | torch.Tensor] | None = None) -> None:
+        self.log(metrics or {})
+        self._meet("tick")
+        self._tick(env_steps)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _call(self) -> None:
+        self.modules, self.waiting = RankModules(self.world), {}
+        super()._call()
+        self._meet("return")
+
+    def _meet(self, call: str) -> None:
+        """Waits until every rank calls the host, and takes part in what rank 0 publishes alone.
+
+        When the budget is spent and one rank returns where another collects, both are left.
+        """
+        if self.world.size == 1:
+            return
+        while True:
+            # With the long timeout: a rank may evaluate, or write, alone.
+            self.world.barrier()
+            calls = [CALLS[int(number)] for [number] in self.world.gather([CALLS.index(call)])]
+            if len(set(calls)) == 1 or (call == calls[0] and call.startswith("publish")):
+                return
+            if self.is_finished and set(calls) == {"collect", "return"}:
+                self._leave()
+            if not calls[0].startswith("publish"):
+                rank, other = next((rank, each) for rank, each in enumerate(calls) if each != calls[0])
+                raise HostedError(
+                    f"{self._name}: {_said(rank, other)} in iteration {self.progress.iteration + 1}, where "
+                    f"{_said(0, calls[0])}; every rank must fetch, keep and end together, so decide by what all know"
+                )
+            self._publish(calls[0] == "publish")
+
+    def _leave(self) -> NoReturn:
+        """Leaves the function between two iterations, as a tick that spends the budget leaves that of a hosted loop."""
+        self.kept.let_go()
+        raise Stop(self.global_streams.state_dict())
+
+    def _publish(self, is_new: bool) -> None:
+        for tensor in self.policy.state_dict().values():
+            self.world.share(tensor)
         if is_new and self.has_collected:
             self.has_new_version = True
-            self.tick(metrics=metrics)
+            self._tick()
         else:
             self.source.publish(self.learner.name, self.progress.version, self.policy)
 
-    # -- the loop --------------------------------------------------------------------------------------------------
+    def _tick(self, env_steps: int = 0) -> None:
+        metrics, self.waiting = self.waiting, {}
+        super().tick(env_steps, metrics)
 
     def _collect_one(self) -> None:
         self._stage_collect()
@@ -116,11 +198,12 @@ class HostedTrainer(HostedLoop, Trainer):
         """Collects blocks of lanes that step together, until there are as many fragments."""
         assert isinstance(self.store, RolloutBuffer)
         block = self.store.block
-        num_lanes, num_steps = block.num_lanes, block.num_steps
+        num_lanes, num_steps, num_ranks = block.num_lanes, block.num_steps, self.world.size
         if num_fragments < 1 or num_fragments % num_lanes:
             raise SettingsError(
-                f"{num_fragments} fragments were asked for, and {num_lanes} lanes that step together have as many at a "
-                f"time; ask for a multiple, or let lanes not wait for each other (max_staleness of 1 or more)",
+                f"{num_fragments * num_ranks} fragments were asked for, and {num_lanes * num_ranks} lanes that step "
+                f"together have as many at a time; ask for a multiple, or let lanes not wait for each other "
+                f"(max_staleness of 1 or more)",
                 code="E0262",
             )
         found = FragmentBlock(block.spec, block.fields, num_lanes=num_fragments, num_steps=num_steps)
@@ -137,9 +220,15 @@ class HostedTrainer(HostedLoop, Trainer):
 
     def close_cycle(self, env_steps: int) -> None:
         progress, publishes = self.progress, self.has_new_version
-        progress.close_cycle(
-            env_steps=env_steps + self.num_new_steps, episodes=self.num_new_episodes, publishes=publishes
-        )
+        if self.world.size > 1:
+            self.modules.average_buffers()
+            if (rank := self.modules.other_rank()) is not None:
+                raise HostedError(
+                    f"{self._name}: rank {rank} has other weights than rank 0 in iteration {progress.iteration + 1}; "
+                    f"keep each module before its first backward pass, and take the same optimizer steps on every rank"
+                )
+        new_steps, new_episodes = self.world.sum([env_steps + self.num_new_steps, self.num_new_episodes])
+        progress.close_cycle(env_steps=int(new_steps), episodes=int(new_episodes), publishes=publishes)
         self.num_new_steps = self.num_new_episodes = 0
         self.has_collected = self.has_new_version = False
         if publishes:
@@ -153,6 +242,18 @@ class HostedTrainer(HostedLoop, Trainer):
         self.has_collected = self.has_new_version = False
         self.num_new_steps = self.num_new_episodes = 0
 
+    def rank_state(self, kind: str, state: State) -> State:
+        own = super().rank_state(kind, state)
+        if kind == "training":
+            kept = state["kept"]
+            own["kept"] = {"parts": {name: each for name, each in kept["parts"].items() if name not in kept["shared"]}}
+        return own
+
+    def begin_anew(self, ranks: Sequence[State]) -> None:
+        super().begin_anew(ranks)
+        # What differs between ranks is that of one of the old.
+        self.kept.waiting |= ranks[self.world.rank % len(ranks)]["kept"]["parts"]
+
     def should_stop(self) -> bool:
         """Never: an iteration is completed before a stop, so that its state can be saved."""
         return False
@@ -161,3 +262,7 @@ class HostedTrainer(HostedLoop, Trainer):
     def exactness(self) -> str:
         acting = self.source.exactness
         return acting if acting != "exact" else super().exactness
+
+
+def _said(rank: int, call: str) -> str:
+    return f"rank {rank} returned" if call == "return" else f"rank {rank} called {call}"

@@ -7,6 +7,7 @@ between        events fire, rows are written and checkpoints are taken only betw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from quintain.envs.hosts.faults import FaultKeeper
 from quintain.errors import SettingsError
 from quintain.services.events import CYCLE_END, EventManager
 from quintain.services.processes.supervisor import Supervisor
-from quintain.services.reporting.stats import StatsReporter
+from quintain.services.reporting.stats import StatsReporter, joined_metrics
 from quintain.settings.base import read_count
 from quintain.settings.spellings import COUNTERPARTS
 from quintain.trainers.global_streams import GlobalStreams
@@ -235,6 +236,14 @@ class Loop:
 
     def share(self) -> None:
         """Gives all ranks the weights of rank 0."""
+
+    def joined(self, metrics: Mapping[str, float]) -> Metrics:
+        """Returns metrics of all ranks together on rank 0, which alone writes a row, and its own on another."""
+        if self.world.size == 1:
+            return dict(metrics)
+        own = {name: float(value) for name, value in metrics.items()}
+        said = self.world.collect(json.dumps(own).encode())
+        return joined_metrics([json.loads(each) for each in said] or [own])
 
     def report(self) -> Metrics:
         """Returns metrics that are computed only when a row is written; collective."""

@@ -18,7 +18,7 @@ SENT_CODE = "services/processes/sent_code.py"
 SANDBOX = "text/scenarios/code_runner.py"
 """The one module that may execute a text: the main script of a process that has given up all rights before."""
 UNPACKING = {
-    "unpack_code": {"envs/hosts/recipes.py", "runs/acting.py", "runs/sent_parts.py"},
+    "unpack_code": {"envs/hosts/recipes.py", "runs/acting.py", "runs/ranks/follow.py", "runs/sent_parts.py"},
     "adopt_parts": {"runs/ranks/follow.py", "runs/ranks/ray_rank.py", "runs/sweeps/child.py"},
     "Recipe.from_json": {"envs/hosts/worker_process.py", "runs/acting.py", "runs/ranks/follow.py"},
     "ActingPlan.from_json": {"runs/hosted_collectors.py"},

@@ -202,22 +202,6 @@ def test_what_is_no_configuration_and_no_manager_is_refused_in_a_sentence() -> N
             start_rolloutmanager(policy_generator, env_generator, {"rollout_config": {"num_gpus_per_worker": 1}})
 
 
-def test_a_loop_of_ones_own_has_one_rank_and_more_are_refused_before_anything_starts() -> None:
-    config = online_dict(1, num_workers=2)
-    config["rollout_config"]["num_rollout_workers"] = 2
-    said = r"train_config.num_workers is 2, and a trainer with a train\(\) of its own learns in one process"
-    with pytest.raises(SettingsError, match=said):
-        start_trainer(policy_generator, env_generator, config, trainer_class=OwnTrainer)
-    manager = start_rolloutmanager(policy_generator, env_generator, config)
-    trainer = OwnTrainer(
-        rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator, num_workers=2
-    )
-    with pytest.raises(SettingsError, match=said):
-        trainer.fit()
-    with pytest.raises(SettingsError, match=said):
-        run_settings(online_config(config), Generators(policy_generator, env_generator), {"type": "hosted"}, "auto")
-
-
 @pytest.mark.parametrize("direction", ["to_reference", "from_reference"])
 def test_both_directions_of_the_divergence_can_be_chosen(direction: str) -> None:
     settings = run_file(online_dict(0, kl_direction=direction)).to_dict()

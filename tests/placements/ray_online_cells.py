@@ -1,7 +1,8 @@
 """Scripts of MineStudio's users on Ray: `make test-ray` writes docs/results/ray_online.md.
 
 Two experiments run at the same time on one cluster, which exists before them and which they join by its address: one
-whose driver learns, one with two ranks under `TorchTrainer`. Then `fit()` of a trainer of the script's own.
+whose driver learns, one with two ranks under `TorchTrainer`. Then `fit()` of a trainer of the script's own, with one
+rank and with two.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ def main() -> int:
         }
         said = {run: process.communicate(timeout=SECONDS)[0] for run, process in both.items()}
         took = time.monotonic() - began
-        began = time.monotonic()
-        alone = start(folder, head, address, "own", "fit")
-        said["own"] = alone.communicate(timeout=SECONDS)[0]
-        took_fit = time.monotonic() - began
-        codes = [process.returncode for process in (*both.values(), alone)]
-        assert codes == [0, 0, 0], "\n".join(said.values())
+        took_fit = []
+        for own, how in (("own", "fit"), ("own2", "fit2")):
+            began = time.monotonic()
+            both[own] = start(folder, head, address, own, how)
+            said[own] = both[own].communicate(timeout=SECONDS)[0]
+            took_fit.append(time.monotonic() - began)
+        codes = [process.returncode for process in both.values()]
+        assert codes == [0, 0, 0, 0], "\n".join(said.values())
         assert all("done in" in text for text in said.values()), said
         hidden = [path.name for path in (folder / "runs").iterdir() if path.name.startswith(".")]
         assert not hidden, hidden
@@ -65,8 +68,8 @@ def main() -> int:
         "| scripts | exit codes | seconds | processes left | folders left |",
         "|---|---|---|---|---|",
         f"| two at once: `start_trainer` with 1 worker, and with 2 | {codes[0]}, {codes[1]} | {took:.0f} | | |",
-        f"| `fit()` of a trainer of its own, in a worker of `TorchTrainer` | {codes[2]} | {took_fit:.0f} | {left} | "
-        f"{folders} |",
+        f"| `fit()` of a trainer of its own, in a worker of `TorchTrainer` | {codes[2]} | {took_fit[0]:.0f} | | |",
+        f"| the same with `num_workers=2` | {codes[3]} | {took_fit[1]:.0f} | {left} | {folders} |",
     ]
     RESULTS.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

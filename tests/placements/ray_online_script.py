@@ -1,7 +1,7 @@
 """A script as users of MineStudio write it, with generators and a trainer of the main script, on a Ray cluster.
 
 `python -m tests.placements.ray_online_script ADDRESS NAME HOW`: HOW is `start` (the driver learns), `fit` (one worker
-of `TorchTrainer` learns by the script's own trainer) or `ranks` (two do, by PPOTrainer).
+of `TorchTrainer` learns by the script's own trainer), `fit2` (two do) or `ranks` (two do, by PPOTrainer).
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class OwnTrainer(BaseTrainer):
             [(target, _)] = ray.get(self.gae_actor.get_target.remote([data["records"][0][0]]))
             assert target.shape == (8,)
             self.broadcast_model_to_rollout_workers(new_version=True)
+        if self.rank:
+            return
         about = {
             "pid": os.getpid(),
             "rank": os.environ.get("RANK"),
@@ -100,10 +102,10 @@ def online_dict(name: str, num_workers: int) -> dict[str, Any]:
 
 
 def main(address: str, name: str, how: str) -> None:
-    config = online_dict(name, 2 if how == "ranks" else 1)
+    config = online_dict(name, 2 if how in ("ranks", "fit2") else 1)
     manager = start_rolloutmanager(policy_generator, env_generator, config, address=address)
     assert type(manager).__name__ == "ActorHandle"
-    if how != "fit":
+    if not how.startswith("fit"):
         start_trainer(policy_generator, env_generator, config)
         return
     train = {name: value for name, value in config["train_config"].items() if name != "num_readers"}

@@ -24,6 +24,7 @@ from quintain.runs.ranks.orders import Orders
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import restore_rank
 from quintain.runs.sent_parts import adopt_parts, pack_parts
+from quintain.services.processes.sent_code import pack_code, unpack_code
 from quintain.services.processes.signals import handling
 from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.redaction import redact
@@ -109,9 +110,11 @@ class Follower:
 
 
 def pack_script(run_file: RunFile, slots: Slots | None) -> str:
-    """Returns what only the user's script has, for processes that this one starts: its parts and its environment."""
-    env = None if slots is None or slots.env is None else Recipe.from_object(slots.env).to_json()
-    return json.dumps({"parts": pack_parts(run_file), "env": env})
+    """Returns what only the user's script has, for processes that this one starts: its parts, environment, function."""
+    slots = slots or Slots()
+    env = None if slots.env is None else Recipe.from_object(slots.env).to_json()
+    function = None if slots.function is None else pack_code(slots.function, slots.function.__name__)
+    return json.dumps({"parts": pack_parts(run_file), "env": env, "function": function})
 
 
 def run_rank(rank: int, size: int, place: str, code: str, report: Connection) -> None:
@@ -121,7 +124,9 @@ def run_rank(rank: int, size: int, place: str, code: str, report: Connection) ->
     try:
         words = json.loads(code)
         adopt_parts(words["parts"])
-        slots = Slots(env=Recipe.from_json(words["env"]).made_by()) if words["env"] else None
+        env = Recipe.from_json(words["env"]).made_by() if words["env"] else None
+        function = unpack_code(words["function"]) if words["function"] else None
+        slots = Slots(env=env, function=function)  # type: ignore[arg-type]  # a function, as it was packed
         world = meet_on_this_machine(rank, size, place)
         follow(world, slots)
         world.close()

@@ -1,0 +1,108 @@
+"""Modules that all ranks train in a loop of a user's own: equal weights, and gradients that are averaged over ranks.
+
+As with DistributedDataParallel, clipping, accumulation and gradient scalers see the gradient of all ranks. Unlike it,
+the loss may be computed in any way: by several forward passes, by methods other than `forward`, or without some of the
+parameters. That is why it is written here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+
+import torch
+from torch import nn
+
+from quintain.core.process_group import ProcessGroup
+
+
+class RankModules:
+    """Modules that begin with the weights of rank 0, and average gradients in one message for each backward pass.
+
+    All ranks must add the same modules in the same order, and call `backward` equally often.
+    """
+
+    def __init__(self, world: ProcessGroup) -> None:
+        self.world = world
+        self.modules: list[nn.Module] = []
+        self.parameters: list[nn.Parameter] = []
+        """Those that are learned by gradients."""
+        self.is_on = True
+        self._is_due = False
+        self._message = torch.zeros(0)
+        """All gradients one after another, then for each parameter whether there is one."""
+
+    def add(self, module: nn.Module) -> None:
+        """Takes a module; parameters that are known already, and those without gradients, are left out."""
+        if self.world.size == 1:
+            return
+        self.modules.append(module)
+        for tensor in module.state_dict().values():
+            self.world.share(tensor)
+        known = {id(each) for each in self.parameters}
+        new = [each for each in module.parameters() if each.requires_grad and id(each) not in known]
+        for each in new:
+            each.register_post_accumulate_grad_hook(self._hear)  # type: ignore[no-untyped-call]  # torch's
+        self.parameters += new
+        dtype = reduce(torch.promote_types, (each.dtype for each in self.parameters), torch.float32)
+        self._message = torch.zeros(sum(each.numel() for each in self.parameters) + len(self.parameters), dtype=dtype)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets backward passes accumulate gradients of this rank alone; the next one outside averages them all."""
+        before, self.is_on = self.is_on, False
+        try:
+            yield
+        finally:
+            self.is_on = before
+
+    @torch.no_grad()
+    def average_buffers(self) -> None:
+        """Averages running statistics, whose updates each rank made from its own data; rank 0 gives the others."""
+        for module in self.modules:
+            for buffer in module.buffers():
+                own = buffer.clone()
+                self.world.share(buffer)
+                if buffer.is_floating_point():
+                    # Those that are equal stay as they are, to the last bit.
+                    difference = (own - buffer).contiguous()
+                    self.world.average(difference)
+                    buffer.add_(difference)
+
+    @torch.no_grad()
+    def other_rank(self) -> int | None:
+        """Returns the first rank whose weights are not those of rank 0, up to rounding."""
+        squares = sum(float(each.double().square().sum()) for each in self.parameters)
+        [first], *others = self.world.gather([squares])
+        are_other = (
+            not (math.isclose(first, own, rel_tol=1e-6) or math.isnan(first) or math.isnan(own)) for [own] in others
+        )
+        return next((rank for rank, is_other in enumerate(are_other, start=1) if is_other), None)
+
+    def _hear(self, parameter: torch.Tensor) -> None:
+        """Is called for each parameter that a backward pass has reached, in an order that ranks may not share."""
+        if self.is_on and not self._is_due:
+            self._is_due = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._average)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Averages at the end of the backward pass. A rank without a gradient counts as zeros.
+
+        Gradients that were averaged before and accumulate further are right again: their mean is themselves.
+        """
+        self._is_due = False
+        sizes = [*(each.numel() for each in self.parameters), len(self.parameters)]
+        parts: tuple[torch.Tensor, ...] = torch.split(self._message, sizes)
+        has_gradient = parts[-1]
+        for place, parameter in enumerate(self.parameters):
+            has_gradient[place] = parameter.grad is not None
+            parts[place].copy_(parameter.grad.reshape(-1)) if parameter.grad is not None else parts[place].zero_()
+        self.world.average(self._message)
+        for is_given, part, parameter in zip(has_gradient.tolist(), parts, self.parameters, strict=False):
+            if is_given and parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            if parameter.grad is not None:
+                parameter.grad.copy_(part.view_as(parameter))
