@@ -12,6 +12,7 @@ import random
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from math import ceil
 from pathlib import Path
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
+from quintain.placements.ray.setup_worker import SOCKET
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import plural
@@ -32,6 +34,8 @@ FREE_SECONDS = 10.0
 """How long resources that other runs have are waited for; those of one that has just ended are free in a moment."""
 ACTOR_MODULE = "quintain.runs.rollout_actor"
 _HEAD_MODULE = "quintain.placements.ray.head"
+_FORKS_MODULE = "quintain.placements.ray.forks"
+_WORKER_MODULE = "ray._private.workers.default_worker"
 _LOOK_SECONDS = 0.25
 _AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Ray resolves 127.0.0.1 to the machine's address unless it takes it for one that cannot have several nodes.
@@ -46,8 +50,11 @@ _token = secrets.token_hex(32)
 class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
-    def __init__(self, num_cpus: int, preload: str) -> None:
-        """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has."""
+    def __init__(self, num_cpus: int, *, prestarts: bool) -> None:
+        """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has.
+
+        With `prestarts`, as many workers begin before an actor wants one.
+        """
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
@@ -68,9 +75,15 @@ class LocalHead:
                 "num_cpus": num_cpus,
                 "object_store_bytes": None,
                 "directory": str(self.directory),
-                "preload": preload,
+                "prestarts": prestarts,
             }
         )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(self.directory / SOCKET))
+            listener.listen()
+            self.forks: Child = self.supervisor.start("ray-forks", f"{_FORKS_MODULE}:serve")
+            words = {"environment": self.environment, "modules": [_WORKER_MODULE, ACTOR_MODULE]}
+            self.forks.send(words, [listener.fileno()])
 
     def await_address(self) -> str:
         """Returns the cluster's address once it is ready."""
@@ -120,8 +133,8 @@ class Cluster:
         num_cpus = max(os.cpu_count() or 1, ceil(min_cpus))
         is_local = settings.address is None and not is_in_ray()
         # Not where most of the processes would have no actor.
-        preload = ACTOR_MODULE if num_cpus <= 2 * min_cpus else ""
-        self.head = LocalHead(num_cpus, preload) if is_local else None
+        prestarts = num_cpus <= 2 * min_cpus
+        self.head = LocalHead(num_cpus, prestarts=prestarts) if is_local else None
         self.before: dict[str, str | None] = {}
         self.is_ours: bool | None = None
         """Whether the connection ends with its last user; None before there is one."""

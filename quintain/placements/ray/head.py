@@ -13,6 +13,7 @@ import signal
 import socket
 from functools import partial
 
+from quintain.placements.ray import setup_worker
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 
 
@@ -21,16 +22,16 @@ def serve(descriptor: int) -> None:
     channel = socket.socket(fileno=descriptor)
     words = json.loads(receive(channel, Assembler())[0])
     os.environ.update(words["environment"])
-    if words["preload"]:
-        # As many processes as CPUs begin before an actor wants one, and import what it needs while the driver does.
-        early = {"RAY_enable_worker_prestart": "1", "RAY_prestart_worker_first_driver": "0"}
-        os.environ.update({"RAY_preload_python_modules": words["preload"], **early})
+    if words["prestarts"]:
+        # As many workers as CPUs begin before an actor wants one.
+        os.environ.update({"RAY_enable_worker_prestart": "1", "RAY_prestart_worker_first_driver": "0"})
     # Reads the variables above while it is imported.
     import ray
     from ray._private import parameter
 
     # Two processes less to start and to feed: nothing here is scaled, and nothing relays the output of actors.
-    parameter.RayParams = partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
+    fixed = {"no_monitor": True, "include_log_monitor": False, "setup_worker_path": setup_worker.__file__}
+    parameter.RayParams = partial(parameter.RayParams, **fixed)
     try:
         context = ray.init(
             address="local",

@@ -1,0 +1,99 @@
+"""Forks workers of a local cluster from one process that has imported what rollout actors need.
+
+Ray starts each worker with two interpreters, one after the other, and a rollout actor then imports torch: three seconds
+of a core for each actor. A fork takes a few milliseconds. It is safe because this process has one thread; if an import
+has started another, workers are started as Ray starts them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
+
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(descriptor: int) -> None:
+    """Forks a worker for each connection to a socket, until the driver closes its own or ends."""
+    channel = socket.socket(fileno=descriptor)
+    text, descriptors = receive(channel, Assembler())
+    words = json.loads(text)
+    listener = socket.socket(fileno=descriptors[0])
+    # Ray reads some of them while it is imported.
+    os.environ.update(words["environment"])
+    for module in words["modules"]:
+        import_module(module)
+    if len(os.listdir("/proc/self/task")) > 1:
+        listener.close()
+        channel.recv(MAX_MESSAGE_BYTES)
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Objects of modules are never garbage; a collection in a child would copy their pages.
+    gc.freeze()
+    while True:
+        ready, _, _ = select.select([channel, listener], [], [])
+        if channel in ready:
+            return
+        connection, _ = listener.accept()
+        with connection:
+            request, streams = _read(connection)
+        if os.fork() == 0:
+            listener.close()
+            channel.close()
+            _become_worker(request, streams)
+        for stream in streams:
+            os.close(stream)
+
+
+def _read(connection: socket.socket) -> tuple[JsonObject, list[int]]:
+    piece, streams, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 3)
+    pieces = [piece]
+    while piece:
+        piece = connection.recv(MAX_MESSAGE_BYTES)
+        pieces.append(piece)
+    return json.loads(b"".join(pieces)), streams
+
+
+def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
+    """Runs Ray's script of a worker as if an interpreter had been started for it."""
+    exit_code = 1
+    try:
+        # The worker ends with the cluster, also where Ray would not notice.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        faulthandler.unregister(signal.SIGUSR1)
+        for target, source in enumerate(streams):
+            os.dup2(source, target)
+            os.close(source)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["cwd"])
+        sys.argv = request["arguments"]
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        exit_code = 0
+    except SystemExit as ending:
+        exit_code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)

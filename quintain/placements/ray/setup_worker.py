@@ -1,0 +1,37 @@
+"""The script by which the nodes of a local cluster start a worker: it asks for a fork, or runs Ray's own script.
+
+Ray starts an interpreter for it, so it imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+SOCKET = "forks"
+"""Name of the socket in the cluster's folder at which `forks.py` listens."""
+
+
+def main(words: list[str]) -> None:
+    script = next(word for word in words if word.endswith("default_worker.py"))
+    named = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    # Variables and packages of an environment of its own must be there before anything is imported.
+    if "serialized-runtime-env-context" not in named:
+        options = [word for word in words[words.index(script) + 1 :] if not word.startswith("--language=")]
+        request = {"arguments": [script, *options], "environment": dict(os.environ), "cwd": os.getcwd()}
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+                server.connect(os.path.join(named["temp-dir"], SOCKET))
+                text = json.dumps(request).encode()
+                sent = socket.send_fds(server, [text], [0, 1, 2])
+                server.sendall(text[sent:])
+            return
+        except OSError:
+            pass
+    os.execv(sys.executable, [sys.executable, script.replace("default_worker", "setup_worker"), *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
