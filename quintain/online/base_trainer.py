@@ -271,7 +271,7 @@ class BaseTrainer(ABC):
         self._hosts.append(host)
         # A resumed run may have another number of ranks than the configuration.
         self.rank, self.num_workers = host.world.rank, host.world.size
-        self._kept = set()
+        self._kept, self._num_counted = set(), 0
         try:
             self._train_func()
         finally:

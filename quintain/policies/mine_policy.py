@@ -228,7 +228,16 @@ class DictActionHead(ActionHead):
         super().__init__()
         self.heads = dict(heads)
         self.conditions = dict(conditions or {})
-        """The head that another depends on, and the options with which that one counts."""
+        """For each head that does not always count, the head that decides, and the options with which it counts."""
+        for name, (other, options) in self.conditions.items():
+            decides = self.heads.get(other)
+            sizes = decides.sizes if isinstance(decides, CategoricalActionHead) else []
+            if name not in self.heads or len(sizes) != 1 or not set(options) <= set(range(sizes[0])):
+                raise SettingsError(
+                    f"conditions[{name!r}] names {other!r}; expected two of {', '.join(self.heads)}, of which the "
+                    f"second is one discrete action that has these options",
+                    code="E0244",
+                )
         for name, head in heads.items():
             self.add_module(name, head)
 
@@ -282,10 +291,7 @@ def make_action_head(
     With `masks_camera` the camera of MineStudio's action space counts only with buttons that switch it on.
     """
     if isinstance(action_space, spaces.Dict):
-        heads = {
-            name: make_action_head(each, hiddim, temperature, nucleus_prob, masks_camera)
-            for name, each in action_space.items()
-        }
+        heads = {name: make_action_head(each, hiddim, temperature, nucleus_prob) for name, each in action_space.items()}
         options = {name: head.sizes for name, head in heads.items() if isinstance(head, CategoricalActionHead)}
         is_minecraft = (options.get("buttons"), options.get("camera")) == ([NUM_BUTTONS], [NUM_CAMERA])
         switch = {"camera": ("buttons", SWITCHED_ON)}

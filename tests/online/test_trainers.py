@@ -420,6 +420,22 @@ def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> Non
     assert told == [1, 2]
 
 
+def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
+    class Counts(OwnTrainer):
+        def train(self) -> None:
+            while self.num_updates < 2:
+                self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+                self.num_updates += 1
+                self.broadcast_model_to_rollout_workers(new_version=True)
+
+    config = online_dict(0)
+    manager = start_rolloutmanager(policy_generator, env_generator, config)
+    generators = {"policy_generator": policy_generator, "env_generator": env_generator}
+    made = Counts(rollout_manager=manager, **generators, **config["train_config"])
+    # Two blocks of 2 environments and 8 steps.
+    assert [made.fit().env_steps for _ in range(2)] == [32, 32]
+
+
 def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
     seen = []
 

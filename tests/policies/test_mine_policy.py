@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
 from quintain.envs.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, pressed_buttons
 from quintain.errors import SettingsError
-from quintain.policies import MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
+from quintain.policies import DictActionHead, MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
 from quintain.policies.base import draw_noise
 from quintain.policies.distribution import ActionDistribution
+from quintain.policies.export import export_onnx
 from quintain.policies.joint_head import JointHead
 from quintain.policies.mine_adapter import EpisodeRows, MinePolicyAdapter
 from quintain.policies.mine_policy import ewma_update, nucleus
@@ -333,6 +335,8 @@ def test_a_camera_that_is_switched_off_counts_in_no_probability_entropy_or_diver
     assert float(entropy) == pytest.approx(0.6365142 + 2 / 3 * 0.5623351, abs=1e-6)
 
 
+MINECRAFT_SPEC = BehaviorSpec(SPEC.obs, DictSpec((("buttons", multi_discrete(NUM_BUTTONS)),
+                                                  ("camera", multi_discrete(NUM_CAMERA)))))  # fmt: skip
 MINECRAFT = spaces.Dict({"buttons": spaces.MultiDiscrete([NUM_BUTTONS]), "camera": spaces.MultiDiscrete([NUM_CAMERA])})
 
 
@@ -361,10 +365,8 @@ def test_the_camera_of_minestudios_actions_counts_where_the_game_turns_it() -> N
 
 @pytest.mark.parametrize("given", [{}, {"masks_camera": False}, {"nucleus_prob": 0.5}], ids=str)
 def test_the_policy_that_ships_masks_the_camera_in_acting_and_in_learning(given: Any) -> None:
-    spec = BehaviorSpec(obs=SPEC.obs, action=DictSpec((("buttons", multi_discrete(NUM_BUTTONS)),
-                                                       ("camera", multi_discrete(NUM_CAMERA)))))  # fmt: skip
     settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4, **given}})
-    policy = MinePolicyAdapter(settings, spec, Rng(0))
+    policy = MinePolicyAdapter(settings, MINECRAFT_SPEC, Rng(0))
     batch, _ = acted(policy, num_lanes=8)
     judged, head, output = policy.evaluate_outputs(batch)
     torch.testing.assert_close(judged[f.LOG_PROB], batch[f.LOG_PROB], atol=1e-5, rtol=0)
@@ -384,6 +386,27 @@ def test_the_policy_that_ships_masks_the_camera_in_acting_and_in_learning(given:
         action = {name: batch[f"action.{name}"] for name in ("buttons", "camera")}
         torch.testing.assert_close(policy.network.pi_head.logprob(action, logits), batch[f.LOG_PROB], atol=1e-4, rtol=0)
         torch.testing.assert_close(policy.network.pi_head.entropy(logits), judged[f.ENTROPY], atol=1e-4, rtol=0)
+
+
+def test_conditions_name_heads_and_options_that_there_are() -> None:
+    heads = {"buttons": make_action_head(spaces.Discrete(4), 2), "camera": make_action_head(spaces.Box(-1, 1, (2,)), 2)}
+    for condition in ({"camera": ("button", [1])}, {"camera": ("buttons", [4])}, {"buttons": ("camera", [0])},
+                      {"cameras": ("buttons", [1])}):  # fmt: skip
+        with pytest.raises(SettingsError, match=r"expected two of buttons, camera, of which the second"):
+            DictActionHead(heads, condition)
+    assert DictActionHead(heads, {"camera": ("buttons", range(1, 3))}).conditions
+
+
+@pytest.mark.slow
+def test_an_exported_policy_says_the_probability_without_a_camera_that_is_off(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
+    settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4}})
+    policy = MinePolicyAdapter(settings, MINECRAFT_SPEC, Rng(0))
+    with torch.no_grad():
+        for parameter in policy.network.pi_head.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    # Compared with the policy, log-probabilities and all, in batches of two sizes.
+    assert export_onnx(policy, tmp_path, {}).largest_difference < 1e-4
 
 
 def test_debiased_averages_by_hand() -> None:
