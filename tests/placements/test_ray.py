@@ -72,6 +72,7 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     fragments_are_collected_with_the_newest_weights()
     a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
     a_killed_actor_is_started_again()
+    actors_are_forked(cluster)
     agents_of_a_killed_actor_go_on()
     finished_fragments_survive_their_actor()
     an_actor_that_dies_again_and_again_ends_the_run()
@@ -80,7 +81,9 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     a_second_driver_of_a_run_is_refused()
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
-    directory, pids = cluster.head.directory, _descendants(cluster.head.child.pid)
+    directory, head = cluster.head.directory, cluster.head
+    pids = _descendants(head.child.pid) | _descendants(head.forks.pid)
+    assert directory.stat().st_mode & 0o077 == 0, "other users of the machine reach its sockets"
     assert (directory / "token").stat().st_mode & 0o077 == 0
     assert len(pids) > 3
     assert not _strangers(pids), "it listens on more than the loopback interface"
@@ -197,6 +200,15 @@ def a_killed_actor_is_started_again() -> None:
     assert all(np.isfinite(value) for value in trainer.ret_window)
     trainer.close()
     wait_for(lambda: not is_alive(workers[0].pid))
+
+
+def actors_are_forked(cluster: Any) -> None:
+    trainer: Any = make("ray", num_collectors=2)
+    pids = [worker.pid for worker in trainer.source.placement.workers]
+    assert [_parent(pid) for pid in pids] == 2 * [cluster.head.forks.pid]
+    # Ray kills the group of a worker that died; no other process may be in it.
+    assert [os.getpgid(pid) for pid in pids] == pids
+    trainer.close()
 
 
 def agents_of_a_killed_actor_go_on() -> None:
@@ -426,6 +438,10 @@ def _descendants(pid: int | None) -> set[int]:
             for child in path.read_text().split()
         } - found
     return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _strangers(pids: set[int]) -> list[str]:

@@ -75,6 +75,8 @@ def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
     try:
         # The worker ends with the cluster, also where Ray would not notice.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Ray kills the group of a worker that has died, with all that the worker may have started.
+        os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         faulthandler.unregister(signal.SIGUSR1)
         for target, source in enumerate(streams):
