@@ -70,6 +70,7 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     agents_give_the_numbers_of_local()
     replay_gives_the_numbers_of_local()
     fragments_are_collected_with_the_newest_weights()
+    readers_bring_fragments_while_the_learner_learns()
     a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
     a_killed_actor_is_started_again()
     actors_are_forked(cluster)
@@ -97,8 +98,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
 
 def lanes_give_the_numbers_of_local() -> None:
     assert trained("ray", 0, num_collectors=2) == trained("local", 0, num_collectors=2)
-    # One actor with both collectors; its weights are put once for each version.
-    trainer = make("ray", 1, num_collectors=2, **{"placement.num_actors": 1})
+    # One actor with both collectors, and a reader; its weights are put once for each version.
+    trainer = make("ray", 1, num_collectors=2, **{"placement.num_actors": 1, "placement.num_readers": 1})
     puts: list[int] = []
     put = ray.put
 
@@ -156,6 +157,32 @@ def fragments_are_collected_with_the_newest_weights() -> None:
     assert trainer.progress.env_steps == 6 * 32
     assert seen[0] == 0
     assert seen[-1] >= 3, "blocks are collected one update ahead, and acts take the newest weights"
+    trainer.close()
+
+
+def readers_bring_fragments_while_the_learner_learns() -> None:
+    trainer: Any = Trainer(
+        "ppo", walk_of(Walk, step_seconds=0.001), num_lanes=4, num_collectors=2, batch_size=16, num_epochs=1, seed=4,
+        writers=[], events=[], placement={"type": "ray", "num_readers": 2, "prefetch_batches": 1},
+        **{"rollout.type": "fragments", "rollout.num_fragments": 8, "num_steps": 8, "max_staleness": 8},
+    )  # fmt: skip
+    collectors = trainer.source.readers.collectors
+    most: list[int] = []
+    update, learned = trainer.algorithm.update, []
+
+    def slow(batch: Any, *more: Any, **named: Any) -> Any:
+        for block in batch:
+            learned.extend(zip(block.array(f.LANE)[0].tolist(), block.array(f.FRAGMENT)[0].tolist(), strict=True))
+        # Until as many are here as fill a batch: nothing but readers takes them meanwhile.
+        wait_for(lambda: sum(each.num_brought for each in collectors) >= 8 - 2)
+        most.append(sum(each.num_brought for each in collectors))
+        return update(batch, *more, **named)
+
+    trainer.algorithm.update = slow
+    trainer.train(4 * 8 * 8)
+    # A result has at most one fragment of each of a collector's two lanes, and two readers may look at once.
+    assert max(most) <= 8 + 2 * (2 - 1) + 2
+    assert len(set(learned)) == len(learned) == 4 * 8, "a fragment was lost, or came twice"
     trainer.close()
 
 
@@ -227,7 +254,7 @@ def agents_of_a_killed_actor_go_on() -> None:
 def finished_fragments_survive_their_actor() -> None:
     trainer: Any = Trainer(
         "ppo", walk_of(Walk, step_seconds=0.002), num_lanes=4, num_collectors=2, batch_size=32, num_epochs=1, seed=4,
-        writers=[], events=[], placement="ray", num_steps=8,
+        writers=[], events=[], placement={"type": "ray", "num_readers": 1}, num_steps=8,
         **{"rollout.type": "fragments", "rollout.num_fragments": 24},
     )  # fmt: skip
     collector = trainer.source.remote.members[1].remote.collector

@@ -259,7 +259,7 @@ class Cluster:
         import ray
 
         wanted = {name: amount * num_actors for name, amount in settings.resources_per_actor.items()}
-        wanted["CPU"] = num_ranks * settings.num_cpus_per_rank + num_actors * settings.num_cpus_per_actor
+        wanted["CPU"] = num_ranks * settings.cpus_of_rank + num_actors * settings.num_cpus_per_actor
         nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
         found = {name: sum(node.get(name, 0.0) for node in nodes) for name in wanted}
         if any(found[name] < amount for name, amount in wanted.items()):

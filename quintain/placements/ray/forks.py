@@ -1,8 +1,8 @@
 """Forks workers of a local cluster from one process that has imported what rollout actors need.
 
-A rollout actor that Ray starts imports torch and quintain for more than a second; a fork has them. Ray itself is imported
-after the fork, because it reads the variables of its worker then. Forking is safe because this process has one thread;
-if an import has started another, workers are started as Ray starts them.
+A rollout actor that Ray starts imports torch and quintain for more than a second; a fork has them. Ray itself is
+imported after the fork, because it reads the variables of its worker then. Forking is safe because this process has one
+thread; if an import has started another, workers are started as Ray starts them.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class TrainedRanks:
                     train_loop_config=config,
                     scaling_config=ScalingConfig(
                         num_workers=num_ranks,
-                        resources_per_worker={"CPU": settings.num_cpus_per_rank},
+                        resources_per_worker={"CPU": settings.cpus_of_rank},
                     ),
                     run_config=RunConfig(
                         name=f"ranks-{uuid.uuid4().hex[:12]}",

@@ -1,7 +1,7 @@
 """The script by which the nodes of a local cluster start a worker: it asks for a fork, or runs Ray's own script.
 
-Ray starts an interpreter for it, so it imports only the standard library. It must not have the name of Ray's own script,
-`setup_worker.py`, which Ray leaves out where a worker has no environment of its own.
+Ray starts an interpreter for it, so it imports only the standard library. It must not have the name of Ray's own
+script, `setup_worker.py`, which Ray leaves out where a worker has no environment of its own.
 """
 
 from __future__ import annotations
