@@ -210,7 +210,7 @@ def _settings_have_effect(path: KeyPath, behavior: Behavior) -> Iterator[Problem
     if getattr(behavior.algorithm, "update_reference", False) and not is_referred_to:
         yield Problem(
             (*path, "algorithm", "update_reference"),
-            f"has no effect where {dotted((*path, 'algorithm', 'kl_coef'))} is 0, which keeps no reference; set kl_coef",
+            f"has no effect while {dotted((*path, 'algorithm', 'kl_coef'))} is 0, which keeps no reference; set it",
             "E0222",
         )
     cap = type(behavior.algorithm).model_fields.get("max_behavior_weight")
