@@ -35,6 +35,7 @@ from tests import warm
 from tests.online.parts import (
     Aging,
     Counter,
+    Counts,
     OwnTrainer,
     Small,
     aging_simulator,
@@ -130,7 +131,8 @@ def test_a_fetch_has_the_documented_keys_and_the_ratio_of_the_first_minibatch_is
 @pytest.mark.parametrize("fault", ["raise", "error", "exit"])
 @pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault: str, max_staleness: int) -> None:
-    trainer, data = only_fetch(online_dict(max_staleness), partial(Counter, fault))
+    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0)
+    trainer, data = only_fetch(config, partial(Counter, fault), make_policy=Counts)
     [fragments] = trainer.data_iter(data["records"], 4)
     by_lane: dict[str, list[Any]] = {}
     for each in sorted(fragments, key=lambda each: each.index):
@@ -150,8 +152,23 @@ def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault
         assert reward.tolist() == ([1, 2, 3, 4, 5, 1, 2] * 3)[: len(reward)]
         assert (terminated == (reward == 5)).all(), "the last reward of an episode is in its fragment"
         assert np.flatnonzero(cut).tolist() == [place for place in range(len(reward)) if place % 7 == 6]
-    # The bootstrap of a truncated episode is the value of its own last observation.
-    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+    require_estimates(data, fragments)
+
+
+def require_estimates(data: dict[str, Any], fragments: list[Any]) -> None:
+    """Requires what a discount of 0.5 and a lambda of 0 make of rewards and values by `Counts`.
+
+    The reward of an episode's step n is n, and the value of the observation after it, too: also of the last one before
+    a crash, a restart or a time limit, and of the one after a fragment. So the target is n + 0.5 * n, and n where the
+    episode terminated. The value of the observation before is n - 1, by the hidden state of its own episode.
+    """
+    for each in fragments:
+        wanted = each.reward + 0.5 * each.reward * ~each.terminated
+        assert data["td_targets"][each.index][each.valid].tolist() == wanted[each.valid].tolist()
+        assert data["old_vpreds"][each.index][each.valid].tolist() == (each.reward - 1.0)[each.valid].tolist()
+        advantage = data["td_targets"][each.index] - data["old_vpreds"][each.index]
+        assert torch.equal(data["advantages"][each.index][each.valid], advantage[each.valid])
+        torch.testing.assert_close(data["old_logps"][each.index], data["behavior_logps"][each.index])
 
 
 @pytest.mark.slow
@@ -162,13 +179,13 @@ def test_a_scheduled_restart_keeps_the_last_reward_and_cuts_only_episodes_that_d
     length: int, max_staleness: int, is_simulator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "time", restarts.time)  # and back again afterwards
-    config = online_dict(max_staleness)
+    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0)
     config["rollout_config"]["worker_config"]["restart_interval"] = 3.0
     if is_simulator:
         # A JudgeResetCallback's time limit is a truncation.
         trainer, data = only_fetch(config, partial(aging_simulator, length), make_policy=image_policy_generator)
     else:
-        trainer, data = only_fetch(config, partial(Aging, length))
+        trainer, data = only_fetch(config, partial(Aging, length), make_policy=Counts)
     [fragments] = trainer.data_iter(data["records"], 4)
     for lane in {each.worker_uuid for each in fragments}:
         parts = [each for each in sorted(fragments, key=lambda each: each.index) if each.worker_uuid == lane]
@@ -190,7 +207,7 @@ def test_a_scheduled_restart_keeps_the_last_reward_and_cuts_only_episodes_that_d
             assert obs[:, 2].tolist() == (reward - 1.0).tolist()
             assert (np.diff(obs[:, 0]) > 0).tolist() == (reward[:-1] == last).tolist()
             assert set(obs[:, 1].tolist()) == {1.0}, "each environment plays one episode"
-    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+    require_estimates(data, fragments)
 
 
 @pytest.mark.parametrize("anneals", [False, True])
