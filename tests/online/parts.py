@@ -19,9 +19,9 @@ from quintain.policies.mine_policy import MinePolicy
 class Small(MinePolicy):
     """A recurrent policy for CartPole, which knows nothing of `first`."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__(hiddim=8, action_space=gymnasium.spaces.Discrete(2))
-        self.body = nn.Linear(4, 8)
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.Dropout(dropout))
         self.cell = nn.GRU(8, 8, batch_first=True)
 
     def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
