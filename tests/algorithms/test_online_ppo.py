@@ -262,6 +262,19 @@ def test_a_return_that_is_not_finite_moves_no_statistics_and_costs_one_update(ba
     assert float(normalizer.running_mean) != float(before)
 
 
+def test_reference_and_record_are_state() -> None:
+    """A resumed run makes the policy anew, from its seed: a reference that began elsewhere has to come back."""
+    one, other = (make(kl_coef=0.1, update_reference=True) for _ in range(2))
+    assert one.reference is not None
+    assert other.reference is not None
+    disturb(one.reference)
+    one.best_reward = 3.0
+    other.load_state_dict(one.state_dict())
+    pairs = zip(one.reference.parameters(), other.reference.parameters(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert other.best_reward == 3.0
+
+
 def test_a_policy_without_a_normalizer_is_refused() -> None:
     with pytest.raises(SettingsError, match="normalize_values: a ActorCritic cannot do that") as refused:
         make(normalize_values=True)

@@ -212,7 +212,8 @@ def test_the_pages_configuration_and_the_pages_own_trainer_train_by_the_pages_ca
 @pytest.mark.parametrize("fault", ["raise", "error", "exit"])
 @pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault: str, max_staleness: int) -> None:
-    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0)
+    # The weights are asked for three fragments, and then for one.
+    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0, inference_batch_size_per_gpu=3)
     trainer, data = only_fetch(config, partial(Counter, fault), make_policy=Counts)
     [fragments] = trainer.data_iter(data["records"], 4)
     by_lane: dict[str, list[Any]] = {}
