@@ -345,7 +345,7 @@ PATHS = {
     "online.trainer.ppotrainer": ("PPOTrainer",),
     "online.trainer.start_trainer": ("start_trainer",),
     "online.utils.rollout": ("get_rollout_manager",),
-    "online.utils.rollout.datatypes": ("FragmentIndex", "SampleFragment"),
+    "online.utils.rollout.datatypes": ("FragmentDataDict", "FragmentIndex", "SampleFragment"),
     "online.utils.train": ("FragmentDataDict", "GAEWorker", "data_iter"),
     "online.utils.train.data": ("FragmentDataDict", "data_iter"),
     "online.utils.train.gae": ("GAEWorker",),

@@ -562,14 +562,6 @@ def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_t
     assert own.has_own_loop
 
 
-def test_names_at_their_own_paths() -> None:
-    from quintain.compat.minestudio.online.rollout.start_manager import start_rolloutmanager as start
-    from quintain.compat.minestudio.online.trainer.basetrainer import BaseTrainer as Base
-    from quintain.compat.minestudio.online.trainer.ppotrainer import PPOTrainer as Trains
-    from quintain.compat.minestudio.online.trainer.start_trainer import start_trainer as begin
-
-    assert (start, Base, Trains, begin) == (start_rolloutmanager, BaseTrainer, PPOTrainer, start_trainer)
-    manager = start(policy_generator, env_generator, online_dict(1))
+def test_the_manager_that_was_started_last_is_found() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(1))
     assert get_rollout_manager() is manager
-    with pytest.raises(TypeError, match="write train, too"):
-        type("Half", (PPOTrainer,), {"ppo_update": lambda self: None})
