@@ -96,6 +96,8 @@ def run_settings(
         behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
         behavior["trainer"] = trainer
+        # Its model is the user's own, or has the weights of a checkpoint: nothing is zeroed.
+        behavior["algorithm"]["zero_initial_values"] = False
     placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
     if address is not None:
         cluster = None if address == LOCAL else address

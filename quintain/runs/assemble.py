@@ -197,6 +197,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         world=world,
         curriculum=curriculum,
         hosted=Hosted(settings_of(run_file, next(iter(specs))).trainer, rng.child("loop"), slots.function),
+        begins_from_policy=run_file.experiment.initialize_from is not None,
     )
 
 

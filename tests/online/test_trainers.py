@@ -37,6 +37,7 @@ from quintain.online import (
 from quintain.policies.mine_adapter import MinePolicyAdapter
 from quintain.policies.recurrent_image import RecurrentImagePolicy
 from quintain.policies.settings import MinePolicySettings
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
 from tests import warm
 from tests.docs.pages import blocks
 from tests.online.parts import (
@@ -312,12 +313,39 @@ def test_a_run_that_broke_in_the_middle_is_bit_for_bit_the_run_that_did_not(anne
     assert len(rows_of(Path("runs/broken"))) == 4
 
 
-def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer() -> None:
-    start_trainer(policy_generator, env_generator, named(online_dict(0), "first"))
-    config = named(online_dict(0, resume="first", resume_optimizer=False, num_iterations=2), "second")
-    summary = start_trainer(policy_generator, env_generator, config)
-    assert summary.env_steps == 2 * 32
-    assert Path("runs/second").is_dir()
+def weights_at(run: str, which: int) -> dict[str, torch.Tensor]:
+    """Returns the module that acts, as the first or last checkpoint of a run has it."""
+    state = load(CheckpointCatalog(Path("runs", run, "checkpoints")).paths()[which]).state
+    found = state["training"]["learners"]["default"]["policy"]
+    return {name: torch.as_tensor(found[f"network.{name}"]) for name in Small().state_dict()}
+
+
+@pytest.mark.parametrize("trainer", [None, OwnTrainer], ids=["PPOTrainer", "own"])
+def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer(trainer: Any) -> None:
+    seen, has_moments = [], []
+
+    class Looks(OwnTrainer):
+        def train(self) -> None:
+            seen.append({name: each.clone() for name, each in self.inner_model.state_dict().items()})
+            has_moments.append(bool(self.optimizer.state))
+            super().train()
+
+    chosen = None if trainer is None else Looks
+    start_trainer(policy_generator, env_generator, named(online_dict(0, num_iterations=2), "first"),
+                  trainer_class=chosen)  # fmt: skip
+    # A PPOTrainer zeroes the value head at the start of a run, also of this one.
+    zeroes = {"zero_initial_vf": False} if trainer is None else {}
+    config = named(online_dict(0, resume="first", resume_optimizer=False, num_iterations=1, **zeroes), "second")
+    summary = start_trainer(policy_generator, env_generator, config, trainer_class=chosen)
+    assert summary.env_steps == 32
+    learned, began = weights_at("first", -1), weights_at("second", 0)
+    assert any(bool((learned[name] != each).any()) for name, each in Small().state_dict().items())
+    for found in (began, *seen[1:]):
+        assert all(torch.equal(found[name], each) for name, each in learned.items())
+    # It goes on as any run does, with its own weights.
+    resumed = online_dict(0, resume="second", num_iterations=2, **zeroes)
+    assert start_trainer(policy_generator, env_generator, resumed, trainer_class=chosen).env_steps == 64
+    assert has_moments == ([] if trainer is None else [False, False, True])
 
 
 SCRIPT = """
