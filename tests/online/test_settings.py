@@ -8,6 +8,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from quintain.online import (
 from quintain.online.config import idle_keys, refuse_missing_gpus
 from quintain.online.ray_actors import ask, connect, is_actor
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
+from quintain.online.start import host_trainer
 from quintain.online.translate import Generators, run_settings
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
@@ -434,6 +436,38 @@ def test_a_file_names_keys_without_effect_and_its_folder(tmp_path: Path) -> None
     assert "train_config.num_readers (fragments are read from memory)" in note
     assert RunFile.from_mapping(settings, notes=[note]).notes[0] == note
     assert settings["run"]["code_dir"] == str(tmp_path)
+
+
+FANCY = """
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+
+class Fancy(OwnTrainer):
+    def __init__(self, bonus, **kwargs):
+        super().__init__(**kwargs)
+        self.bonus = bonus
+
+online_dict = {**online_dict(0, bonus=3, discount=0.5), "trainer_name": "Fancy"}
+"""
+
+
+def test_a_trainer_of_the_configurations_module_is_named_in_the_run_file_with_its_own_parameters(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a_fancy_configuration.py").write_text(FANCY)
+    settings, notes = file_settings(tmp_path / "a_fancy_configuration.py")
+    trainer = settings["experiment"]["behaviors"]["default"]["trainer"]
+    assert notes == []
+    assert trainer["function"] == "quintain.online.start:host_trainer"
+    assert trainer["kwargs"]["trainer"] == "a_fancy_configuration:Fancy"
+    assert trainer["kwargs"]["own"] == {"bonus": 3}
+    made: Any = []
+    host = SimpleNamespace(progress=SimpleNamespace(budget=SimpleNamespace(updates=7)))
+    cls = sys.modules["a_fancy_configuration"].Fancy
+    cls._train_in = lambda self, host: made.append(self)
+    host_trainer(host, **trainer["kwargs"])  # type: ignore[arg-type]  # what it asks of its host
+    [fancy] = made
+    # The budget of the run counts, which a resume may have raised.
+    assert (fancy.bonus, fancy.discount, fancy.num_iterations) == (3, 0.5, 7)
 
 
 def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
