@@ -179,6 +179,12 @@ def test_no_videos_are_made_by_an_interval_of_0_or_beyond_the_last_iteration(int
     assert settings["experiment"]["behaviors"]["default"]["events"] == [{"type": "none"}]
 
 
+@pytest.mark.parametrize("interval", [0, None])
+def test_environments_are_never_made_again_by_a_restart_interval_of_0(interval: int | None) -> None:
+    settings = run_file({"rollout_config": {"worker_config": {"restart_interval": interval}}}).to_dict()
+    assert settings["experiment"]["env"]["kwargs"]["restart_interval"] is None
+
+
 def test_staleness_zero_is_blocks_of_lanes_that_step_together() -> None:
     settings = run_file(online_dict(0)).to_dict()
     # 4 fragments of 8 steps from 2 environments are 16 steps of each.
