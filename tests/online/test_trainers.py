@@ -320,6 +320,7 @@ def weights_at(run: str, which: int) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(found[f"network.{name}"]) for name in Small().state_dict()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", [None, OwnTrainer], ids=["PPOTrainer", "own"])
 def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer(trainer: Any) -> None:
     seen, has_moments = [], []
@@ -342,10 +343,11 @@ def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer(trainer: 
     assert any(bool((learned[name] != each).any()) for name, each in Small().state_dict().items())
     for found in (began, *seen[1:]):
         assert all(torch.equal(found[name], each) for name, each in learned.items())
-    # It goes on as any run does, with its own weights.
-    resumed = online_dict(0, resume="second", num_iterations=2, **zeroes)
-    assert start_trainer(policy_generator, env_generator, resumed, trainer_class=chosen).env_steps == 64
-    assert has_moments == ([] if trainer is None else [False, False, True])
+    if trainer is not None:
+        # It goes on as any run does, with its own weights.
+        resumed = online_dict(0, resume="second", num_iterations=2)
+        assert start_trainer(policy_generator, env_generator, resumed, trainer_class=chosen).env_steps == 64
+        assert has_moments == [False, False, True]
 
 
 SCRIPT = """
