@@ -76,7 +76,7 @@ def run_settings(
     rollout, train = config.rollout_config, config.train_config
     lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
     behavior: JsonObject = {
-        "algorithm": algorithm_settings(config),
+        "algorithm": algorithm_settings(config, is_hosted=trainer is not None),
         "policy": {
             "type": "mine_policy",
             "network": {"type": _name_of_policy(generators.policy_generator)},
@@ -172,7 +172,7 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     }
 
 
-def algorithm_settings(config: OnlineConfig) -> JsonObject:
+def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
     ranks, steps = train.num_workers, rollout.fragment_length
@@ -198,7 +198,8 @@ def algorithm_settings(config: OnlineConfig) -> JsonObject:
         "update_reference": train.enable_ref_update,
         "value_warmup": train.vf_warmup,
         "normalize_values": train.use_normalized_vf,
-        "zero_initial_values": train.zero_initial_vf,
+        # The model of a loop of a user's own is the user's, or has the weights of a checkpoint.
+        "zero_initial_values": train.zero_initial_vf and not is_hosted,
         "log_ratio_range": train.log_ratio_range,
         "normalize_advantage": train.normalize_advantage_full_batch,
     }

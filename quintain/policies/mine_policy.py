@@ -363,14 +363,17 @@ def ewma_moments(normalizer: NormalizeEwma) -> tuple[torch.Tensor, torch.Tensor]
 
 @torch.no_grad()
 def ewma_update(normalizer: NormalizeEwma, mean: torch.Tensor, mean_square: torch.Tensor) -> None:
-    """Moves the statistics towards the moments of one batch of returns."""
+    """Moves the statistics towards the moments of one batch of returns; moments that are not finite move nothing."""
+    # The optimizer skips the step of such a batch, too. Statistics that took it in would stay not finite for ever.
+    is_finite = torch.isfinite(mean) & torch.isfinite(mean_square)
     parts = (
         (normalizer.running_mean, mean),
         (normalizer.running_mean_sq, mean_square),
         (normalizer.debiasing_term, 1.0),
     )
     for running, now in parts:
-        running.mul_(normalizer.beta).add_(now * (1.0 - normalizer.beta))
+        moved = running * normalizer.beta + now * (1.0 - normalizer.beta)
+        running.copy_(torch.where(is_finite, moved, running))
 
 
 def nucleus(log_probs: torch.Tensor, nucleus_prob: float) -> torch.Tensor:
