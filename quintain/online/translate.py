@@ -96,10 +96,6 @@ def run_settings(
         behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
         behavior["trainer"] = trainer
-    placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
-    if address is not None:
-        cluster = None if address == LOCAL else address
-        placement = {"type": "ray", "address": cluster, "num_cpus_per_actor": rollout.num_cpus_per_worker}
     experiment = {
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
@@ -111,7 +107,7 @@ def run_settings(
         "behaviors": {"default": behavior},
     }
     run: JsonObject = {
-        "placement": {**placement, "num_ranks": train.num_workers},
+        "placement": {**placement_settings(config, address), "num_ranks": train.num_workers},
         "device": "cuda" if train.num_gpus_per_worker else "cpu",
         "env_workers": {"num_workers": lanes},
         "checkpoint": {
@@ -123,6 +119,21 @@ def run_settings(
     if config.logger_config.project is not None:
         run["writers"] = ["console", {"type": "wandb", "project": config.logger_config.project}]
     return {"experiment": experiment, "run": run}
+
+
+def placement_settings(config: OnlineConfig, address: str | None) -> JsonObject:
+    """Returns where rollout workers act; with the address of a Ray cluster, as its actors."""
+    rollout, train = config.rollout_config, config.train_config
+    if address is None:
+        return {"type": "local" if rollout.is_synchronous else "processes"}
+    return {
+        "type": "ray",
+        "address": None if address == LOCAL else address,
+        "num_cpus_per_actor": rollout.num_cpus_per_worker,
+        "num_readers": train.num_readers,
+        "num_cpus_per_reader": train.num_cpus_per_reader,
+        "prefetch_batches": train.prefetch_batches,
+    }
 
 
 def _steps_per_batch(config: OnlineConfig) -> int:

@@ -492,10 +492,15 @@ def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
 
 
 def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_no_gpus_are_promised() -> None:
-    config = online_config({"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": {"num_gpus_per_worker": 1}})
+    readers = {"num_readers": 3, "num_cpus_per_reader": 0.25, "prefetch_batches": 1}
+    train = {"num_gpus_per_worker": 1, **readers}
+    config = online_config({"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": train})
     settings = run_settings(config, Generators(policy_generator, env_generator), address="auto")
+    assert not idle_keys({"train_config": readers}, on_ray=True)
+    assert idle_keys({"train_config": readers}) == [f"train_config.{name}" for name in readers]
     assert settings["run"]["placement"] == {
-        "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_ranks": 1,
+        "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_ranks": 1, "num_readers": 3,
+        "num_cpus_per_reader": 0.25, "prefetch_batches": 1,
     }  # fmt: skip
     with pytest.raises(SettingsError, match=r"train_config.num_gpus_per_worker is 1, and rollout actors") as refused:
         connect(config, "auto")
