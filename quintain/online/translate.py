@@ -98,8 +98,8 @@ def run_settings(
         behavior["trainer"] = trainer
     placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
     if address is not None:
-        cluster = None if address == LOCAL else address
-        placement = {"type": "ray", "address": cluster, "num_cpus_per_actor": rollout.num_cpus_per_worker}
+        placement = {"type": "ray", "address": None if address == LOCAL else address}
+        placement |= {"num_cpus_per_actor": rollout.num_cpus_per_worker, "num_gpus_per_rank": train.num_gpus_per_worker}
     experiment = {
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
