@@ -91,6 +91,7 @@ bench: install      ## speed beside other libraries, for hours; writes docs/resu
 .PHONY: bench-ray
 bench-ray: install    ## what Ray costs beside Ray alone and beside processes, for ten minutes; writes docs/results/
 	@$(BIN)/python bench/ray_speed.py
+	@$(BIN)/python bench/ray_readers.py
 	@$(BIN)/python bench/cluster_needs.py
 
 .PHONY: bench-quoted

@@ -202,14 +202,7 @@ class BaseTrainer(ABC):
 
         All ranks may call it, or rank 0 alone.
         """
-        try:
-            self._policy.network.load_state_dict(self.inner_model.state_dict())
-        except RuntimeError as error:
-            raise SettingsError(
-                f"the model of setup_model_and_optimizer is not one that policy_generator makes "
-                f"({' '.join(str(error).split())[:200]}); return self.policy_generator() or one like it",
-                code="E0267",
-            ) from error
+        _copy_weights(self.inner_model, self._policy.network)
         self.host.publish(is_new=new_version)
 
     def data_iter(self, records: list[FragmentRecord], batch_size: int | None = None) -> Tree:
@@ -272,7 +265,7 @@ class BaseTrainer(ABC):
         self._hosts.append(host)
         # A resumed run may have another number of ranks than the configuration.
         self.rank, self.num_workers = host.world.rank, host.world.size
-        self._kept = set()
+        self._kept, self._num_counted = set(), 0
         try:
             self._train_func()
         finally:
@@ -295,6 +288,9 @@ class BaseTrainer(ABC):
         self.scaler = made[-1] if len(made) > 2 else None
         vars(self).pop("_evaluator", None)
         self._kept |= {"inner_model", "model", "optimizer", "scaler"}
+        if self.host.begins_from_policy and self.host.progress.iteration == 0:
+            # The acting policy has the weights of the checkpoint; the first broadcast would lose them.
+            _copy_weights(self._policy.network, self.inner_model)
         self.host.keep(model=self.inner_model, optimizer=self.optimizer)
         if self.host.progress.iteration == 0:
             self.broadcast_model_to_rollout_workers(new_version=True)
@@ -365,6 +361,18 @@ class BaseTrainer(ABC):
             judged[f.LOG_PROB].view(num_steps, num_columns),
             value.view(num_steps, num_columns),
         )
+
+
+def _copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Copies weights between the user's model and the module that acts."""
+    try:
+        target.load_state_dict(source.state_dict())
+    except RuntimeError as error:
+        raise SettingsError(
+            f"the model of setup_model_and_optimizer is not one that policy_generator makes "
+            f"({' '.join(str(error).split())[:200]}); return self.policy_generator() or one like it",
+            code="E0267",
+        ) from error
 
 
 def _column(tree: Tree, column: int) -> Tree:

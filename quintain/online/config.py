@@ -64,6 +64,11 @@ def _of_values(config: OnlineConfig) -> list[tuple[bool, str]]:
             f"would be learned; lower vf_warmup",
         ),
         (
+            train.enable_ref_update and train.kl_divergence_coef_rho == 0.0 and train.vf_warmup == 0,
+            "train_config.enable_ref_update is true, and kl_divergence_coef_rho is 0, which keeps no reference policy; "
+            "set kl_divergence_coef_rho, or enable_ref_update to false",
+        ),
+        (
             rollout.num_rollout_workers % train.num_workers != 0,
             f"rollout_config.num_rollout_workers is {rollout.num_rollout_workers} and no multiple of "
             f"train_config.num_workers, {train.num_workers}: each learner rank has rollout workers of its own",

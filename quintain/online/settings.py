@@ -123,8 +123,8 @@ class LearnerConfig(Settings):
     num_workers: Count = 1
     """Learner ranks, which share environments and gradients."""
 
-    num_readers: Count = 4
-    """MineStudio's processes that read fragments from disk; here they are read from memory."""
+    num_readers: Whole = 4
+    """On Ray, threads of each learner that bring fragments to its node while it learns; elsewhere without effect."""
 
     num_cpus_per_reader: Share = 0.1
     """CPUs that Ray reserves for each reader."""
@@ -133,7 +133,7 @@ class LearnerConfig(Settings):
     """GPU of each learner: 0 learns on the CPU, 1 on a GPU, a fraction on one that several share."""
 
     prefetch_batches: Whole = 2
-    """Batches that MineStudio's readers read ahead."""
+    """Batches of an update that readers may bring ahead."""
 
     discount: Fraction = 0.999
     """Discount factor of rewards."""
@@ -306,12 +306,10 @@ WITHOUT_EFFECT = {
 }
 """Keys that change nothing where rollout workers are processes, each with the reason."""
 
-_OBJECTS = "rollout actors return fragments through Ray's object store, one update ahead of the learner"
+_ON_RAY = ("rollout_config.num_cpus_per_worker", "train_config.num_readers", "train_config.num_cpus_per_reader",
+           "train_config.prefetch_batches")  # fmt: skip
 WITHOUT_EFFECT_ON_RAY = {
-    **{key: why for key, why in WITHOUT_EFFECT.items() if key != "rollout_config.num_cpus_per_worker"},
+    **{key: why for key, why in WITHOUT_EFFECT.items() if key not in _ON_RAY},
     "detach_rollout_manager": "rollout actors end with their run",
-    "train_config.num_readers": _OBJECTS,
-    "train_config.num_cpus_per_reader": _OBJECTS,
-    "train_config.prefetch_batches": _OBJECTS,
 }
 """Keys that change nothing where rollout workers are actors of a Ray cluster."""

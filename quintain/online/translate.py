@@ -76,7 +76,7 @@ def run_settings(
     rollout, train = config.rollout_config, config.train_config
     lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
     behavior: JsonObject = {
-        "algorithm": algorithm_settings(config),
+        "algorithm": algorithm_settings(config, is_hosted=trainer is not None),
         "policy": {
             "type": "mine_policy",
             "network": {"type": _name_of_policy(generators.policy_generator)},
@@ -96,10 +96,6 @@ def run_settings(
         behavior["auxiliary_losses"] = {"behavior_cloning": {**cloning, "batch_size": _steps_per_batch(config)}}
     if trainer is not None:
         behavior["trainer"] = trainer
-    placement: JsonObject = {"type": "local" if is_synchronous else "processes"}
-    if address is not None:
-        placement = {"type": "ray", "address": None if address == LOCAL else address}
-        placement |= {"num_cpus_per_actor": rollout.num_cpus_per_worker, "num_gpus_per_rank": train.num_gpus_per_worker}
     experiment = {
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
@@ -111,7 +107,7 @@ def run_settings(
         "behaviors": {"default": behavior},
     }
     run: JsonObject = {
-        "placement": {**placement, "num_ranks": train.num_workers},
+        "placement": {**placement_settings(config, address), "num_ranks": train.num_workers},
         "device": "cuda" if train.num_gpus_per_worker else "cpu",
         "env_workers": {"num_workers": lanes},
         "checkpoint": {
@@ -123,6 +119,22 @@ def run_settings(
     if config.logger_config.project is not None:
         run["writers"] = ["console", {"type": "wandb", "project": config.logger_config.project}]
     return {"experiment": experiment, "run": run}
+
+
+def placement_settings(config: OnlineConfig, address: str | None) -> JsonObject:
+    """Returns where rollout workers act; with the address of a Ray cluster, as its actors."""
+    rollout, train = config.rollout_config, config.train_config
+    if address is None:
+        return {"type": "local" if rollout.is_synchronous else "processes"}
+    return {
+        "type": "ray",
+        "address": None if address == LOCAL else address,
+        "num_cpus_per_actor": rollout.num_cpus_per_worker,
+        "num_gpus_per_rank": train.num_gpus_per_worker,
+        "num_readers": train.num_readers,
+        "num_cpus_per_reader": train.num_cpus_per_reader,
+        "prefetch_batches": train.prefetch_batches,
+    }
 
 
 def _steps_per_batch(config: OnlineConfig) -> int:
@@ -172,7 +184,7 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     }
 
 
-def algorithm_settings(config: OnlineConfig) -> JsonObject:
+def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
     ranks, steps = train.num_workers, rollout.fragment_length
@@ -198,7 +210,8 @@ def algorithm_settings(config: OnlineConfig) -> JsonObject:
         "update_reference": train.enable_ref_update,
         "value_warmup": train.vf_warmup,
         "normalize_values": train.use_normalized_vf,
-        "zero_initial_values": train.zero_initial_vf,
+        # The model of a loop of a user's own is the user's, or has the weights of a checkpoint.
+        "zero_initial_values": train.zero_initial_vf and not is_hosted,
         "log_ratio_range": train.log_ratio_range,
         "normalize_advantage": train.normalize_advantage_full_batch,
     }

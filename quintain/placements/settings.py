@@ -59,11 +59,25 @@ class RaySettings(LocalSettings):
     min_ranks: Count | None = None
     """Ranks with which a run begins or goes on where the cluster has no room for num_ranks; null is num_ranks."""
 
+    num_readers: Annotated[int, Field(ge=0)] = 0
+    """Threads of each learner that bring finished blocks and fragments to its node while it learns; 0 is off."""
+
+    num_cpus_per_reader: Annotated[float, Field(ge=0.0)] = 0.1
+    """CPUs that the cluster reserves for each reader, with its rank; the driver, which one rank is, reserves none."""
+
+    prefetch_batches: Annotated[int, Field(ge=0)] = 2
+    """Batches that readers may bring ahead of the learner."""
+
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """Deaths of one rollout actor in a row, with no full block between them, that are survived by starting it again."""
 
     runtime_env: dict[str, JsonValue] = Field(default_factory=dict)
     """What Ray ships to the nodes of an existing cluster (working_dir, pip, env_vars, ...)."""
+
+    @property
+    def cpus_of_rank(self) -> float:
+        """CPUs that the cluster reserves for a rank with its readers."""
+        return self.num_cpus_per_rank + self.num_readers * self.num_cpus_per_reader
 
 
 REGISTERED = (

@@ -120,7 +120,7 @@ class JointHead(nn.Module):
         for name, log_prob in zip(self.names, log_probs, strict=True):
             if name in self.conditions:
                 other, counts = self.conditions[name]
-                log_prob = log_prob * counts.to(log_prob)[step[other].reshape(len(log_prob))]
+                log_prob = log_prob * counts.to(log_prob)[step[other].view_as(log_prob)]
             total = total + log_prob
         return total
 

@@ -30,7 +30,7 @@ from quintain.errors import SettingsError
 from quintain.policies.base import Policy, draw_noise
 from quintain.policies.heads import CategoricalHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
-from quintain.policies.mine_policy import ewma_moments, ewma_update, nucleus
+from quintain.policies.mine_policy import DictActionHead, ewma_moments, ewma_update, nucleus
 from quintain.policies.settings import MinePolicySettings
 from quintain.policies.state_layout import StateLayout
 from quintain.services.user_code import named_failure
@@ -70,9 +70,9 @@ class MinePolicyAdapter(Policy):
             found = [getattr(each, "nucleus_prob", None) for each in self.network.pi_head.modules()]
             self.nucleus_prob: float | None = next((each for each in found if each is not None), None)
             """Part of the probability that actions are drawn from; None draws from all of it."""
-            conditions = getattr(self.network.pi_head, "conditions", {})
-            for name, (other, options) in conditions.items():
-                self.head.only_with(f"{f.ACTION}.{name}", f"{f.ACTION}.{other}", options)
+            if isinstance(self.network.pi_head, DictActionHead):
+                for name, (other, options) in self.network.pi_head.conditions.items():
+                    self.head.only_with(f"{f.ACTION}.{name}", f"{f.ACTION}.{other}", options)
             self.require_same_replay()
         self.train(self.training)
 

@@ -228,7 +228,16 @@ class DictActionHead(ActionHead):
         super().__init__()
         self.heads = dict(heads)
         self.conditions = dict(conditions or {})
-        """The head that another depends on, and the options with which that one counts."""
+        """For each head that does not always count, the head that decides, and the options with which it counts."""
+        for name, (other, options) in self.conditions.items():
+            decides = self.heads.get(other)
+            sizes = decides.sizes if isinstance(decides, CategoricalActionHead) else []
+            if name not in self.heads or len(sizes) != 1 or not set(options) <= set(range(sizes[0])):
+                raise SettingsError(
+                    f"conditions[{name!r}] names {other!r}; expected two of {', '.join(self.heads)}, of which the "
+                    f"second is one discrete action that has these options",
+                    code="E0244",
+                )
         for name, head in heads.items():
             self.add_module(name, head)
 
@@ -282,10 +291,7 @@ def make_action_head(
     With `masks_camera` the camera of MineStudio's action space counts only with buttons that switch it on.
     """
     if isinstance(action_space, spaces.Dict):
-        heads = {
-            name: make_action_head(each, hiddim, temperature, nucleus_prob, masks_camera)
-            for name, each in action_space.items()
-        }
+        heads = {name: make_action_head(each, hiddim, temperature, nucleus_prob) for name, each in action_space.items()}
         options = {name: head.sizes for name, head in heads.items() if isinstance(head, CategoricalActionHead)}
         is_minecraft = (options.get("buttons"), options.get("camera")) == ([NUM_BUTTONS], [NUM_CAMERA])
         switch = {"camera": ("buttons", SWITCHED_ON)}
@@ -357,14 +363,17 @@ def ewma_moments(normalizer: NormalizeEwma) -> tuple[torch.Tensor, torch.Tensor]
 
 @torch.no_grad()
 def ewma_update(normalizer: NormalizeEwma, mean: torch.Tensor, mean_square: torch.Tensor) -> None:
-    """Moves the statistics towards the moments of one batch of returns."""
+    """Moves the statistics towards the moments of one batch of returns; moments that are not finite move nothing."""
+    # The optimizer skips the step of such a batch, too. Statistics that took it in would stay not finite for ever.
+    is_finite = torch.isfinite(mean) & torch.isfinite(mean_square)
     parts = (
         (normalizer.running_mean, mean),
         (normalizer.running_mean_sq, mean_square),
         (normalizer.debiasing_term, 1.0),
     )
     for running, now in parts:
-        running.mul_(normalizer.beta).add_(now * (1.0 - normalizer.beta))
+        moved = running * normalizer.beta + now * (1.0 - normalizer.beta)
+        running.copy_(torch.where(is_finite, moved, running))
 
 
 def nucleus(log_probs: torch.Tensor, nucleus_prob: float) -> torch.Tensor:

@@ -177,13 +177,7 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         learners[name].hear_episodes(returns, lengths)
         curriculum.hear(name, returns.tolist())
 
-    starts_fresh = any(each is not None and each.starts_fresh for each in algorithms.values())
-    if starts_fresh and plan.has_agents:
-        raise SettingsError(
-            "the algorithm begins every rollout with new episodes in all lanes, and agents come and go at times of "
-            "their own; choose another algorithm",
-            code="E0226",
-        )
+    starts_fresh = _starts_fresh(algorithms, has_agents=plan.has_agents)
     source, blocks = placement.build_source(policies, on_episodes, starts_fresh=starts_fresh)
     for name, policy in policies.items():
         learners[name] = make.learner(name, policy, algorithms[name], blocks[name], accelerated[name])
@@ -197,7 +191,20 @@ def assemble_parts(run_file: RunFile, session: Session, writer: Writer, slots: S
         world=world,
         curriculum=curriculum,
         hosted=Hosted(settings_of(run_file, next(iter(specs))).trainer, rng.child("loop"), slots.function),
+        begins_from_policy=run_file.experiment.initialize_from is not None,
     )
+
+
+def _starts_fresh(algorithms: Mapping[str, Algorithm | None], *, has_agents: bool) -> bool:
+    """Whether every rollout begins with new episodes in all lanes, which agents that come and go cannot."""
+    starts_fresh = any(each is not None and each.starts_fresh for each in algorithms.values())
+    if starts_fresh and has_agents:
+        raise SettingsError(
+            "the algorithm begins every rollout with new episodes in all lanes, and agents come and go at times of "
+            "their own; choose another algorithm",
+            code="E0226",
+        )
+    return starts_fresh
 
 
 @dataclass(frozen=True)

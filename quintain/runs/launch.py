@@ -250,6 +250,10 @@ def settings_to_resume(
             )
         return stored, settings
     _refuse_other_ranks(stored, run_file, overrides)
+    began_with = stored.experiment.initialize_from
+    if began_with is not None and run_file.experiment.initialize_from is None:
+        # What a run began with does not change: settings that resume it need not repeat it.
+        run_file = run_file.replace("experiment.initialize_from", began_with)
     accepted = stored_settings(directory, *overrides, allow=named)
     changes = changed_keys(accepted, run_file)
     if run_file.run.threads != accepted.run.threads:

@@ -208,6 +208,13 @@ def _settings_have_effect(path: KeyPath, behavior: Behavior) -> Iterator[Problem
             f"rate by itself; give one number",
             "E0222",
         )
+    is_referred_to = getattr(behavior.algorithm, "kl_coef", 0.0) or getattr(behavior.algorithm, "value_warmup", 0)
+    if getattr(behavior.algorithm, "update_reference", False) and not is_referred_to:
+        yield Problem(
+            (*path, "algorithm", "update_reference"),
+            f"has no effect while {dotted((*path, 'algorithm', 'kl_coef'))} is 0, which keeps no reference; set it",
+            "E0222",
+        )
     cap = type(behavior.algorithm).model_fields.get("max_behavior_weight")
     found = getattr(behavior.algorithm, "max_behavior_weight", None)
     if getattr(behavior.algorithm, "stale_correction", None) == "none" and cap is not None and found != cap.default:

@@ -75,6 +75,7 @@ class Trainer(CurrentLearner, Loop):
         self.source = parts.source
         self.curriculum = parts.curriculum
         self.hosting = parts.hosting
+        self.begins_from_policy = parts.begins_from_policy
         [first, *more] = self.learners.values()
         self.install_loop(
             progress=Progress(None) if more else first.progress,

@@ -290,7 +290,9 @@ class HostedLoop(Loop):
 
     @property
     def _name(self) -> str:
-        return getattr(self.function, "__name__", self.settings.function)
+        owner = getattr(self.function, "__self__", None)
+        # A trainer of the user's own is known by its class, and not by the method of ours that calls its `train`.
+        return getattr(self.function if owner is None else type(owner), "__name__", self.settings.function)
 
     def _at_position(self) -> None:
         self.kept.knows_position = True

@@ -17,8 +17,11 @@ weights and average their gradients.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NoReturn
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -39,8 +42,10 @@ if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
     from quintain.typing import State
 
-CALLS = ("keep", "collect", "tick", "publish", "publish(is_new=False)", "return")
+CALLS = ("keep", "collect", "backward", "tick", "publish", "publish(is_new=False)", "return")
 """What a function does with its host that all ranks do together."""
+WITH = {"keep": "other names or shapes", "collect": "another number", "backward": "other parameters"}
+"""What may differ between ranks that call the same."""
 
 
 class HostedTrainer(HostedLoop, Trainer):
@@ -72,7 +77,7 @@ class HostedTrainer(HostedLoop, Trainer):
         assert isinstance(given.settings, HostedTrainerSettings)
         assert given.rng is not None
         HostedLoop.__init__(self, given.settings, given.rng, given.function)
-        self.modules = RankModules(self.world)
+        self.modules = self._new_modules()
         """Modules that were kept in the call that is on."""
         self.waiting: dict[str, float | torch.Tensor] = {}
         """Metrics for the row of this iteration."""
@@ -92,10 +97,10 @@ class HostedTrainer(HostedLoop, Trainer):
 
     def keep(self, **parts: Kept) -> None:
         """Hands objects over by name; modules get the weights of rank 0, and from now on average their gradients."""
-        self._meet("keep")
+        self._meet("keep", crc32(json.dumps([_about(name, parts[name]) for name in sorted(parts)]).encode()))
         super().keep(**parts)
-        for part in parts.values():
-            if isinstance(part, nn.Module):
+        for name in sorted(parts):
+            if isinstance(part := parts[name], nn.Module):
                 self.modules.add(part)
 
     def collect(self, num_fragments: int) -> Batch:
@@ -109,7 +114,7 @@ class HostedTrainer(HostedLoop, Trainer):
                 f"{num_fragments} fragments were asked for, and {num_ranks} ranks share them out; ask for a multiple",
                 code="E0262",
             )
-        self._meet("collect")
+        self._meet("collect", num_fragments)
         if self.has_collected:
             self._tick()
         if self.is_finished:
@@ -143,12 +148,15 @@ class HostedTrainer(HostedLoop, Trainer):
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _call(self) -> None:
-        self.modules, self.waiting = RankModules(self.world), {}
+        self.modules, self.waiting = self._new_modules(), {}
         super()._call()
         self._meet("return")
 
-    def _meet(self, call: str) -> None:
-        """Waits until every rank calls the host, and takes part in what rank 0 publishes alone.
+    def _new_modules(self) -> RankModules:
+        return RankModules(self.world, partial(self._meet, "backward"))
+
+    def _meet(self, call: str, number: int = 0) -> None:
+        """Waits until every rank makes this call with this number, and takes part in what rank 0 publishes alone.
 
         When the budget is spent and one rank returns where another collects, both are left.
         """
@@ -157,16 +165,18 @@ class HostedTrainer(HostedLoop, Trainer):
         while True:
             # With the long timeout: a rank may evaluate, or write, alone.
             self.world.barrier()
-            calls = [CALLS[int(number)] for [number] in self.world.gather([CALLS.index(call)])]
-            if len(set(calls)) == 1 or (call == calls[0] and call.startswith("publish")):
+            said = [(CALLS[int(place)], what) for place, what in self.world.gather([CALLS.index(call), number])]
+            calls = [each for each, _ in said]
+            if len(set(said)) == 1 or (call == calls[0] and call.startswith("publish")):
                 return
             if self.is_finished and set(calls) == {"collect", "return"}:
                 self._leave()
             if not calls[0].startswith("publish"):
-                rank, other = next((rank, each) for rank, each in enumerate(calls) if each != calls[0])
+                rank = next(rank for rank, each in enumerate(said) if each != said[0])
                 raise HostedError(
-                    f"{self._name}: {_said(rank, other)} in iteration {self.progress.iteration + 1}, where "
-                    f"{_said(0, calls[0])}; every rank must fetch, keep and end together, so decide by what all know"
+                    f"{self._name}: {_said(rank, calls[rank])} in iteration {self.progress.iteration + 1}, "
+                    f"{_where(calls[0], calls[rank])}; every rank must fetch, keep, call backward and end together, so "
+                    f"decide by what all know"
                 )
             self._publish(calls[0] == "publish")
 
@@ -264,5 +274,15 @@ class HostedTrainer(HostedLoop, Trainer):
         return acting if acting != "exact" else super().exactness
 
 
+def _about(name: str, part: Kept) -> list[object]:
+    """Describes a part that is kept, as far as ranks must agree on it."""
+    tensors = [*part.named_parameters(), *part.named_buffers()] if isinstance(part, nn.Module) else []
+    return [name, [[path, list(each.shape), str(each.dtype)] for path, each in tensors]]
+
+
 def _said(rank: int, call: str) -> str:
     return f"rank {rank} returned" if call == "return" else f"rank {rank} called {call}"
+
+
+def _where(first: str, call: str) -> str:
+    return f"with {WITH[call]} than rank 0" if call == first else f"where {_said(0, first)}"

@@ -41,3 +41,5 @@ class Parts:
     world: ProcessGroup = field(default_factory=SingleProcess)
     curriculum: Curriculum = field(default_factory=lambda: Curriculum({}))
     hosted: Hosted = Hosted()
+    begins_from_policy: bool = False
+    """Whether policies began with the weights of another run."""

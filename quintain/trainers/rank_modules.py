@@ -7,11 +7,11 @@ parameters. That is why it is written here.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,33 +21,38 @@ from quintain.core.process_group import ProcessGroup
 class RankModules:
     """Modules that begin with the weights of rank 0, and average gradients in one message for each backward pass.
 
-    All ranks must add the same modules in the same order, and call `backward` equally often.
+    All ranks must add the same modules in the same order, and call `backward` equally often. `meet` is called with the
+    number of values in each message before it is sent, so that ranks can find out that they do not.
     """
 
-    def __init__(self, world: ProcessGroup) -> None:
+    def __init__(self, world: ProcessGroup, meet: Callable[[int], None] = lambda num_values: None) -> None:
         self.world = world
+        self.meet = meet
         self.modules: list[nn.Module] = []
         self.parameters: list[nn.Parameter] = []
-        """Those that are learned by gradients."""
+        """Those that are learned by gradients, now or once they are no longer frozen."""
         self.is_on = True
-        self._is_due = False
+        self._pass = -1
+        """The backward pass that ends with an average."""
         self._message = torch.zeros(0)
         """All gradients one after another, then for each parameter whether there is one."""
 
     def add(self, module: nn.Module) -> None:
-        """Takes a module; parameters that are known already, and those without gradients, are left out."""
+        """Takes a module; parameters that are known already are left out."""
         if self.world.size == 1:
             return
         self.modules.append(module)
-        for tensor in module.state_dict().values():
-            self.world.share(tensor)
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.world.share(tensor.detach())
         known = {id(each) for each in self.parameters}
-        new = [each for each in module.parameters() if each.requires_grad and id(each) not in known]
+        new = [each for each in module.parameters() if each.is_floating_point() and id(each) not in known]
         for each in new:
+            # One that is frozen may learn later, and takes no hook now.
+            is_learned = each.requires_grad
+            each.requires_grad_()
             each.register_post_accumulate_grad_hook(self._hear)  # type: ignore[no-untyped-call]  # torch's
+            each.requires_grad_(is_learned)
         self.parameters += new
-        dtype = reduce(torch.promote_types, (each.dtype for each in self.parameters), torch.float32)
-        self._message = torch.zeros(sum(each.numel() for each in self.parameters) + len(self.parameters), dtype=dtype)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -74,17 +79,16 @@ class RankModules:
     @torch.no_grad()
     def other_rank(self) -> int | None:
         """Returns the first rank whose weights are not those of rank 0, up to rounding."""
-        squares = sum(float(each.double().square().sum()) for each in self.parameters)
-        [first], *others = self.world.gather([squares])
-        are_other = (
-            not (math.isclose(first, own, rel_tol=1e-6) or math.isnan(first) or math.isnan(own)) for [own] in others
-        )
+        squares = [float(each.double().square().sum()) for each in self.parameters]
+        first, *others = np.array(self.world.gather(squares))
+        are_other = (not np.allclose(own, first, rtol=1e-6, atol=0.0, equal_nan=True) for own in others)
         return next((rank for rank, is_other in enumerate(are_other, start=1) if is_other), None)
 
     def _hear(self, parameter: torch.Tensor) -> None:
         """Is called for each parameter that a backward pass has reached, in an order that ranks may not share."""
-        if self.is_on and not self._is_due:
-            self._is_due = True
+        # One that failed in the middle had an average that was never called.
+        if self.is_on and self._pass != (now := torch._C._current_graph_task_id()):
+            self._pass = now
             torch.autograd.Variable._execution_engine.queue_callback(self._average)
 
     @torch.no_grad()
@@ -93,15 +97,19 @@ class RankModules:
 
         Gradients that were averaged before and accumulate further are right again: their mean is themselves.
         """
-        self._is_due = False
-        sizes = [*(each.numel() for each in self.parameters), len(self.parameters)]
+        learned = [each for each in self.parameters if each.requires_grad]
+        sizes = [*(each.numel() for each in learned), len(learned)]
+        self.meet(sum(sizes))
+        if len(self._message) != sum(sizes):
+            dtype = reduce(torch.promote_types, (each.dtype for each in learned), torch.float32)
+            self._message = torch.zeros(sum(sizes), dtype=dtype)
         parts: tuple[torch.Tensor, ...] = torch.split(self._message, sizes)
         has_gradient = parts[-1]
-        for place, parameter in enumerate(self.parameters):
+        for place, parameter in enumerate(learned):
             has_gradient[place] = parameter.grad is not None
             parts[place].copy_(parameter.grad.reshape(-1)) if parameter.grad is not None else parts[place].zero_()
         self.world.average(self._message)
-        for is_given, part, parameter in zip(has_gradient.tolist(), parts, self.parameters, strict=False):
+        for is_given, part, parameter in zip(has_gradient.tolist(), parts, learned, strict=False):
             if is_given and parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             if parameter.grad is not None:

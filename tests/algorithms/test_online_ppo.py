@@ -228,6 +228,53 @@ def test_a_record_of_rewards_makes_the_policy_the_reference() -> None:
     assert algorithm.best_reward == best
 
 
+@pytest.mark.parametrize("direction", ["to_reference", "from_reference"])
+def test_a_reference_with_the_same_weights_is_at_no_distance_whatever_the_hidden_state(direction: str) -> None:
+    """It reads the hidden state that the acting policy had. From zero it would have forgotten the episode so far."""
+    algorithm = make_mine(MEMORIES["lstm"], kl_coef=1.0, kl_direction=direction)
+    disturb(algorithm.policy)
+    assert algorithm.reference is not None
+    algorithm.reference.load_state_dict(algorithm.policy.state_dict())
+    for minibatch in algorithm.minibatches(estimated(algorithm, first=((0, 3),)), 24, 0):
+        assert float(minibatch[f.POLICY_STATE].abs().max()) > 0.1
+        parts = algorithm.loss(minibatch, 0.0).parts
+        assert float(parts["train/reference_kl"]) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_return_that_is_not_finite_moves_no_statistics_and_costs_one_update(bad: float) -> None:
+    trainer = make_trainer(run_file(algorithm="online_ppo", cycles=4))
+    estimate, normalizer = trainer.algorithm.estimate, trainer.policy.network.value_head.normalizer
+
+    def spoiled(batch: Any) -> None:
+        estimate(batch)
+        if trainer.progress.updates == 1:
+            batch.rollout.storage[f.RETURN].fill_(bad)
+
+    trainer.algorithm.estimate = spoiled  # type: ignore[method-assign]
+    trainer.advance()
+    before = normalizer.running_mean.clone()
+    trainer.advance()
+    assert trainer.guard.in_a_row == 1
+    assert torch.equal(normalizer.running_mean, before)
+    trainer.advance()
+    assert trainer.guard.in_a_row == 0
+    assert float(normalizer.running_mean) != float(before)
+
+
+def test_reference_and_record_are_state() -> None:
+    """A resumed run makes the policy anew, from its seed: a reference that began elsewhere has to come back."""
+    one, other = (make(kl_coef=0.1, update_reference=True) for _ in range(2))
+    assert one.reference is not None
+    assert other.reference is not None
+    disturb(one.reference)
+    one.best_reward = 3.0
+    other.load_state_dict(one.state_dict())
+    pairs = zip(one.reference.parameters(), other.reference.parameters(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert other.best_reward == 3.0
+
+
 def test_a_policy_without_a_normalizer_is_refused() -> None:
     with pytest.raises(SettingsError, match="normalize_values: a ActorCritic cannot do that") as refused:
         make(normalize_values=True)

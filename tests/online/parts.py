@@ -14,15 +14,14 @@ from torch import nn
 from quintain.envs.minecraft import JudgeResetCallback, MinecraftCallback, MinecraftEnv, StandInSim, restarts
 from quintain.online import BaseTrainer
 from quintain.policies.mine_policy import MinePolicy
-from quintain.policies.recurrent_image import RecurrentImagePolicy
 
 
 class Small(MinePolicy):
     """A recurrent policy for CartPole, which knows nothing of `first`."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__(hiddim=8, action_space=gymnasium.spaces.Discrete(2))
-        self.body = nn.Linear(4, 8)
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.Dropout(dropout))
         self.cell = nn.GRU(8, 8, batch_first=True)
 
     def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
@@ -31,6 +30,21 @@ class Small(MinePolicy):
 
     def initial_state(self, batch_size: int | None = None) -> Any:
         return torch.zeros(batch_size or 1, 1, 8)
+
+
+class Counts(MinePolicy):
+    """Remembers how many steps an episode has had, which is its value; it knows nothing of `first`."""
+
+    def __init__(self, action_space: Any = gymnasium.spaces.Discrete(2)) -> None:  # noqa: B008  # not changed
+        super().__init__(hiddim=1, action_space=action_space)
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        [obs] = input.values()
+        number = state_in + torch.arange(obs.shape[1])
+        return {"pi_logits": self.pi_head(number.unsqueeze(-1)), "vpred": number}, number[:, -1:] + 1.0
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return torch.zeros(batch_size or 1, 1)
 
 
 def policy_generator() -> MinePolicy:
@@ -124,8 +138,7 @@ def aging_simulator(length: int) -> Any:
 
 
 def image_policy_generator() -> MinePolicy:
-    env = MinecraftEnv(partial(aging_simulator, 5))
-    return RecurrentImagePolicy(env.observation_space, env.action_space, hidden_size=4, image_features=4)
+    return Counts(MinecraftEnv(partial(aging_simulator, 5)).action_space)
 
 
 class OwnTrainer(BaseTrainer):

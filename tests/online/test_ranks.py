@@ -14,6 +14,8 @@ from quintain.services.checkpoints.catalog import CheckpointCatalog, load
 from tests import warm
 from tests.resume.outcome import digest_of, rows_of
 
+pytestmark = pytest.mark.slow
+
 # The trainer is of the main script, so that ranks get it sent.
 SCRIPT = """
 import os, signal, sys
@@ -30,18 +32,23 @@ class Shares(BaseTrainer):
     def train(self):
         self.generator = np.random.default_rng(self.rank)
         while self.num_updates < self.config.num_iterations:
-            if MODE == "leaves" and self.rank == 1 and self.num_updates == 1:
+            other = self.rank == 1 and self.num_updates == 1
+            if MODE == "leaves" and other:
                 return
-            data = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
+            if MODE == "keeps" and self.num_updates == 1:
+                setattr(self, f"best_of_{self.rank}", torch.nn.Linear(3, 1))
+            asked = 8 if MODE == "fetches" and other else 4
+            data = self.fetch_fragments_and_estimate_advantages(num_fragments=asked)
             self.generator.random(1 + self.rank)
             *first, last = list(self.data_iter(data["records"], 1))
             self.optimizer.zero_grad()
             with self.no_sync():
                 for fragments in first:
                     self.learn(data, fragments)
-            self.learn(data, last)
+            if not (MODE == "stops" and other):
+                self.learn(data, last)
             torch.nn.utils.clip_grad_norm_(self.inner_model.parameters(), 0.5)
-            if not (MODE == "drifts" and self.rank == 1 and self.num_updates == 1):
+            if not (MODE == "drifts" and other):
                 self.optimizer.step()
             if MODE == "dies" and self.rank == 0 and self.num_updates == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -112,10 +119,14 @@ def test_two_ranks_learn_what_one_learns_and_a_killed_one_resumes_bit_for_bit() 
     ("mode", "said"),
     [
         ("leaves", "rank 1 returned in iteration 2, where rank 0 called collect"),
+        ("keeps", "rank 1 called keep in iteration 2, with other names or shapes than rank 0"),
+        ("fetches", "rank 1 called collect in iteration 2, with another number than rank 0"),
+        # As a loop that ends its epoch by what this rank alone sees, such as its own KL divergence.
+        ("stops", "rank 1 called publish in iteration 2, where rank 0 called backward"),
         ("drifts", "rank 1 has other weights than rank 0 in iteration 2"),
     ],
 )
 def test_ranks_that_part_are_told_so(mode: str, said: str) -> None:
     done = run(mode, 2, mode)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert f"Shares: {said}" in done.stderr

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from quintain.online.config import idle_keys, refuse_missing_gpus
 from quintain.online.ray_actors import ask, is_actor
 from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
+from quintain.online.start import host_trainer
 from quintain.online.translate import Generators, run_settings
 from quintain.runs.ranks.on_ray import RayEnd, RayRun
 from quintain.services.reporting.writers import RunSummary
@@ -76,6 +80,115 @@ def test_values_arrive_where_the_run_file_has_them() -> None:
     assert (run["checkpoint"]["every_updates"], run["checkpoint"]["keep_every_updates"]) == (1, 2)
 
 
+EVERYTHING = {
+    "trainer_name": "PPOBCTrainer",
+    "seed": 9,
+    "rollout_config": {
+        "num_rollout_workers": 6,
+        "fragment_length": 12,
+        "worker_config": {"num_envs": 4, "restart_interval": 60, "video_fps": 30},
+        "replay_buffer_config": {"max_chunks": 90, "max_reuse": 3, "max_staleness": 5},
+    },
+    "train_config": {
+        "num_workers": 2, "num_iterations": 70, "save_interval": 5, "keep_interval": 20, "record_video_interval": 7,
+        "discount": 0.9, "gae_lambda": 0.8, "context_length": 6, "use_normalized_vf": False, "zero_initial_vf": False,
+        "batch_size_per_gpu": 3, "batches_per_iteration": 10, "gradient_accumulation": 5, "epochs_per_iteration": 4,
+        "learning_rate": 3e-3, "weight_decay": 0.01, "adam_eps": 1e-6, "max_grad_norm": 0.7, "ppo_clip": 0.3,
+        "clip_vloss": True, "ppo_policy_coef": 0.6, "ppo_vf_coef": 0.4, "entropy_bonus_coef": 0.02,
+        "kl_divergence_coef_rho": 0.25, "coef_rho_decay": 0.99, "kl_direction": "from_reference",
+        "enable_ref_update": True, "vf_warmup": 2, "log_ratio_range": 40, "normalize_advantage_full_batch": False,
+        "bc_coef": 0.2, "mine_data": "shown",
+    },
+    "logger_config": {"project": "meadow"},
+}  # fmt: skip
+ARRIVES = {
+    "experiment.seed": 9,
+    "experiment.budget.updates": 70,
+    # 6 workers of 4 environments, for 2 learners.
+    "experiment.env.num_lanes": 24,
+    "experiment.env.num_collectors": 3,
+    "experiment.env.kwargs.restart_interval": 60.0,
+    "experiment.env.kwargs.frames_per_second": 30.0,
+    "run.env_workers.num_workers": 24,
+    "run.placement.type": "processes",
+    "run.placement.num_ranks": 2,
+    "run.device": "cpu",
+    "run.checkpoint.every_updates": 5,
+    "run.checkpoint.keep_every_updates": 20,
+    "run.checkpoint.every_seconds": None,
+}
+ARRIVES_IN_BEHAVIOR = {
+    "policy.context_length": 6,
+    "reward_signals.extrinsic.gamma": 0.9,
+    "rollout.type": "fragments",
+    "rollout.num_steps": 12,
+    # 2 learners with 10 micro-batches of 3 fragments.
+    "rollout.num_fragments": 60,
+    "rollout.max_staleness": 5,
+    "rollout.max_reuse": 3,
+    "rollout.capacity": 90,
+    "algorithm.type": "online_ppo",
+    "algorithm.learning_rate": 3e-3,
+    "algorithm.weight_decay": 0.01,
+    "algorithm.adam_eps": 1e-6,
+    # 2 learners with 5 micro-batches of 3 fragments of 12 steps.
+    "algorithm.batch_size": 360,
+    "algorithm.micro_batch_size": 36,
+    "algorithm.num_epochs": 4,
+    "algorithm.max_grad_norm": 0.7,
+    "algorithm.gae_lambda": 0.8,
+    "algorithm.clip_coef": 0.3,
+    "algorithm.clip_value": 0.3,
+    "algorithm.policy_coef": 0.6,
+    "algorithm.value_coef": 0.4,
+    "algorithm.entropy_coef": 0.02,
+    "algorithm.kl_coef": 0.25,
+    "algorithm.kl_decay": 0.99,
+    "algorithm.kl_direction": "from_reference",
+    "algorithm.update_reference": True,
+    "algorithm.value_warmup": 2,
+    "algorithm.normalize_values": False,
+    "algorithm.zero_initial_values": False,
+    "algorithm.log_ratio_range": 40.0,
+    "algorithm.normalize_advantage": False,
+    "auxiliary_losses.behavior_cloning.path": "shown",
+    "auxiliary_losses.behavior_cloning.coef": 0.2,
+    "auxiliary_losses.behavior_cloning.batch_size": 36,
+    "events.1.type": "record_video",
+    "events.1.every_updates": 7,
+    "events.1.frames_per_second": 30.0,
+}
+
+
+def test_every_key_with_an_effect_arrives_with_its_own_value() -> None:
+    """Against values worked out by hand, so that two that are exchanged are found."""
+    settings = run_file(EVERYTHING).to_dict()
+    assert [each["type"] for each in settings["run"]["writers"]] == ["console", "wandb"]
+    assert settings["run"]["writers"][1]["project"] == "meadow"
+    below = "experiment.behaviors.default."
+    wanted = {**ARRIVES, **{below + path: value for path, value in ARRIVES_IN_BEHAVIOR.items()}}
+    found = {path: _at(settings, path) for path in wanted}
+    assert found == wanted
+
+
+def _at(found: Any, path: str) -> Any:
+    for step in path.split("."):
+        found = found[int(step)] if step.isdigit() else found[step]
+    return found
+
+
+@pytest.mark.parametrize("interval", [0, 5])
+def test_no_videos_are_made_by_an_interval_of_0_or_beyond_the_last_iteration(interval: int) -> None:
+    settings = run_file(online_dict(0, num_iterations=4, record_video_interval=interval)).to_dict()
+    assert settings["experiment"]["behaviors"]["default"]["events"] == [{"type": "none"}]
+
+
+@pytest.mark.parametrize("interval", [0, None])
+def test_environments_are_never_made_again_by_a_restart_interval_of_0(interval: int | None) -> None:
+    settings = run_file({"rollout_config": {"worker_config": {"restart_interval": interval}}}).to_dict()
+    assert settings["experiment"]["env"]["kwargs"]["restart_interval"] is None
+
+
 def test_staleness_zero_is_blocks_of_lanes_that_step_together() -> None:
     settings = run_file(online_dict(0)).to_dict()
     # 4 fragments of 8 steps from 2 environments are 16 steps of each.
@@ -106,6 +219,21 @@ IMPOSSIBLE = {
     ),
     "nothing to clone": ({"trainer_name": "PPOBCTrainer"}, ("PPOBCTrainer", "bc_coef")),
     "ranks": ({"train_config": {"num_workers": 2}}, ("num_rollout_workers", "num_workers")),
+    "reference": ({"train_config": {"enable_ref_update": True}}, ("enable_ref_update", "kl_divergence_coef_rho")),
+    "precision": ({"train_config": {"use_amp": True}}, ("use_amp", "mixed precision")),
+    "fragments in a chunk": (
+        {"rollout_config": {"replay_buffer_config": {"fragments_per_chunk": 2}}},
+        ("fragments_per_chunk", "fragment_length to 512"),
+    ),
+    "synchronous": (
+        {
+            "rollout_config": {
+                "worker_config": {"num_envs": 3},
+                "replay_buffer_config": {"max_staleness": 0, "max_reuse": 1},
+            }
+        },
+        ("batches_per_iteration", "num_envs"),
+    ),
 }
 
 
@@ -116,6 +244,34 @@ def test_impossible_combinations_name_both(name: str) -> None:
         online_config(given)
     assert refused.value.code == "E0262"
     assert all(each in str(refused.value) for each in names)
+
+
+def test_a_reference_may_be_updated_where_there_is_one() -> None:
+    for more in ({"kl_divergence_coef_rho": 0.1}, {"vf_warmup": 1}):
+        assert online_config({"train_config": {"enable_ref_update": True, **more}}).train_config.enable_ref_update
+
+
+class Node:
+    """Has `items` and is no dict, as nodes of OmegaConf are."""
+
+    def __init__(self, **entries: Any) -> None:
+        self.entries = entries
+
+    def items(self) -> Any:
+        return self.entries.items()
+
+
+def test_nodes_of_other_libraries_are_read_as_dicts() -> None:
+    given = Node(trainer_name="PPOTrainer", train_config=Node(discount=0.5, num_readers=2))
+    assert online_config(given).train_config.discount == 0.5
+    assert idle_keys(given) == ["train_config.num_readers"]
+
+
+@pytest.mark.parametrize("name", ["SACTrainer", "collections:OrderedDict"])
+def test_an_unknown_trainer_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"trainer_name is '{name}'; expected PPOTrainer, PPOBCTrainer") as refused:
+        start_trainer(policy_generator, env_generator, {"trainer_name": name})
+    assert refused.value.code == "E0261"
 
 
 def test_unknown_keys_are_refused_with_the_nearest() -> None:
@@ -196,6 +352,59 @@ def test_keys_without_effect_are_found_where_they_were_set() -> None:
     assert idle_keys(given) == ["train_config.num_readers"]
 
 
+PARAMETERS = (
+    "rollout_manager", "policy_generator", "env_generator", "num_workers", "num_readers", "num_cpus_per_reader",
+    "num_gpus_per_worker", "prefetch_batches", "discount", "gae_lambda", "context_length", "use_normalized_vf",
+    "inference_batch_size_per_gpu", "resume", "resume_optimizer",
+)  # fmt: skip
+"""The parameters of BaseTrainer that MineStudio documents, in its order."""
+PATHS = {
+    "models": ("MinePolicy",),
+    "models.base_policy": ("MinePolicy",),
+    "online.rollout": ("RolloutManager", "get_rollout_manager", "start_rolloutmanager"),
+    "online.rollout.rollout_manager": ("RolloutManager",),
+    "online.rollout.start_manager": ("start_rolloutmanager",),
+    "online.trainer": ("BaseTrainer", "PPOBCTrainer", "PPOTrainer"),
+    "online.trainer.basetrainer": ("BaseTrainer",),
+    "online.trainer.ppobctrainer": ("PPOBCTrainer",),
+    "online.trainer.ppotrainer": ("PPOTrainer",),
+    "online.trainer.start_trainer": ("start_trainer",),
+    "online.utils.rollout": ("get_rollout_manager",),
+    "online.utils.rollout.datatypes": ("FragmentDataDict", "FragmentIndex", "SampleFragment"),
+    "online.utils.train": ("FragmentDataDict", "GAEWorker", "data_iter"),
+    "online.utils.train.data": ("FragmentDataDict", "data_iter"),
+    "online.utils.train.gae": ("GAEWorker",),
+}
+
+
+def test_constructors_take_every_parameter_by_name_and_have_it_as_an_attribute() -> None:
+    takes = [each for each in inspect.signature(BaseTrainer).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    assert tuple(each.name for each in takes) == PARAMETERS
+    assert {each.kind for each in takes} == {inspect.Parameter.KEYWORD_ONLY}
+    given = {
+        "rollout_manager": start_rolloutmanager(policy_generator, env_generator, online_dict(0)),
+        "policy_generator": policy_generator, "env_generator": env_generator, "num_workers": 3, "num_readers": 5,
+        "num_cpus_per_reader": 0.2, "num_gpus_per_worker": 0.0, "prefetch_batches": 6, "discount": 0.7,
+        "gae_lambda": 0.6, "context_length": 9, "use_normalized_vf": False, "inference_batch_size_per_gpu": 8,
+        "resume": "there", "resume_optimizer": False,
+    }  # fmt: skip
+    trainer = OwnTrainer(**given, use_amp=False, num_iterations=11)
+    assert {name: getattr(trainer, name) for name in given} == given
+    assert (trainer.gae_actor.discount, trainer.gae_actor.gae_lambda) == (0.7, 0.6)
+    # Some are MineStudio's own keywords; others are known once there is a run.
+    assert (trainer.config.num_iterations, trainer.use_amp) == (11, False)
+    for name in ("num_updates", "model_version"):
+        with pytest.raises(SettingsError, match=r"OwnTrainer has no run yet; call fit\(\)"):
+            getattr(trainer, name)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_names_at_their_own_paths(path: str) -> None:
+    ours = importlib.import_module("quintain.policies" if path.startswith("models") else "quintain.online")
+    theirs = importlib.import_module(f"quintain.compat.minestudio.{path}")
+    assert {name: getattr(theirs, name) for name in PATHS[path]} == {name: getattr(ours, name) for name in PATHS[path]}
+
+
 def test_constructors_refuse_what_they_do_not_know() -> None:
     class Own(BaseTrainer):
         def setup_model_and_optimizer(self) -> Any: ...
@@ -238,6 +447,9 @@ def test_files_that_cannot_be_imported_by_their_name_are_refused(tmp_path: Path)
         assert refused.value.code == "E0261"
     with pytest.raises(SettingsError, match=r"nofile.py: cannot read: No such file"):
         file_settings(tmp_path / "nofile.py")
+    (tmp_path / "half_a_configuration.py").write_text("online_dict = {}\n")
+    with pytest.raises(SettingsError, match="has no env_generator and no policy_generator; a configuration module has"):
+        file_settings(tmp_path / "half_a_configuration.py")
 
 
 def test_a_file_names_keys_without_effect_and_its_folder(tmp_path: Path) -> None:
@@ -246,6 +458,38 @@ def test_a_file_names_keys_without_effect_and_its_folder(tmp_path: Path) -> None
     assert "train_config.num_readers (fragments are read from memory)" in note
     assert RunFile.from_mapping(settings, notes=[note]).notes[0] == note
     assert settings["run"]["code_dir"] == str(tmp_path)
+
+
+FANCY = """
+from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+
+class Fancy(OwnTrainer):
+    def __init__(self, bonus, **kwargs):
+        super().__init__(**kwargs)
+        self.bonus = bonus
+
+online_dict = {**online_dict(0, bonus=3, discount=0.5), "trainer_name": "Fancy"}
+"""
+
+
+def test_a_trainer_of_the_configurations_module_is_named_in_the_run_file_with_its_own_parameters(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a_fancy_configuration.py").write_text(FANCY)
+    settings, notes = file_settings(tmp_path / "a_fancy_configuration.py")
+    trainer = settings["experiment"]["behaviors"]["default"]["trainer"]
+    assert notes == []
+    assert trainer["function"] == "quintain.online.start:host_trainer"
+    assert trainer["kwargs"]["trainer"] == "a_fancy_configuration:Fancy"
+    assert trainer["kwargs"]["own"] == {"bonus": 3}
+    made: Any = []
+    host = SimpleNamespace(progress=SimpleNamespace(budget=SimpleNamespace(updates=7)))
+    cls = sys.modules["a_fancy_configuration"].Fancy
+    cls._train_in = lambda self, host: made.append(self)
+    host_trainer(host, **trainer["kwargs"])  # type: ignore[arg-type]  # what it asks of its host
+    [fancy] = made
+    # The budget of the run counts, which a resume may have raised.
+    assert (fancy.bonus, fancy.discount, fancy.num_iterations) == (3, 0.5, 7)
 
 
 def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
@@ -264,12 +508,15 @@ def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
 
 
 def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_learners_may_have_gpus() -> None:
-    config = online_config(
-        {"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": {"num_gpus_per_worker": 0.5}}
-    )
+    readers = {"num_readers": 3, "num_cpus_per_reader": 0.25, "prefetch_batches": 1}
+    train = {"num_gpus_per_worker": 0.5, **readers}
+    config = online_config({"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": train})
     settings = run_settings(config, Generators(policy_generator, env_generator), address="auto")
+    assert not idle_keys({"train_config": readers}, on_ray=True)
+    assert idle_keys({"train_config": readers}) == [f"train_config.{name}" for name in readers]
     assert settings["run"]["placement"] == {
         "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_gpus_per_rank": 0.5, "num_ranks": 1,
+        "num_readers": 3, "num_cpus_per_reader": 0.25, "prefetch_batches": 1,
     }  # fmt: skip
     assert settings["run"]["device"] == "cuda"
     RunFile.from_mapping(settings)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from quintain import Trainer
+from quintain.core.rng import Rng
+from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
 from quintain.errors import HostedError, SettingsError
@@ -30,11 +34,16 @@ from quintain.online import (
     start_rolloutmanager,
     start_trainer,
 )
+from quintain.policies.mine_adapter import MinePolicyAdapter
 from quintain.policies.recurrent_image import RecurrentImagePolicy
+from quintain.policies.settings import MinePolicySettings
+from quintain.services.checkpoints.catalog import CheckpointCatalog, load
 from tests import warm
+from tests.docs.pages import blocks
 from tests.online.parts import (
     Aging,
     Counter,
+    Counts,
     OwnTrainer,
     Small,
     aging_simulator,
@@ -111,26 +120,102 @@ def test_advantages_over_a_border_a_hole_an_end_and_a_truncation_by_hand() -> No
     assert worker.get_target([c])[0][1].tolist() == [-3.75, -5.0]
 
 
-def test_a_fetch_has_the_documented_keys_and_the_ratio_of_the_first_minibatch_is_one() -> None:
-    trainer, data = only_fetch(online_dict(0), env_generator)
+class Forgets(BaseTrainer):
+    """Forgets its policy between two fetches, without a broadcast."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def setup_model_and_optimizer(self) -> Any:
+        model = self.policy_generator()
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(self) -> None:
+        data = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
+        [fragments] = self.data_iter(data["records"], 4)
+        with torch.no_grad():
+            assert self.model.training, "the fetch leaves the mode alone"
+            noisy = self.evaluate_fragments(fragments)[1]
+            self.model.eval()
+            log_probs = self.evaluate_fragments(fragments)[1]
+            for parameter in self.model.pi_head.parameters():
+                parameter.zero_()
+        again = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
+        [later] = self.data_iter(again["records"], 4)
+        self.seen.append((self, data, fragments, noisy, log_probs, again, later))
+        self.broadcast_model_to_rollout_workers(new_version=True)
+
+
+def test_a_fetch_has_the_documented_keys_and_what_current_and_acting_weights_say(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    manager = start_rolloutmanager(partial(Small, 0.5), env_generator, online_dict(0, num_readers=2))
+    Forgets(rollout_manager=manager, policy_generator=partial(Small, 0.5), env_generator=env_generator,
+            num_iterations=2, batches_per_iteration=4, gradient_accumulation=2).fit()  # fmt: skip
+    [(trainer, data, first, noisy, log_probs, again, later)] = Forgets.seen
     assert {
         "records", "rewards", "td_targets", "advantages", "old_logps", "old_pi_logits", "old_vpreds",
     } <= data.keys()  # fmt: skip
     assert len(data["records"]) == 4
-    [first, *_] = trainer.data_iter(data["records"], 4)
     assert data["advantages"].format_batch(first).shape == (4, 8)
     assert data["old_pi_logits"].format_batch(first).shape == (4, 8, 2)
     assert {each.index for each in first} == {index for index, _ in data["records"]}
-    # The weights that acted are those at the fetch.
-    assert torch.allclose(data["old_logps"].format_batch(first), data["behavior_logps"].format_batch(first), atol=1e-6)
+    assert {each.index: data["rewards"][each.index] for each in first} == {each.index: 8.0 for each in first}
+    # The weights that acted are those at the fetch, and dropout is in neither.
+    old = data["old_logps"].format_batch(first)
+    assert torch.allclose(old, data["behavior_logps"].format_batch(first), atol=1e-6)
+    assert torch.allclose(old, log_probs, atol=1e-6)
+    assert not torch.allclose(old, noisy, atol=1e-6)
+    # Of a policy that has forgotten everything both actions have 0.5; those were drawn by the one before.
+    torch.testing.assert_close(again["old_logps"].format_batch(later), torch.full((4, 8), -math.log(2.0)))
+    recorded = again["behavior_logps"].format_batch(later)
+    assert float((recorded + math.log(2.0)).abs().min()) > 1e-5
     assert isinstance(trainer.gae_actor, GAEWorker)
     assert trainer.rollout_manager.rollout_config.fragment_length == 8
+    assert (trainer.rank, trainer.model is trainer.inner_model, trainer.scaler) == (0, True, None)
+    assert set(trainer.loader_pool) == {key for _, key in again["records"]}
+    printed = capfd.readouterr()
+    assert (printed.out + printed.err).count("train_config.num_readers (fragments are read from memory)") == 1
+
+
+def test_a_model_that_rollout_workers_do_not_have_is_refused_in_a_sentence() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(0))
+    trainer: Any = OwnTrainer(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    settings = MinePolicySettings.model_validate({"network": {"type": "tests.online.parts:policy_generator"}})
+    policy = MinePolicyAdapter(settings, BehaviorSpec(obs=box(4), action=discrete(2)), Rng(0))
+    trainer._hosts.append(SimpleNamespace(policy=policy))
+    trainer.inner_model = torch.nn.Linear(2, 2)
+    with pytest.raises(SettingsError, match=r"is not one that policy_generator makes .*return self.policy_generator"):
+        trainer.broadcast_model_to_rollout_workers(new_version=True)
+    trainer.setup_model_and_optimizer = policy_generator
+    with pytest.raises(SettingsError, match=r"returned Small; expected \(model, optimizer\)") as refused:
+        trainer._train_func()
+    assert refused.value.code == "E0267"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
+
+
+@pytest.mark.slow
+def test_the_pages_configuration_and_the_pages_own_trainer_train_by_the_pages_calls() -> None:
+    [configuration, script, on_ray, own] = [each.text for each in blocks(PAGE) if each.language == "python"]
+    assert "RolloutManager" not in script + on_ray
+    page: dict[str, Any] = {"__name__": "a_page"}
+    exec(configuration, page)
+    exec(script, page)
+    exec(own, page)
+    page["online_dict"]["train_config"]["num_iterations"] = 2
+    config = named(page["online_dict"], "own")
+    start_trainer(page["policy_generator"], page["env_generator"], config, trainer_class=page["MyTrainer"])
+    [core] = [path for path in Path("runs").iterdir() if path.name != "own"]
+    assert (len(rows_of(core)), len(rows_of(Path("runs/own")))) == (3, 2)
 
 
 @pytest.mark.parametrize("fault", ["raise", "error", "exit"])
 @pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault: str, max_staleness: int) -> None:
-    trainer, data = only_fetch(online_dict(max_staleness), partial(Counter, fault))
+    # The weights are asked for three fragments, and then for one.
+    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0, inference_batch_size_per_gpu=3)
+    trainer, data = only_fetch(config, partial(Counter, fault), make_policy=Counts)
     [fragments] = trainer.data_iter(data["records"], 4)
     by_lane: dict[str, list[Any]] = {}
     for each in sorted(fragments, key=lambda each: each.index):
@@ -150,8 +235,23 @@ def test_a_crash_and_an_error_are_truncations_at_the_last_good_observation(fault
         assert reward.tolist() == ([1, 2, 3, 4, 5, 1, 2] * 3)[: len(reward)]
         assert (terminated == (reward == 5)).all(), "the last reward of an episode is in its fragment"
         assert np.flatnonzero(cut).tolist() == [place for place in range(len(reward)) if place % 7 == 6]
-    # The bootstrap of a truncated episode is the value of its own last observation.
-    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+    require_estimates(data, fragments)
+
+
+def require_estimates(data: dict[str, Any], fragments: list[Any]) -> None:
+    """Requires what a discount of 0.5 and a lambda of 0 make of rewards and values by `Counts`.
+
+    The reward of an episode's step n is n, and the value of the observation after it, too: also of the last one before
+    a crash, a restart or a time limit, and of the one after a fragment. So the target is n + 0.5 * n, and n where the
+    episode terminated. The value of the observation before is n - 1, by the hidden state of its own episode.
+    """
+    for each in fragments:
+        wanted = each.reward + 0.5 * each.reward * ~each.terminated
+        assert data["td_targets"][each.index][each.valid].tolist() == wanted[each.valid].tolist()
+        assert data["old_vpreds"][each.index][each.valid].tolist() == (each.reward - 1.0)[each.valid].tolist()
+        advantage = data["td_targets"][each.index] - data["old_vpreds"][each.index]
+        assert torch.equal(data["advantages"][each.index][each.valid], advantage[each.valid])
+        torch.testing.assert_close(data["old_logps"][each.index], data["behavior_logps"][each.index])
 
 
 @pytest.mark.slow
@@ -162,13 +262,13 @@ def test_a_scheduled_restart_keeps_the_last_reward_and_cuts_only_episodes_that_d
     length: int, max_staleness: int, is_simulator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restarts, "time", restarts.time)  # and back again afterwards
-    config = online_dict(max_staleness)
+    config = online_dict(max_staleness, discount=0.5, gae_lambda=0.0)
     config["rollout_config"]["worker_config"]["restart_interval"] = 3.0
     if is_simulator:
         # A JudgeResetCallback's time limit is a truncation.
         trainer, data = only_fetch(config, partial(aging_simulator, length), make_policy=image_policy_generator)
     else:
-        trainer, data = only_fetch(config, partial(Aging, length))
+        trainer, data = only_fetch(config, partial(Aging, length), make_policy=Counts)
     [fragments] = trainer.data_iter(data["records"], 4)
     for lane in {each.worker_uuid for each in fragments}:
         parts = [each for each in sorted(fragments, key=lambda each: each.index) if each.worker_uuid == lane]
@@ -190,7 +290,7 @@ def test_a_scheduled_restart_keeps_the_last_reward_and_cuts_only_episodes_that_d
             assert obs[:, 2].tolist() == (reward - 1.0).tolist()
             assert (np.diff(obs[:, 0]) > 0).tolist() == (reward[:-1] == last).tolist()
             assert set(obs[:, 1].tolist()) == {1.0}, "each environment plays one episode"
-    assert torch.isfinite(data["advantages"].format_batch(fragments)).all()
+    require_estimates(data, fragments)
 
 
 @pytest.mark.parametrize("anneals", [False, True])
@@ -213,12 +313,41 @@ def test_a_run_that_broke_in_the_middle_is_bit_for_bit_the_run_that_did_not(anne
     assert len(rows_of(Path("runs/broken"))) == 4
 
 
-def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer() -> None:
-    start_trainer(policy_generator, env_generator, named(online_dict(0), "first"))
-    config = named(online_dict(0, resume="first", resume_optimizer=False, num_iterations=2), "second")
-    summary = start_trainer(policy_generator, env_generator, config)
-    assert summary.env_steps == 2 * 32
-    assert Path("runs/second").is_dir()
+def weights_at(run: str, which: int) -> dict[str, torch.Tensor]:
+    """Returns the module that acts, as the first or last checkpoint of a run has it."""
+    state = load(CheckpointCatalog(Path("runs", run, "checkpoints")).paths()[which]).state
+    found = state["training"]["learners"]["default"]["policy"]
+    return {name: torch.as_tensor(found[f"network.{name}"]) for name in Small().state_dict()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", [None, OwnTrainer], ids=["PPOTrainer", "own"])
+def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer(trainer: Any) -> None:
+    seen, has_moments = [], []
+
+    class Looks(OwnTrainer):
+        def train(self) -> None:
+            seen.append({name: each.clone() for name, each in self.inner_model.state_dict().items()})
+            has_moments.append(bool(self.optimizer.state))
+            super().train()
+
+    chosen = None if trainer is None else Looks
+    start_trainer(policy_generator, env_generator, named(online_dict(0, num_iterations=2), "first"),
+                  trainer_class=chosen)  # fmt: skip
+    # A PPOTrainer zeroes the value head at the start of a run, also of this one.
+    zeroes = {"zero_initial_vf": False} if trainer is None else {}
+    config = named(online_dict(0, resume="first", resume_optimizer=False, num_iterations=1, **zeroes), "second")
+    summary = start_trainer(policy_generator, env_generator, config, trainer_class=chosen)
+    assert summary.env_steps == 32
+    learned, began = weights_at("first", -1), weights_at("second", 0)
+    assert any(bool((learned[name] != each).any()) for name, each in Small().state_dict().items())
+    for found in (began, *seen[1:]):
+        assert all(torch.equal(found[name], each) for name, each in learned.items())
+    if trainer is not None:
+        # It goes on as any run does, with its own weights.
+        resumed = online_dict(0, resume="second", num_iterations=2)
+        assert start_trainer(policy_generator, env_generator, resumed, trainer_class=chosen).env_steps == 64
+        assert has_moments == [False, False, True]
 
 
 SCRIPT = """
@@ -296,25 +425,41 @@ class Dies(OwnTrainer):
 
 if __name__ == "__main__":
     OnlinePPO.update = dies
-    config = {**online_dict(0, anneal_lr_linearly=True), "logger_config": {"name": "killed"}}
+    config = {**online_dict(0, **TRAIN), "logger_config": {"name": "killed"}}
     start_trainer(policy_generator, env_generator, config, trainer_class=Dies if OWN else None)
 """
+STATEFUL = {"kl_divergence_coef_rho": 0.5, "coef_rho_decay": 0.5, "enable_ref_update": True, "vf_warmup": 1,
+            "use_normalized_vf": True}  # fmt: skip
+"""What a resume has to bring back beside weights and optimizer: rho, reference, record, version and normaliser."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [False, True], ids=["PPOTrainer", "own"])
-def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(own: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("own", "train"),
+    [(False, STATEFUL), (False, {"anneal_lr_linearly": True}), (True, {"anneal_lr_linearly": True})],
+    ids=["PPOTrainer constant", "PPOTrainer annealed", "own annealed"],
+)
+def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(
+    own: bool, train: dict[str, Any], tmp_path: Path
+) -> None:
     # The trainer is of the main script; only its name is in the run file.
-    Path("main.py").write_text(KILLED.replace("OWN", str(own)).replace("Dies", "OwnTrainer2"))
+    text = KILLED.replace("OWN", str(own)).replace("Dies", "OwnTrainer2").replace("TRAIN", repr(train))
+    Path("main.py").write_text(text)
     trainer = type("OwnTrainer2", (OwnTrainer,), {"__module__": "__main__"}) if own else None
-    annealed = online_dict(0, anneal_lr_linearly=True)
-    start_trainer(policy_generator, env_generator, named(annealed, "whole"), trainer_class=trainer)
+    start_trainer(policy_generator, env_generator, named(online_dict(0, **train), "whole"), trainer_class=trainer)
     process = warm.Popen([sys.executable, "main.py"], cwd=tmp_path, env=warm.ENVIRONMENT)
     assert process.wait(timeout=100) == -9
     assert len(rows_of(Path("runs/killed"))) == 2
-    resumed = online_dict(0, anneal_lr_linearly=True, resume="killed")
+    resumed = online_dict(0, resume="killed", **train)
     start_trainer(policy_generator, env_generator, resumed, trainer_class=trainer)
     assert digest_of(Path("runs/killed")) == digest_of(Path("runs/whole"))
+    if not own:
+        rows = rows_of(Path("runs/whole"))
+        # Falling to 0 over 4 iterations, of 1e-2; and rho, which is 1 in the warm-up.
+        rates = [1e-2, 7.5e-3, 5e-3, 2.5e-3] if train.get("anneal_lr_linearly") else [1e-2] * 4
+        assert [row["train/learning_rate"] for row in rows] == pytest.approx(rates)
+        wanted = [1.0, 0.25, 0.125, 0.0625] if train is STATEFUL else [0.0] * 4
+        assert [row["train/kl_coef"] for row in rows] == wanted
 
 
 RANKS = """
@@ -420,6 +565,22 @@ def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> Non
     assert told == [1, 2]
 
 
+def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
+    class Counts(OwnTrainer):
+        def train(self) -> None:
+            while self.num_updates < 2:
+                self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+                self.num_updates += 1
+                self.broadcast_model_to_rollout_workers(new_version=True)
+
+    config = online_dict(0)
+    manager = start_rolloutmanager(policy_generator, env_generator, config)
+    generators = {"policy_generator": policy_generator, "env_generator": env_generator}
+    made = Counts(rollout_manager=manager, **generators, **config["train_config"])
+    # Two blocks of 2 environments and 8 steps.
+    assert [made.fit().env_steps for _ in range(2)] == [32, 32]
+
+
 def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
     seen = []
 
@@ -447,14 +608,6 @@ def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_t
     assert own.has_own_loop
 
 
-def test_names_at_their_own_paths() -> None:
-    from quintain.compat.minestudio.online.rollout.start_manager import start_rolloutmanager as start
-    from quintain.compat.minestudio.online.trainer.basetrainer import BaseTrainer as Base
-    from quintain.compat.minestudio.online.trainer.ppotrainer import PPOTrainer as Trains
-    from quintain.compat.minestudio.online.trainer.start_trainer import start_trainer as begin
-
-    assert (start, Base, Trains, begin) == (start_rolloutmanager, BaseTrainer, PPOTrainer, start_trainer)
-    manager = start(policy_generator, env_generator, online_dict(1))
+def test_the_manager_that_was_started_last_is_found() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(1))
     assert get_rollout_manager() is manager
-    with pytest.raises(TypeError, match="write train, too"):
-        type("Half", (PPOTrainer,), {"ppo_update": lambda self: None})

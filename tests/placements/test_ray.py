@@ -70,8 +70,10 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     agents_give_the_numbers_of_local()
     replay_gives_the_numbers_of_local()
     fragments_are_collected_with_the_newest_weights()
+    readers_bring_fragments_while_the_learner_learns()
     a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
     a_killed_actor_is_started_again()
+    actors_are_forked(cluster)
     agents_of_a_killed_actor_go_on()
     finished_fragments_survive_their_actor()
     an_actor_that_dies_again_and_again_ends_the_run()
@@ -81,7 +83,9 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     a_second_driver_of_a_run_is_refused()
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
-    directory, pids = cluster.head.directory, _descendants(cluster.head.child.pid)
+    directory, head = cluster.head.directory, cluster.head
+    pids = _descendants(head.child.pid) | _descendants(head.forks.pid)
+    assert directory.stat().st_mode & 0o077 == 0, "other users of the machine reach its sockets"
     assert (directory / "token").stat().st_mode & 0o077 == 0
     assert len(pids) > 3
     assert not _strangers(pids), "it listens on more than the loopback interface"
@@ -95,8 +99,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
 
 def lanes_give_the_numbers_of_local() -> None:
     assert trained("ray", 0, num_collectors=2) == trained("local", 0, num_collectors=2)
-    # One actor with both collectors; its weights are put once for each version.
-    trainer = make("ray", 1, num_collectors=2, **{"placement.num_actors": 1})
+    # One actor with both collectors, and a reader; its weights are put once for each version.
+    trainer = make("ray", 1, num_collectors=2, **{"placement.num_actors": 1, "placement.num_readers": 1})
     puts: list[int] = []
     put = ray.put
 
@@ -157,6 +161,32 @@ def fragments_are_collected_with_the_newest_weights() -> None:
     trainer.close()
 
 
+def readers_bring_fragments_while_the_learner_learns() -> None:
+    trainer: Any = Trainer(
+        "ppo", walk_of(Walk, step_seconds=0.001), num_lanes=4, num_collectors=2, batch_size=16, num_epochs=1, seed=4,
+        writers=[], events=[], placement={"type": "ray", "num_readers": 2, "prefetch_batches": 1},
+        **{"rollout.type": "fragments", "rollout.num_fragments": 8, "num_steps": 8, "max_staleness": 8},
+    )  # fmt: skip
+    collectors = trainer.source.readers.collectors
+    most: list[int] = []
+    update, learned = trainer.algorithm.update, []
+
+    def slow(batch: Any, *more: Any, **named: Any) -> Any:
+        for block in batch:
+            learned.extend(zip(block.array(f.LANE)[0].tolist(), block.array(f.FRAGMENT)[0].tolist(), strict=True))
+        # Until as many are here as fill a batch: nothing but readers takes them meanwhile.
+        wait_for(lambda: sum(each.num_brought for each in collectors) >= 8 - 2)
+        most.append(sum(each.num_brought for each in collectors))
+        return update(batch, *more, **named)
+
+    trainer.algorithm.update = slow
+    trainer.train(4 * 8 * 8)
+    # A result has at most one fragment of each of a collector's two lanes, and two readers may look at once.
+    assert max(most) <= 8 + 2 * (2 - 1) + 2
+    assert len(set(learned)) == len(learned) == 4 * 8, "a fragment was lost, or came twice"
+    trainer.close()
+
+
 def a_stop_inside_a_block_is_resumed_elsewhere(tmp_path: Path) -> None:
     whole = make("threads", 1, env=walk_of(Gated, gate="/", wait_at=0))
     whole.train(BUDGET)
@@ -200,6 +230,15 @@ def a_killed_actor_is_started_again() -> None:
     wait_for(lambda: not is_alive(workers[0].pid))
 
 
+def actors_are_forked(cluster: Any) -> None:
+    trainer: Any = make("ray", num_collectors=2)
+    pids = [worker.pid for worker in trainer.source.placement.workers]
+    assert [_parent(pid) for pid in pids] == 2 * [cluster.head.forks.pid]
+    # Ray kills the group of a worker that died; no other process may be in it.
+    assert [os.getpgid(pid) for pid in pids] == pids
+    trainer.close()
+
+
 def agents_of_a_killed_actor_go_on() -> None:
     trainer: Any = make_agents("two behaviours", "ray", 1, 3000)
     workers = trainer.source.placement.workers
@@ -216,7 +255,7 @@ def agents_of_a_killed_actor_go_on() -> None:
 def finished_fragments_survive_their_actor() -> None:
     trainer: Any = Trainer(
         "ppo", walk_of(Walk, step_seconds=0.002), num_lanes=4, num_collectors=2, batch_size=32, num_epochs=1, seed=4,
-        writers=[], events=[], placement="ray", num_steps=8,
+        writers=[], events=[], placement={"type": "ray", "num_readers": 1}, num_steps=8,
         **{"rollout.type": "fragments", "rollout.num_fragments": 24},
     )  # fmt: skip
     collector = trainer.source.remote.members[1].remote.collector
@@ -448,6 +487,10 @@ def _descendants(pid: int | None) -> set[int]:
             for child in path.read_text().split()
         } - found
     return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _strangers(pids: set[int]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from quintain.data import fields as f
 from quintain.data.rollout import Rollout
 from quintain.data.spec import BehaviorSpec, DictSpec, box, discrete, multi_discrete
 from quintain.envs.minecraft.actions import NUM_BUTTONS, NUM_CAMERA, pressed_buttons
-from quintain.errors import SettingsError
-from quintain.policies import MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
+from quintain.errors import SettingsError, SpecMismatch
+from quintain.policies import DictActionHead, MinePolicy, NormalizeEwma, RecurrentImagePolicy, make_action_head
 from quintain.policies.base import draw_noise
 from quintain.policies.distribution import ActionDistribution
+from quintain.policies.export import export_onnx
 from quintain.policies.joint_head import JointHead
 from quintain.policies.mine_adapter import EpisodeRows, MinePolicyAdapter
 from quintain.policies.mine_policy import ewma_update, nucleus
@@ -222,15 +224,16 @@ def test_rows_of_episodes() -> None:
 class Tilted(MinePolicy):
     """Always has the same probabilities: 0.5, 0.3, 0.2 at a temperature of 1."""
 
-    def __init__(self, temperature: float = 1.0, nucleus_prob: float | None = None) -> None:
+    def __init__(self, temperature: float = 1.0, nucleus_prob: float | None = None, shift: float = 0.0) -> None:
         super().__init__(1, spaces.Discrete(3), temperature, nucleus_prob)
+        self.shift = shift
         with torch.no_grad():
             self.pi_head.linear_layer.weight.zero_()
             self.pi_head.linear_layer.bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
 
     def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
         latent = torch.ones(*next(iter(input.values())).shape[:2], 1)
-        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state_in
+        return {"pi_logits": self.pi_head(latent) + self.shift, "vpred": self.value_head(latent)}, state_in
 
     def initial_state(self, batch_size: int | None = None) -> Any:
         return None
@@ -246,8 +249,11 @@ class Tilted(MinePolicy):
         ({"nucleus_prob": 0.6}, (0.625, 0.375, 0.0)),
         # 0.25 / 0.38 is 0.658: alone.
         ({"temperature": 0.5, "nucleus_prob": 0.6}, (1.0, 0.0, 0.0)),
+        # Guidance adds up logits whose probabilities no longer sum to 1.
+        ({"shift": 3.0}, (0.5, 0.3, 0.2)),
+        ({"shift": 3.0, "nucleus_prob": 0.6}, (0.625, 0.375, 0.0)),
     ],
-    ids=["as it is", "temperature", "nucleus", "both"],
+    ids=["as it is", "temperature", "nucleus", "both", "unnormalized", "unnormalized nucleus"],
 )
 def test_the_probability_of_what_was_drawn_is_recorded(given: Any, probabilities: tuple[float, ...]) -> None:
     spec = BehaviorSpec(obs=box(2), action=discrete(3))
@@ -264,6 +270,46 @@ def test_the_probability_of_what_was_drawn_is_recorded(given: Any, probabilities
     torch.testing.assert_close(rollout.flat(f.LOG_PROB), wanted, atol=1e-6, rtol=0)
     seen = policy.evaluate_actions({f.OBS: rollout.flat(f.OBS), f.ACTION: rollout.flat(f.ACTION)})
     torch.testing.assert_close(seen[f.LOG_PROB], wanted, atol=1e-6, rtol=0)
+
+
+class Steers(MinePolicy):
+    """Always has the same means, of two continuous actions."""
+
+    def __init__(self) -> None:
+        super().__init__(1, spaces.Box(-1.0, 1.0, (2,)))
+        with torch.no_grad():
+            self.pi_head.linear_layer.weight.zero_()
+            self.pi_head.linear_layer.bias.copy_(torch.tensor([0.25, -0.5]))
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        latent = torch.ones(*next(iter(input.values())).shape[:2], 1)
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, state_in
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return None
+
+
+def test_continuous_actions_are_drawn_around_the_means_with_a_deviation_that_is_learned() -> None:
+    policy = adapted(Steers, BehaviorSpec(obs=box(2), action=box(2)))
+    [log_std] = [each for name, each in policy.named_parameters() if name.endswith("log_std")]
+    with torch.no_grad():
+        log_std.fill_(math.log(0.5))
+    batch, _ = acted(policy, num_lanes=200)
+    actions = batch[f.ACTION]
+    # Of 1800 draws: three deviations of a mean are 0.5 * 3 / 42.4 = 0.035, of a deviation 0.025.
+    torch.testing.assert_close(actions.mean(dim=0), torch.tensor([0.25, -0.5]), atol=0.035, rtol=0)
+    torch.testing.assert_close(actions.std(dim=0), torch.tensor([0.5, 0.5]), atol=0.025, rtol=0)
+    wanted = torch.distributions.Normal(torch.tensor([0.25, -0.5]), 0.5).log_prob(actions).sum(dim=1)
+    torch.testing.assert_close(batch[f.LOG_PROB], wanted, atol=1e-5, rtol=0)
+    seen = policy.evaluate_actions(batch)
+    torch.testing.assert_close(seen[f.LOG_PROB], wanted, atol=1e-5, rtol=0)
+    # Twice 0.5 ln(2 pi e 0.25) = 0.7257914.
+    assert float(seen[f.ENTROPY].detach()[0]) == pytest.approx(2 * 0.7257914, abs=1e-5)
+    seen[f.LOG_PROB].sum().backward()
+    assert log_std.grad is not None
+    assert bool((log_std.grad != 0.0).all())
+    with pytest.raises(SpecMismatch, match="gives means only; the policy around it"):
+        policy.network.pi_head.logprob(actions, actions)
 
 
 def test_an_action_that_left_the_nucleus_keeps_a_probability() -> None:
@@ -333,6 +379,8 @@ def test_a_camera_that_is_switched_off_counts_in_no_probability_entropy_or_diver
     assert float(entropy) == pytest.approx(0.6365142 + 2 / 3 * 0.5623351, abs=1e-6)
 
 
+MINECRAFT_SPEC = BehaviorSpec(SPEC.obs, DictSpec((("buttons", multi_discrete(NUM_BUTTONS)),
+                                                  ("camera", multi_discrete(NUM_CAMERA)))))  # fmt: skip
 MINECRAFT = spaces.Dict({"buttons": spaces.MultiDiscrete([NUM_BUTTONS]), "camera": spaces.MultiDiscrete([NUM_CAMERA])})
 
 
@@ -361,10 +409,8 @@ def test_the_camera_of_minestudios_actions_counts_where_the_game_turns_it() -> N
 
 @pytest.mark.parametrize("given", [{}, {"masks_camera": False}, {"nucleus_prob": 0.5}], ids=str)
 def test_the_policy_that_ships_masks_the_camera_in_acting_and_in_learning(given: Any) -> None:
-    spec = BehaviorSpec(obs=SPEC.obs, action=DictSpec((("buttons", multi_discrete(NUM_BUTTONS)),
-                                                       ("camera", multi_discrete(NUM_CAMERA)))))  # fmt: skip
     settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4, **given}})
-    policy = MinePolicyAdapter(settings, spec, Rng(0))
+    policy = MinePolicyAdapter(settings, MINECRAFT_SPEC, Rng(0))
     batch, _ = acted(policy, num_lanes=8)
     judged, head, output = policy.evaluate_outputs(batch)
     torch.testing.assert_close(judged[f.LOG_PROB], batch[f.LOG_PROB], atol=1e-5, rtol=0)
@@ -384,6 +430,27 @@ def test_the_policy_that_ships_masks_the_camera_in_acting_and_in_learning(given:
         action = {name: batch[f"action.{name}"] for name in ("buttons", "camera")}
         torch.testing.assert_close(policy.network.pi_head.logprob(action, logits), batch[f.LOG_PROB], atol=1e-4, rtol=0)
         torch.testing.assert_close(policy.network.pi_head.entropy(logits), judged[f.ENTROPY], atol=1e-4, rtol=0)
+
+
+def test_conditions_name_heads_and_options_that_there_are() -> None:
+    heads = {"buttons": make_action_head(spaces.Discrete(4), 2), "camera": make_action_head(spaces.Box(-1, 1, (2,)), 2)}
+    for condition in ({"camera": ("button", [1])}, {"camera": ("buttons", [4])}, {"buttons": ("camera", [0])},
+                      {"cameras": ("buttons", [1])}):  # fmt: skip
+        with pytest.raises(SettingsError, match=r"expected two of buttons, camera, of which the second"):
+            DictActionHead(heads, condition)
+    assert DictActionHead(heads, {"camera": ("buttons", range(1, 3))}).conditions
+
+
+@pytest.mark.slow
+def test_an_exported_policy_says_the_probability_without_a_camera_that_is_off(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
+    settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4}})
+    policy = MinePolicyAdapter(settings, MINECRAFT_SPEC, Rng(0))
+    with torch.no_grad():
+        for parameter in policy.network.pi_head.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    # Compared with the policy, log-probabilities and all, in batches of two sizes.
+    assert export_onnx(policy, tmp_path, {}).largest_difference < 1e-4
 
 
 def test_debiased_averages_by_hand() -> None:

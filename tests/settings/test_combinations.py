@@ -79,6 +79,12 @@ def refused(*words: str) -> SettingsError:
             f"{DEFAULT}.algorithm.learning_rate: a schedule has no effect with {DEFAULT}.algorithm.adaptive_kl, which "
             "moves the learning rate by itself; give one number",
         ),
+        (
+            ("online_ppo", "update_reference=true", "kl_coef=0"),
+            "E0222",
+            f"{DEFAULT}.algorithm.update_reference: has no effect while {DEFAULT}.algorithm.kl_coef is 0, which keeps "
+            "no reference; set it",
+        ),
     ],
 )
 def test_a_combination_that_cannot_work_is_one_sentence(words: tuple[str, ...], code: str, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from pathlib import Path
 
 import torch
@@ -65,6 +67,48 @@ def test_gradients_and_statistics_of_ranks_are_averaged(tmp_path: Path) -> None:
         assert found["table"].tobytes() == torch.tensor([0.1, 1.0 / 3.0]).numpy().tobytes()
         assert (found["other"], found["drifted"]) == (0, 2)
     assert [found["alone"].tolist() for found in ranks] == [[[1.0, 2.0]], [[2.0, 4.0]], [[3.0, 6.0]]]
+
+
+def thaw(world: GlooGroup) -> Arrays:
+    """One weight is frozen for one backward pass, another pass fails in the middle."""
+    module = nn.Linear(1, 1)
+    module.large = nn.Parameter(torch.tensor([1e6]))
+    module.weight.requires_grad_(False)
+    met: list[int] = []
+    modules = RankModules(world, met.append)
+    modules.add(module)
+    x = torch.tensor([float(world.rank + 1)])
+    module(x).sum().backward()
+    found: Arrays = {"frozen": torch.tensor(module.weight.grad is None).numpy()}
+    module.weight.requires_grad_()
+    handle = module.bias.register_hook(lambda gradient: 1 // 0)
+    with contextlib.suppress(ZeroDivisionError):
+        module(x).sum().backward()
+    handle.remove()
+    module.zero_grad(set_to_none=True)
+    module(x).sum().backward()
+    found["thawed"] = module.weight.grad.clone().numpy()  # type: ignore[union-attr]
+    found["met"] = torch.tensor(met).numpy()
+    with torch.no_grad():
+        found["equal"] = torch.tensor(modules.other_rank() or 0).numpy()
+        module.bias += 1e-4 * world.rank
+        found["drifted"] = torch.tensor(modules.other_rank() or 0).numpy()
+        module.bias.fill_(math.nan if world.rank else 1.0)
+        found["lost"] = torch.tensor(modules.other_rank() or 0).numpy()
+        module.bias.fill_(math.nan)
+        found["all lost"] = torch.tensor(modules.other_rank() or 0).numpy()
+    return found
+
+
+def test_what_is_frozen_at_first_is_averaged_later_and_a_pass_that_failed_leaves_nothing(tmp_path: Path) -> None:
+    for found in on_ranks(2, tmp_path, thaw):
+        assert found["frozen"]
+        # Of inputs 1 and 2.
+        assert found["thawed"].tolist() == [[1.5]]
+        # Two values and two words on whether they are there; the third with its own joins them.
+        assert found["met"].tolist() == [4, 6]
+        # A small weight is not lost beside a large one, nor what is no number on one rank.
+        assert [found[name].item() for name in ("equal", "drifted", "lost", "all lost")] == [0, 1, 1, 0]
 
 
 def test_one_rank_has_its_gradients_untouched() -> None:

@@ -73,6 +73,18 @@ def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
     return bool(ray.wait([reference], timeout=seconds)[0])
 
 
+def ready_of(references: Sequence[Reference], seconds: float) -> list[Reference]:
+    """Returns the calls that have a result within this time, which is brought to this node if it is their only one."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        found: list[Reference] = ray.wait(list(references), timeout=seconds)[0]
+    except RayError as error:
+        raise RayFailure(str(error)) from error
+    return found
+
+
 def start_actor(cls: type, options: JsonObject, words: JsonObject, groups: Sequence[str] = ()) -> Handle:
     """Starts an actor that is never started again by Ray itself, on another node than the last where there are several.
 

@@ -23,7 +23,7 @@ from math import ceil
 from pathlib import Path
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
-from quintain.placements.ray.setup_worker import SOCKET
+from quintain.placements.ray.start_worker import SOCKET
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import plural
@@ -35,14 +35,15 @@ FREE_SECONDS = 10.0
 ACTOR_MODULE = "quintain.runs.rollout_actor"
 _HEAD_MODULE = "quintain.placements.ray.head"
 _FORKS_MODULE = "quintain.placements.ray.forks"
-_WORKER_MODULE = "ray._private.workers.default_worker"
 _LOOK_SECONDS = 0.25
 _AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Ray resolves 127.0.0.1 to the machine's address unless it takes it for one that cannot have several nodes.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_MAX_FOLDER = 20
-"""A socket's path has 107 characters at most, of which Ray's names in the folder take up to 86."""
+_OF_RAY = "r"
+"""The folder within the cluster's that Ray fills, and opens to all users of the machine."""
+_MAX_FOLDER = 18
+"""A socket's path has 107 characters at most, of which names below the folder take up to 88."""
 _token = secrets.token_hex(32)
 """One for all local clusters of this process: Ray reads it once."""
 
@@ -74,7 +75,7 @@ class LocalHead:
                 "environment": self.environment,
                 "num_cpus": num_cpus,
                 "object_store_bytes": None,
-                "directory": str(self.directory),
+                "directory": str(self.directory / _OF_RAY),
                 "prestarts": prestarts,
             }
         )
@@ -82,8 +83,7 @@ class LocalHead:
             listener.bind(str(self.directory / SOCKET))
             listener.listen()
             self.forks: Child = self.supervisor.start("ray-forks", f"{_FORKS_MODULE}:serve")
-            words = {"environment": self.environment, "modules": [_WORKER_MODULE, ACTOR_MODULE]}
-            self.forks.send(words, [listener.fileno()])
+            self.forks.send({"modules": [ACTOR_MODULE]}, [listener.fileno()])
 
     def await_address(self) -> str:
         """Returns the cluster's address once it is ready."""
@@ -259,7 +259,7 @@ class Cluster:
         import ray
 
         wanted = {name: amount * num_actors for name, amount in settings.resources_per_actor.items()}
-        wanted["CPU"] = num_ranks * settings.num_cpus_per_rank + num_actors * settings.num_cpus_per_actor
+        wanted["CPU"] = num_ranks * settings.cpus_of_rank + num_actors * settings.num_cpus_per_actor
         share = settings.num_gpus_per_rank
         if share:
             wanted["GPU"] = wanted.get("GPU", 0.0) + num_ranks * share

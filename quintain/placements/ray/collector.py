@@ -9,6 +9,7 @@ beyond goes to their next block.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,6 +52,10 @@ class Sent:
     reference: api.Reference
     ends: list[Saved]
     """Lent blocks that are open no longer when it is done."""
+    brought: deque[tuple[api.Reference, int]] = field(default_factory=deque)
+    """Results that a reader has brought to this node, the next first, each with its number of blocks or fragments."""
+    is_read: bool = False
+    """Whether a reader has found its end."""
     reply: tuple[JsonObject, Saved] | None = None
     """The reply, once it is whole."""
     is_told: bool = False
@@ -94,6 +99,10 @@ class RayCollector:
         self._pulse: api.Reference | None = None
         self._asked_at = time.monotonic()
         self._unanswered: deque[Sent] = deque()
+        self._reading = threading.Lock()
+        """Held while a result is taken from where it is, or a command becomes one that readers see."""
+        self._is_waited_for = False
+        """Whether the learner takes the next result itself, so that readers leave it alone."""
         self._is_stopping = False
         self._open: list[Saved] = []
         """Lent blocks that are not full, in order."""
@@ -109,7 +118,9 @@ class RayCollector:
     def send(self, command: Command) -> None:
         retired = command.arguments["behavior"] if command.do == RETIRE else None
         ends = [lend for lend in self._open if lend[0] == retired]
-        self._unanswered.append(Sent(command, self._submit(command), ends))
+        sent = Sent(command, self._submit(command), ends)
+        with self._reading:
+            self._unanswered.append(sent)
 
     def _submit(self, command: Command) -> api.Reference:
         handle = self.worker.handle
@@ -164,7 +175,8 @@ class RayCollector:
         if reply is None:
             self._ask_for_pulse()
             return None
-        self._unanswered.popleft()
+        with self._reading:
+            self._unanswered.popleft()
         words, data = reply
         answer = _joined([*sent.heard, answer_from_json(words)])
         if sent.command.do == FILL:
@@ -189,8 +201,8 @@ class RayCollector:
 
     def _reply_to(self, sent: Sent, seconds: float) -> tuple[JsonObject, Saved] | None:
         """Takes in the pieces that are there; returns the reply when it is whole; raises `Lost`."""
-        while sent.reply is None and api.is_ready(sent.reference, seconds):
-            words, data = self.worker.reply(api.next_of(sent.reference))
+        while sent.reply is None and (result := self._result(sent, seconds)) is not None:
+            words, data = self.worker.reply(result)
             if words.get("is_piece"):
                 self._take_data(data)
                 self._stand(words["standing"])
@@ -199,6 +211,60 @@ class RayCollector:
             else:
                 sent.reply = words, data
         return sent.reply
+
+    def _result(self, sent: Sent, seconds: float) -> api.Reference | None:
+        """Returns the next result of a command, or None if it has none within this time."""
+        with self._reading:
+            if sent.brought:
+                return sent.brought.popleft()[0]
+            self._is_waited_for = True
+        try:
+            return api.next_of(sent.reference) if api.is_ready(sent.reference, seconds) else None
+        finally:
+            self._is_waited_for = False
+
+    # -- for readers, in their threads -----------------------------------------------------------------------------
+
+    @property
+    def num_brought(self) -> int:
+        """Number of blocks or fragments that wait on this node."""
+        with self._reading:
+            return sum(size for sent in self._unanswered for _, size in sent.brought)
+
+    def unread(self) -> api.Reference | None:
+        """Returns the call whose next result may be brought here, while the learner does something else."""
+        with self._reading:
+            sent = self._unread()
+            return None if sent is None else sent.reference
+
+    def bring(self, reference: api.Reference) -> None:
+        """Brings the next result of a call to this node, unless the learner has taken it meanwhile."""
+        with self._reading:
+            sent = self._unread()
+            if sent is None or sent.reference is not reference or not api.is_ready(reference):
+                return
+            try:
+                result = api.next_of(reference)
+            except api.Lost:
+                sent.is_read = True
+            else:
+                sent.is_read = result is reference
+                sent.brought.append((result, self._size_of(result)))
+
+    def _unread(self) -> Sent | None:
+        if self._is_waited_for:
+            return None
+        return next((sent for sent in self._unanswered if sent.command.do == FILL and not sent.is_read), None)
+
+    def _size_of(self, result: api.Reference) -> int:
+        # What failed is the learner's to find.
+        with suppress(api.RayFailure):
+            words, data = api.get(result)
+            if self.has_fragments and "failed" not in words:
+                return sum(_num_fragments(state) for _, _, state in data)
+        return 1
+
+    # -- for the learner -------------------------------------------------------------------------------------------
 
     def _take_data(self, data: Saved) -> None:
         for behavior, number, state in data:
@@ -273,7 +339,10 @@ class RayCollector:
                 kept = [lend for lend in open_before if lend not in later]
                 sent.command = Command(FILL, {"lend": [*kept, *asked]})
                 first = False
-            sent.reference, sent.is_told = self._submit(sent.command), False
+            again = self._submit(sent.command)
+            with self._reading:
+                sent.reference, sent.is_told, sent.is_read = again, False, False
+                sent.brought.clear()
         lanes = getattr(self.env, "num_lanes", 0)
         fault = LaneFault(tuple(range(lanes)), "act", "a rollout actor died and was started again", cause)
         line = f"warning[W0540]: the rollout actor of collector {self.number} died and was started again: {cause}"

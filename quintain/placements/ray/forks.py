@@ -1,8 +1,8 @@
 """Forks workers of a local cluster from one process that has imported what rollout actors need.
 
-Ray starts each worker with two interpreters, one after the other, and a rollout actor then imports torch: three seconds
-of a core for each actor. A fork takes a few milliseconds. It is safe because this process has one thread; if an import
-has started another, workers are started as Ray starts them.
+A rollout actor that Ray starts imports torch and quintain for more than a second; a fork has them. Ray itself is
+imported after the fork, because it reads the variables of its worker then. Forking is safe because this process has one
+thread; if an import has started another, workers are started as Ray starts them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ def serve(descriptor: int) -> None:
     text, descriptors = receive(channel, Assembler())
     words = json.loads(text)
     listener = socket.socket(fileno=descriptors[0])
-    # Ray reads some of them while it is imported.
-    os.environ.update(words["environment"])
     for module in words["modules"]:
         import_module(module)
     if len(os.listdir("/proc/self/task")) > 1:
@@ -77,6 +75,8 @@ def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
     try:
         # The worker ends with the cluster, also where Ray would not notice.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Ray kills the group of a worker that has died, with all that the worker may have started.
+        os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         faulthandler.unregister(signal.SIGUSR1)
         for target, source in enumerate(streams):

@@ -13,7 +13,7 @@ import signal
 import socket
 from functools import partial
 
-from quintain.placements.ray import setup_worker
+from quintain.placements.ray import start_worker
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 
 
@@ -27,11 +27,13 @@ def serve(descriptor: int) -> None:
         os.environ.update({"RAY_enable_worker_prestart": "1", "RAY_prestart_worker_first_driver": "0"})
     # Reads the variables above while it is imported.
     import ray
-    from ray._private import parameter
+    from ray._private import node, parameter
 
-    # Two processes less to start and to feed: nothing here is scaled, and nothing relays the output of actors.
-    fixed = {"no_monitor": True, "include_log_monitor": False, "setup_worker_path": setup_worker.__file__}
+    # Three processes less to start and to wait for: nothing here is scaled, nothing relays the output of actors, and
+    # the server of a dashboard that is off would only report the usage of Ray.
+    fixed = {"no_monitor": True, "include_log_monitor": False, "setup_worker_path": start_worker.__file__}
     parameter.RayParams = partial(parameter.RayParams, **fixed)
+    node.Node.start_api_server = lambda *given, **named: None
     try:
         context = ray.init(
             address="local",

@@ -120,7 +120,7 @@ class TrainedRanks:
 
 def reserved_for(settings: RaySettings) -> JsonObject:
     """Returns what Ray Train reserves for each rank, as arguments of its `ScalingConfig`."""
-    resources = {"CPU": settings.num_cpus_per_rank}
+    resources = {"CPU": settings.cpus_of_rank}
     if not settings.num_gpus_per_rank:
         return {"resources_per_worker": resources}
     return {"use_gpu": True, "resources_per_worker": {**resources, "GPU": settings.num_gpus_per_rank}}

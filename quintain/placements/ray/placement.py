@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from quintain.data.fields import fields_to_json
+from quintain.data.fragments import FragmentBlock
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.fleet import Fleet
@@ -21,6 +22,7 @@ from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.ray import api
 from quintain.placements.ray.cluster import Cluster
 from quintain.placements.ray.collector import RayCollector
+from quintain.placements.ray.readers import Readers
 from quintain.placements.ray.weights import PublishedToActors, PutWeights
 from quintain.placements.ray.worker import RolloutWorker
 from quintain.placements.remote_collector import WatchedCollector
@@ -33,13 +35,16 @@ from quintain.rollouts.source import BehaviorListener
 
 
 class RaySource(AheadSource):
-    """An asynchronous source that leaves the cluster when it is closed."""
+    """An asynchronous source that may read ahead, and leaves the cluster when it is closed."""
 
-    def __init__(self, parts: SourceParts, placement: RayPlacement) -> None:
+    def __init__(self, parts: SourceParts, placement: RayPlacement, readers: Readers | None = None) -> None:
         super().__init__(parts)
         self.placement = placement
+        self.readers = readers
 
     def close(self) -> None:
+        if self.readers is not None:
+            self.readers.close()
         super().close()
         self.placement.leave()
 
@@ -49,6 +54,7 @@ class RayPlacement:
 
     def __init__(self, settings: RaySettings, plan: ActingPlan) -> None:
         self.plan = plan
+        self.settings = settings
         words, num_collectors = plan.to_json(), plan.num_collectors
         num_actors = min(settings.num_actors or num_collectors, num_collectors)
         cluster = Cluster.join(settings, num_actors * settings.num_cpus_per_actor)
@@ -106,16 +112,22 @@ class RayPlacement:
         }
         weights = PutWeights(shares)
         streams = not api.is_client()
-        remotes, parts = [], []
+        collectors, remotes, parts = [], [], []
         for worker in self.workers:
             for number in worker.collectors:
                 parts.append(plan.parts_of(blocks, policies, number))
                 mine = RayCollector(
                     worker, number, self.env, parts[-1], weights, sends_blocks=plan.has_agents, streams=streams
                 )
+                collectors.append(mine)
                 remotes.append(WatchedCollector(mine, plan.patience_seconds))
         remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)
-        return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self), blocks
+        readers = None
+        if self.settings.num_readers and streams:
+            [*_, (block, *_)] = blocks.values()
+            per_batch = block.num_lanes if isinstance(block, FragmentBlock) else len(collectors)
+            readers = Readers(self.settings.num_readers, collectors, self.settings.prefetch_batches * per_batch)
+        return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self, readers), blocks
 
 
 def _warn(plan: ActingPlan, address: str) -> None:

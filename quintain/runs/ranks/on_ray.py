@@ -153,7 +153,7 @@ def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = Fal
             code="E0253",
         )
     signals = StopSignals(run.run_file.run.grace_seconds)
-    per_rank = settings.num_cpus_per_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
+    per_rank = settings.cpus_of_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
     cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank)
     try:
         return _Driver(cluster, settings, signals, stream or sys.stdout, quiet).train(run)

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.utils.env_checker import check_env
 
 from quintain.envs.minecraft import (
+    CommandsCallback,
     FastResetCallback,
     JudgeResetCallback,
     MaskActionsCallback,
@@ -66,6 +67,24 @@ class Listens(MinecraftCallback):
         self.heard.append(f"{self.name} after_step {reward}")
         return (obs, reward + 1.0, *ends)
 
+    def before_step(self, sim: StandInSim, action: Any) -> Any:
+        self.heard.append(f"{self.name} before_step")
+        return action
+
+    def before_render(self, sim: StandInSim, image: Any) -> Any:
+        self.heard.append(f"{self.name} before_render")
+        return image
+
+    def after_render(self, sim: StandInSim, image: Any) -> Any:
+        self.heard.append(f"{self.name} after_render")
+        return np.full_like(image, len(self.heard))
+
+    def before_close(self, sim: StandInSim) -> None:
+        self.heard.append(f"{self.name} before_close")
+
+    def after_close(self, sim: StandInSim) -> None:
+        self.heard.append(f"{self.name} after_close")
+
 
 def test_the_stand_in_has_the_quirks() -> None:
     sim = StandInSim(obs_size=(24, 16), callbacks=[Dies()], faults={"error_at": 2})
@@ -98,9 +117,64 @@ def test_hooks_run_in_the_order_of_the_list_and_pass_results_on() -> None:
     env = adapted(Listens("a", heard), Listens("b", heard))
     env.reset(seed=0)
     assert env.step(NOOP)[1] == 2.0
+    # The twelfth hook's picture is the one that is seen.
+    assert set(env.render().reshape(-1).tolist()) == {12}
+    env.close()
     assert heard == [
-        "a before_reset", "b before_reset", "a after_reset", "b after_reset", "a after_step 0.0", "b after_step 1.0",
+        "a before_reset", "b before_reset", "a after_reset", "b after_reset", "a before_step", "b before_step",
+        "a after_step 0.0", "b after_step 1.0", "a before_render", "b before_render", "a after_render",
+        "b after_render", "a before_close", "b before_close", "a after_close", "b after_close",
     ]  # fmt: skip
+
+
+def test_faults_follow_their_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if slept[-3:] == [1.0] * 3:
+            raise TimeoutError("it hangs")
+
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("quintain.envs.minecraft.stand_in.time.sleep", sleep)
+    monkeypatch.setattr("quintain.envs.minecraft.stand_in.os._exit", leave)
+
+    def played(steps: int, **faults: Any) -> StandInSim:
+        slept.clear()
+        sim = StandInSim(obs_size=(8, 8), num_empty_frames=0, faults=faults)
+        sim.reset()
+        for _ in range(steps):
+            sim.step(dict(NOOP))
+        return sim
+
+    for fault, error in (("raise_at", ConnectionResetError), ("hang_at", TimeoutError), ("exit_at", SystemExit)):
+        played(2, **{fault: 3})
+        with pytest.raises(error):
+            played(3, **{fault: 3})
+    played(2, slow_reset_seconds=0.5, slow_step_seconds=0.25)
+    assert slept == [0.5, 0.25, 0.25]
+    # A Pareto distribution of shape 2 has a mean of 2 and no bound: 0.5 times as much, sometimes many times.
+    slow = played(0, slow_reset_seconds=0.5, pareto_shape=2.0)
+    for _ in range(1999):
+        slow.reset()
+    assert min(slept) >= 0.5
+    assert sum(slept) / 2000 == pytest.approx(1.0, rel=0.15)
+    assert max(slept) > 5.0
+    assert sum(map(len, played(3, grow_bytes=1000).leak)) == 3000
+
+
+def test_commands_are_carried_out_and_written_down() -> None:
+    commands = CommandsCallback(["/tp @p ~2 ~ -1.5", "/summon minecraft:cow ~1 ~ ~3", "/time set day"])
+    env = adapted(commands)
+    _, info = env.reset(seed=0)
+    # The player begins at 0.5, 0.5.
+    assert (info["player_pos"]["x"], info["player_pos"]["z"]) == (2.5, -1.5)
+    assert [(each.kind, each.x, each.z) for each in env.sim.engine.entities] == [("cow", 3.5, 1.5)]
+    assert env.sim.commands == commands.commands
+    env.sim.execute_cmd("/kill @e[type=!player]")
+    assert env.sim.engine.entities == []
 
 
 def test_seeds_decide_the_episode_and_actions_are_copied() -> None:
@@ -142,6 +216,27 @@ def test_a_broken_connection_raises_and_returns_no_noise() -> None:
     with pytest.raises(EnvError, match="lost its connection: timed out") as raised:
         env.step(NOOP)
     assert raised.value.code == "E0524"
+
+
+class Unwell(MinecraftCallback):
+    """Says at a reset that the connection broke, and cannot draw."""
+
+    def __init__(self, error: str = "") -> None:
+        self.error = error
+
+    def after_reset(self, sim: StandInSim, obs: Any, info: Any) -> Any:
+        return obs, {**info, "error": self.error}
+
+    def before_render(self, sim: StandInSim, image: Any) -> Any:
+        raise AttributeError("'MinecraftSim' object has no attribute 'info'")
+
+
+def test_a_connection_that_breaks_in_a_reset_raises_too_and_pictures_need_no_renderer() -> None:
+    with pytest.raises(EnvError, match="lost its connection: no server"):
+        adapted(Unwell("no server")).reset(seed=0)
+    env = adapted(Unwell())
+    obs, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(env.render(), obs["image"])
 
 
 def test_info_is_small_and_counters_are_cumulative() -> None:

@@ -1,6 +1,7 @@
 """The script by which the nodes of a local cluster start a worker: it asks for a fork, or runs Ray's own script.
 
-Ray starts an interpreter for it, so it imports only the standard library.
+Ray starts an interpreter for it, so it imports only the standard library. It must not have the name of Ray's own
+script, `setup_worker.py`, which Ray leaves out where a worker has no environment of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import socket
 import sys
 
 SOCKET = "forks"
-"""Name of the socket in the cluster's folder at which `forks.py` listens."""
+"""Name of the socket at which `forks.py` listens, beside the folder that Ray fills."""
 
 
 def main(words: list[str]) -> None:
@@ -23,7 +24,7 @@ def main(words: list[str]) -> None:
         request = {"arguments": [script, *options], "environment": dict(os.environ), "cwd": os.getcwd()}
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-                server.connect(os.path.join(named["temp-dir"], SOCKET))
+                server.connect(os.path.join(os.path.dirname(named["temp-dir"]), SOCKET))
                 text = json.dumps(request).encode()
                 sent = socket.send_fds(server, [text], [0, 1, 2])
                 server.sendall(text[sent:])
