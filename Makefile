@@ -65,7 +65,7 @@ test-collectors: install    ## every number of collectors in every placement, ki
 
 .PHONY: test-ray
 test-ray: install    ## runs on Ray that are killed, stopped and interrupted, for minutes; writes docs/results/
-	@failed=0; for cells in ray_cells ray_rank_cells ray_online_cells ray_cluster_cells; do \
+	@failed=0; for cells in ray_cells ray_rank_cells ray_gpu_cells ray_online_cells ray_cluster_cells; do \
 		$(BIN)/python -m tests.placements.$$cells || failed=1; done; exit $$failed
 
 learning-minecraft: install   ## look and recall in Minecraft's stand-in, 3 seeds each; writes docs/results/

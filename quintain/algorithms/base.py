@@ -13,7 +13,7 @@ import torch
 from quintain.algorithms.auxiliary import AuxiliaryLoss
 from quintain.algorithms.losses import Loss as Loss
 from quintain.algorithms.losses import named_metrics
-from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, join_parts, only_valid, split
+from quintain.algorithms.minibatches import Minibatch, MinibatchSampler, join_parts, moved, only_valid, split
 from quintain.algorithms.optimization import Optimization
 from quintain.algorithms.returns import explained_variance, generalized_advantages
 from quintain.algorithms.settings import AlgorithmSettings
@@ -274,7 +274,9 @@ class Algorithm(Optimization):
         if self.world.size == 1 and all(isinstance(value, float) for value in sums.values()):
             values: list[Any] = (np.array(list(sums.values()), np.float32) / np.float32(count)).tolist()
         else:
-            means = torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in sums.values()]).div_(count)
+            device = self.policy.device
+            summed = [torch.as_tensor(value, dtype=torch.float32, device=device) for value in sums.values()]
+            means = torch.stack(summed).div_(count)
             self.world.average(means)
             values = means.tolist()
         metrics = dict(zip(sums, values, strict=True))
@@ -288,20 +290,25 @@ class Algorithm(Optimization):
         return minibatch if self.mirror is None else with_mirrors(minibatch, self.policy.spec, self.mirror)
 
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
-        """Yields all valid steps once, in a random order that depends on the counters only."""
-        draw = self.sampler.lanes if self.policy.state_size else self.sampler.rows
-        return draw(batch, self.minibatch_fields, batch_size, *counters)
+        """Yields all valid steps once, in a random order that depends on the counters only, where the policy is."""
+        draw, device = self.sampler.lanes if self.policy.state_size else self.sampler.rows, self.policy.device
+        drawn = draw(batch, self.minibatch_fields, batch_size, *counters)
+        return drawn if batch.rollout.device == device else (moved(each, device) for each in drawn)
 
     @torch.no_grad()
     def evaluate_batch(self, batch: Batch, names: Sequence[str], size: int) -> dict[str, torch.Tensor]:
-        """Returns the policy's current evaluation of all actions of a batch, [T * N, ...], by `size` rows at a time."""
-        are_sequences = self.policy.state_size > 0
+        """Returns the policy's current evaluation of all actions of a batch, [T * N, ...], by `size` rows at a time.
+
+        It is where the batch is, which may be another device than the policy's.
+        """
+        are_sequences, device = self.policy.state_size > 0, self.policy.device
         everything = self.sampler.everything(batch, names, are_sequences=are_sequences)
-        parts = [self.policy.evaluate_actions(part) for part in split(everything, size)]
+        parts = [self.policy.evaluate_actions(moved(part, device)) for part in split(everything, size)]
         steps = batch.rollout.num_steps
-        return {
+        whole = {
             name: join_parts([each[name] for each in parts], steps, are_sequences=are_sequences) for name in parts[0]
         }
+        return dict(moved(whole, batch.rollout.device))
 
     def evaluate_minibatch(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the valid steps, and the policy's current evaluation of their actions."""

@@ -85,6 +85,8 @@ class LossModuleAlgorithm(TeamPPO):
     def _steps(self, batch: Batch, progress: Progress, learning_rate: float) -> EpochSteps:
         """Estimates advantages by the user's estimator, if there is one, and returns the steps of an epoch."""
         joint = joint_view(self.policy, batch.rollout, sees_next=self.estimator is not None)
+        if batch.rollout.device != self.policy.device:
+            joint = joint.to(self.policy.device)
         if self.estimator is not None:
             parameters = getattr(self.loss_module, "critic_network_params", None)
             with torch.no_grad():
@@ -99,7 +101,7 @@ class LossModuleAlgorithm(TeamPPO):
 
         def take_steps(epoch: int) -> Iterator[Mapping[str, torch.Tensor]]:
             for chosen in self.sampler.joint_numbers(batch, num_agents, size, progress.updates, epoch):
-                yield self.step_down(rows[chosen], learning_rate)
+                yield self.step_down(rows[chosen.to(self.policy.device)], learning_rate)
 
         return take_steps
 

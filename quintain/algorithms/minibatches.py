@@ -124,6 +124,13 @@ class MinibatchSampler:
         return torch.index_select(field, dim, chosen, out=memory[: _size(shape)].view(shape))
 
 
+def moved(minibatch: Minibatch, device: torch.device) -> Minibatch:
+    """Returns a minibatch on a device: itself, where it is there already."""
+    if next(iter(minibatch.values())).device == device:
+        return minibatch
+    return {name: field.to(device) for name, field in minibatch.items()}
+
+
 def only_valid(minibatch: Minibatch, judged: Minibatch) -> tuple[Minibatch, Minibatch]:
     """Drops invalid steps, which sequences carry for the recurrent layer."""
     if f.VALID not in minibatch:

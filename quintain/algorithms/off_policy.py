@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from quintain.algorithms.base import Algorithm
-from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.minibatches import Minibatch, moved
 from quintain.algorithms.optimization import LossOf
 from quintain.algorithms.replay_draws import ReplayDraws
 from quintain.algorithms.settings import OffPolicySettings
@@ -196,8 +196,7 @@ class OffPolicy(Algorithm):
         places, noise = self._draws_of(batch_size // self.world.size).draw(update, step, len(batch.memory))
         now, following = map(torch.from_numpy, noise)
         named = {**self.rescaled(batch.memory.draw(places)), f.NOISE: now, NEXT_NOISE: following}
-        device = self.policy.device
-        yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
+        yield moved(named, self.policy.device)
 
     def rescaled(self, fields: Minibatch) -> Minibatch:
         """Returns drawn transitions with the rewards that their signal makes of the stored ones now."""

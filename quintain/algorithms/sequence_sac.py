@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from quintain.algorithms.base import Loss
-from quintain.algorithms.minibatches import Minibatch
+from quintain.algorithms.minibatches import Minibatch, moved
 from quintain.algorithms.off_policy import NEXT_NOISE
 from quintain.algorithms.sac import SAC
 from quintain.algorithms.settings import SACSettings
@@ -102,8 +102,7 @@ class SequenceSAC(SAC):
         for place, numbers in zip(noise, drawn, strict=True):
             place[there] = torch.from_numpy(numbers)[: int(there.sum())]
         named = {**fields, f.NOISE: noise[0], NEXT_NOISE: noise[1]}
-        device = self.policy.device
-        yield named if device.type == "cpu" else {name: field.to(device) for name, field in named.items()}
+        yield moved(named, self.policy.device)
 
     def loss(self, minibatch: Minibatch, fraction: float) -> Loss:
         policy = self.policy
@@ -140,7 +139,7 @@ class SequenceSAC(SAC):
         state = minibatch[f.POLICY_STATE]
         features = encoder(seen)
         # A sequence never goes on into another episode.
-        begins = torch.zeros(len(features), dtype=torch.bool)
+        begins = torch.zeros(len(features), dtype=torch.bool, device=features.device)
         return memory.replay(features, state, begins).view(num_steps, len(state), memory.size)
 
 

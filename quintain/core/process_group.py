@@ -102,7 +102,7 @@ class SingleProcess:
 
 
 class GlooGroup:
-    """Several learners, connected by gloo, on the CPU."""
+    """Several learners, connected by gloo: what is on another device goes through memory of the CPU."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class GlooGroup:
         return buffer.numpy().tobytes()
 
     def share(self, values: torch.Tensor) -> None:
-        dense = values.contiguous()
+        dense = values.cpu().contiguous()
         with _explained(self.rank):
             self._dist.broadcast(dense, src=0, group=self._patient)
         if dense is not values:
@@ -190,8 +190,11 @@ class GlooGroup:
             self._dist.destroy_process_group()
 
     def _add(self, values: torch.Tensor) -> None:
+        here = values.cpu()
         with _explained(self.rank):
-            self._dist.all_reduce(values, group=self._group)
+            self._dist.all_reduce(here, group=self._group)
+        if here is not values:
+            values.copy_(here)
 
 
 def joint_moments(

@@ -145,8 +145,8 @@ class FragmentBlock(Rollout):
     def append_block(self, block: Rollout, first_lane: int) -> None:
         """Copies a block of lanes that stepped together: each lane is a fragment with the number of the block."""
         columns = self.claim(block.num_lanes)
-        for name, rows in block.arrays.items():
-            self.arrays[name][:, columns] = rows
+        for name in block.storage:
+            self.arrays[name][:, columns] = block.array(name)
         self.arrays[f.LANE][:, columns] = first_lane + np.arange(block.num_lanes)
         self.arrays[f.FRAGMENT][:, columns] = block.sequence
         self.arrays[f.FOLLOWS][:, columns] = True
@@ -269,10 +269,10 @@ def end_to_end(lane: Array, number: Array, follows: Array, recursion: Callable[.
 
 def _endings(block: Rollout, column: int) -> list[Ending]:
     """Returns copies of the last observations of episodes that ended in a column."""
-    index = block.arrays[f.FINAL_INDEX][:, column]
+    index = block.array(f.FINAL_INDEX)[:, column]
     endings = []
     for step in np.flatnonzero(index >= 0):
         row = int(index[step])
         obs = {name: block.final.array(name)[row].copy() for name in block.obs_names}
-        endings.append(Ending(int(step), obs, block.final.rows[f.POLICY_STATE][row].clone()))
+        endings.append(Ending(int(step), obs, block.final.rows[f.POLICY_STATE][row].cpu().clone()))
     return endings

@@ -39,7 +39,7 @@ class CompositeCategoricalDistribution(Distribution):
 
     def log_prob(self, value: torch.Tensor) -> torch.Tensor:
         """Returns the sum over components of log-probabilities [..., A] of actions [..., A, components]."""
-        chosen = [part.gather(-1, value[..., [i]].long()).squeeze(-1) for i, part in enumerate(self.log_probs)]
+        chosen = [part.gather(-1, value[..., i : i + 1].long()).squeeze(-1) for i, part in enumerate(self.log_probs)]
         return torch.stack(chosen).sum(0)
 
     def entropy(self) -> torch.Tensor:

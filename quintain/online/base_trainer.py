@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from quintain.algorithms.minibatches import moved
 from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.data.spec import build, flatten
@@ -281,6 +282,8 @@ class BaseTrainer(ABC):
                 code="E0267",
             )
         self.inner_model, self.optimizer = made[:2]
+        # In place, so that the optimizer has its parameters still.
+        self.inner_model.to(self.host.policy.device)
         self.model = self.inner_model
         self.scaler = made[-1] if len(made) > 2 else None
         vars(self).pop("_evaluator", None)
@@ -317,7 +320,7 @@ class BaseTrainer(ABC):
         """The policy with the user's model as its network."""
         made = deepcopy(self._policy)
         made.network = made.layout.network = self.inner_model  # type: ignore[assignment]  # it took the same weights
-        return made
+        return made.to(next(self.inner_model.parameters()).device)
 
     @torch.no_grad()
     def _judge(self, block: FragmentBlock) -> tuple[Tree, torch.Tensor, torch.Tensor]:
@@ -329,13 +332,13 @@ class BaseTrainer(ABC):
         parts = [self._replay(block, columns[start : start + size]) for start in range(0, len(columns), size)]
         self.inner_model.train(was_training)
         logits, log_probs, values = zip(*parts, strict=True)
-        return _joined(logits), torch.cat(log_probs, dim=1), torch.cat(values, dim=1)
+        return _joined(logits), torch.cat(log_probs, dim=1).cpu(), torch.cat(values, dim=1).cpu()
 
     def _replay(self, block: FragmentBlock, columns: torch.Tensor) -> tuple[Tree, torch.Tensor, torch.Tensor]:
         policy, num_steps, num_columns = self._evaluator, block.num_steps, len(columns)
         batch = {name: rows[:-1, columns].reshape(num_steps * num_columns, *rows.shape[2:])
                  for name, rows in block.storage.items()}  # fmt: skip
-        batch[f.POLICY_STATE] = block.policy_state[columns]
+        batch = dict(moved({**batch, f.POLICY_STATE: block.policy_state[columns]}, policy.device))
         shapes: dict[str, tuple[int, ...]] = {}
 
         def note(module: nn.Module, given: Tree, result: Tree) -> None:
@@ -387,4 +390,4 @@ def _swapped(tree: Tree) -> Tree:
 def _joined(trees: tuple[Tree, ...]) -> Tree:
     if isinstance(trees[0], Mapping):
         return {name: _joined(tuple(each[name] for each in trees)) for name in trees[0]}
-    return torch.cat(trees, dim=1)
+    return torch.cat(trees, dim=1).cpu()

@@ -74,6 +74,16 @@ def _of_values(config: OnlineConfig) -> list[tuple[bool, str]]:
             f"train_config.num_workers, {train.num_workers}: each learner rank has rollout workers of its own",
         ),
         (
+            rollout.num_gpus_per_worker > 0,
+            f"rollout_config.num_gpus_per_worker is {rollout.num_gpus_per_worker:g}, and rollout workers act on the "
+            f"CPU; set it to 0",
+        ),
+        (
+            train.num_gpus_per_worker > 1,
+            f"train_config.num_gpus_per_worker is {train.num_gpus_per_worker:g}, and a learner uses one GPU; set it to "
+            f"1, and num_workers to the number of GPUs",
+        ),
+        (
             train.use_amp,
             "train_config.use_amp is true, and mixed precision is not supported; set it to false",
         ),
@@ -132,14 +142,15 @@ def _of_fragments(config: OnlineConfig) -> list[tuple[bool, str]]:
 
 
 def refuse_missing_gpus(config: OnlineConfig, num_gpus: int) -> None:
-    """Refuses GPUs that are not there, before anything waits for them."""
-    for name, wanted in (
-        ("rollout_config.num_gpus_per_worker", config.rollout_config.num_gpus_per_worker),
-        ("train_config.num_gpus_per_worker", config.train_config.num_gpus_per_worker),
-    ):
-        if wanted > num_gpus:
-            raise SettingsError(f"{name} is {wanted:g}, and this machine has {num_gpus or 'no'} GPUs; set it to 0",
-                                code="E0263")  # fmt: skip
+    """Refuses GPUs for learners of this machine that are not there, before anything waits for them."""
+    each, num_workers = config.train_config.num_gpus_per_worker, config.train_config.num_workers
+    if each * num_workers > num_gpus:
+        for_all = f" for each of {num_workers} workers" if num_workers > 1 else ""
+        raise SettingsError(
+            f"train_config.num_gpus_per_worker is {each:g}{for_all}, and this machine has {num_gpus or 'no'} "
+            f"{'GPU' if num_gpus == 1 else 'GPUs'}; set it to 0{' or to a fraction' if num_gpus else ''}",
+            code="E0263",
+        )
 
 
 def idle_keys(given: object, prefix: str = "", *, on_ray: bool = False) -> list[str]:

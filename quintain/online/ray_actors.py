@@ -10,7 +10,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from quintain.errors import SettingsError
 from quintain.placements.settings import RaySettings
 
 if TYPE_CHECKING:
@@ -23,16 +22,7 @@ _CLUSTER = "quintain.placements.ray.cluster"
 
 
 def connect(config: OnlineConfig, address: str) -> None:
-    """Connects this process to a cluster until it ends; refuses what cannot be had there."""
-    for name, wanted in (
-        ("rollout_config.num_gpus_per_worker", config.rollout_config.num_gpus_per_worker),
-        ("train_config.num_gpus_per_worker", config.train_config.num_gpus_per_worker),
-    ):
-        if wanted:
-            raise SettingsError(
-                f"{name} is {wanted:g}, and rollout actors and the ranks that learn from them are on CPUs; set it to 0",
-                code="E0263",
-            )
+    """Connects this process to a cluster until it ends."""
     rollout, num_ranks = config.rollout_config, config.train_config.num_workers
     min_cpus = rollout.num_rollout_workers * rollout.num_cpus_per_worker + num_ranks
     settings = RaySettings(address=None if address == LOCAL else address)

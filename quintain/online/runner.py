@@ -50,7 +50,8 @@ def train_online(
     `idle` are keys that were set and change nothing, which are named once. With a `place` it is on Ray.
     """
     train = config.train_config
-    if place is None:
+    is_under_train = place is not None and (place.is_under_train or train.num_workers > 1)
+    if not is_under_train:
         refuse_missing_gpus(config, torch.cuda.device_count())
     address = None if place is None else place.address
     settings = run_settings(config, generators, trainer, address)
@@ -58,7 +59,7 @@ def train_online(
     slot = env_slot(config, generators.env_generator)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
     runs_dir = Path(train.save_path or "runs")
-    if place is not None and (place.is_under_train or train.num_workers > 1):
+    if is_under_train:
         return _train_under_ray_train(config, settings, runs_dir, slots, idle)
     with _advising_scripts():
         if train.resume is not None and train.resume_optimizer:

@@ -130,7 +130,7 @@ class LearnerConfig(Settings):
     """CPUs that Ray reserves for each reader."""
 
     num_gpus_per_worker: Share = 0.0
-    """GPUs of each learner: 0 learns on the CPU, 1 on a GPU."""
+    """GPU of each learner: 0 learns on the CPU, 1 on a GPU, a fraction on one that several share."""
 
     prefetch_batches: Whole = 2
     """Batches of an update that readers may bring ahead."""

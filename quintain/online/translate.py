@@ -130,6 +130,7 @@ def placement_settings(config: OnlineConfig, address: str | None) -> JsonObject:
         "type": "ray",
         "address": None if address == LOCAL else address,
         "num_cpus_per_actor": rollout.num_cpus_per_worker,
+        "num_gpus_per_rank": train.num_gpus_per_worker,
         "num_readers": train.num_readers,
         "num_cpus_per_reader": train.num_cpus_per_reader,
         "prefetch_batches": train.prefetch_batches,

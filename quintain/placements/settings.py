@@ -53,6 +53,9 @@ class RaySettings(LocalSettings):
     num_cpus_per_rank: Annotated[float, Field(ge=0.0)] = 1.0
     """CPUs that the cluster reserves for each rank, if there are several; one alone is the driver."""
 
+    num_gpus_per_rank: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """GPU that the cluster reserves for each rank, which learns on it with `run.device: cuda`; or a fraction of one."""
+
     min_ranks: Count | None = None
     """Ranks with which a run begins or goes on where the cluster has no room for num_ranks; null is num_ranks."""
 

@@ -27,9 +27,9 @@ Snapshot = Mapping[str, torch.Tensor]
 _LINE_BYTES = 64
 
 
-def make_snapshot(policy: Policy) -> dict[str, torch.Tensor]:
-    """Allocates a copy of the policy's state."""
-    return {name: torch.zeros_like(value) for name, value in policy.state_dict().items()}
+def make_snapshot(policy: Policy, device: str | None = None) -> dict[str, torch.Tensor]:
+    """Allocates a copy of the policy's state, on the policy's device or another."""
+    return {name: torch.zeros_like(value, device=device) for name, value in policy.state_dict().items()}
 
 
 @torch.no_grad()

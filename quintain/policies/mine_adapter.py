@@ -235,7 +235,8 @@ class MinePolicyAdapter(Policy):
     def _initial_row(self) -> torch.Tensor:
         if not self.state_size:
             return torch.zeros(0, device=self.device)
-        return self.layout.pack(self.network.initial_state(1), 1)[0]
+        # A module may make its state on the CPU wherever it is itself.
+        return self.layout.pack(self.network.initial_state(1), 1)[0].to(self.device)
 
     @torch.no_grad()
     def require_same_replay(self) -> None:

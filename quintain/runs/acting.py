@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from quintain.core import registry
 from quintain.core.rng import Rng
 from quintain.data.fields import Field
@@ -39,7 +41,7 @@ from quintain.rollouts.sync_collector import SyncCollector
 from quintain.runs.env_maker import env_maker
 from quintain.services.processes.sent_code import pack_code, unpack_code
 from quintain.settings.agent_rules import has_agents
-from quintain.settings.placement_rules import integer
+from quintain.settings.placement_rules import ELSEWHERE, integer
 from quintain.settings.tree import RunFile
 from quintain.trainers.curriculum import Curriculum
 from quintain.trainers.learner import ReadyLearner
@@ -272,9 +274,13 @@ class ActingPlan:
             num_lanes=num_lanes if fragments is None else fragments.num_new // self.num_ranks,
             num_steps=settings.num_steps,
             num_parts=self.num_collectors,
-            device=policy.device,
+            device=self._acting_device(policy),
             allocate=allocate,
         )
+
+    def _acting_device(self, policy: Policy) -> torch.device:
+        """Returns where actors write their steps: the policy's device, or the CPU where they are in other processes."""
+        return torch.device("cpu") if self.run_file.run.placement.type in ELSEWHERE else policy.device
 
     def _filled_by_fragments(self) -> type[FragmentBuffer]:
         """Returns the store of fragments, which names what fills it; imported by its name, as few runs need it."""
@@ -299,8 +305,10 @@ class ActingPlan:
         if self.env_events:
             raise _cannot_travel("functions of event_cfg", "name them in experiment.env.env_events")
         settings = self.run_file.to_dict()
-        # Events and writers stay with the learner, and may be of parts that only its process knows.
+        # Events, writers and GPUs stay with the learner, and may be of parts that only its process knows.
         settings["run"]["writers"] = []
+        settings["run"]["device"] = "cpu"
+        settings["run"]["placement"].pop("num_gpus_per_rank", None)
         for behavior in settings["experiment"]["behaviors"].values():
             behavior["events"] = []
             behavior["auxiliary_losses"] = {}

@@ -225,7 +225,7 @@ class _Maker:
         policy = given or make_policy(self.run_file, spec, name)
         if policy.spec != spec:
             raise SpecMismatch(f"the policy takes {policy.spec}, and the environment has {spec}. Use one made for it")
-        return policy.to(resolve_device(self.run_file.run.device))
+        return policy.to(resolve_device(self.run_file.run.device, self.world.rank))
 
     def algorithm(self, name: str, policy: Policy, env: TrainingEnv) -> Algorithm | None:
         """Makes the algorithm of a behaviour with its reward signals.

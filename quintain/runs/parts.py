@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from quintain.algorithms.streams import num_streams
 from quintain.core import registry
 from quintain.data.spec import BehaviorSpec
 from quintain.errors import SettingsError
+from quintain.placements.ray.cluster import is_in_ray
 from quintain.policies.base import Policy
 from quintain.runs.acting import settings_of, stream_of
 from quintain.services.events import EventManager
@@ -38,16 +40,22 @@ def make_policy(run_file: RunFile, spec: BehaviorSpec, name: str | None = None) 
     return policy
 
 
-def resolve_device(name: str) -> torch.device:
-    """Resolves `run.device` to an available device."""
+def resolve_device(name: str, rank: int = 0) -> torch.device:
+    """Resolves `run.device` to an available device.
+
+    `cuda` is the GPU that Ray gave to this rank; elsewhere ranks take those of the machine in turn.
+    """
     has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    device = torch.device(name)
+    device = torch.device(name if name != "auto" else "cuda" if has_cuda else "cpu")
     if device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count()):
         found = f"torch sees {torch.cuda.device_count()} CUDA devices" if has_cuda else "torch sees no CUDA device"
         raise SettingsError(f"run.device: found {name}, but {found}. Use cpu or auto", code="E0218")
-    return device
+    if device.type != "cuda" or ":" in name:
+        return device
+    if is_in_ray():
+        given: torch.device = import_module("ray.train.torch").get_device()
+        return given
+    return torch.device("cuda", rank % torch.cuda.device_count()) if rank else device
 
 
 def make_events(behavior: Behavior, context: EventContext) -> EventManager:

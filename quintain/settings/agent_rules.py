@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from quintain.settings.errors import Problem
 from quintain.settings.experiment import Behavior, Experiment
 from quintain.settings.outline import RunTree
-from quintain.settings.placement_rules import integer
+from quintain.settings.placement_rules import ELSEWHERE, integer
 from quintain.settings.sources import dotted
 from quintain.settings.yaml_text import KeyPath, shortened
 
@@ -29,6 +29,12 @@ def behaviors_fit_env(tree: RunTree) -> Iterator[Problem]:
                 "E0205",
             )
         return
+    if tree.run.device != "cpu" and tree.run.placement.type in ELSEWHERE:
+        yield Problem(
+            ("run", "device"),
+            f"{tree.run.device} is for lanes: what agents did is learned from on the CPU; set it to cpu",
+            "E0218",
+        )
     if tree.run.env_workers.num_workers is not None:
         yield Problem(
             ("run", "env_workers", "num_workers"),

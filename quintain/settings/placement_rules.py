@@ -26,20 +26,41 @@ def processes_have_place(tree: RunTree) -> Iterator[Problem]:
         return
     if run.placement.type not in ELSEWHERE:
         return
-    if run.device != "cpu":
-        why = "which shares memory of the CPU" if run.placement.type == "processes" else "whose learners are on CPUs"
-        yield Problem(
-            ("run", "device"),
-            f"{run.device} does not go with run.placement.type {run.placement.type}, {why}; set it to cpu, or "
-            "run.placement to threads",
-            "E0253",
-        )
     most, least = integer(run.placement, "num_ranks") or 1, integer(run.placement, "min_ranks") or 1
     if least > most:
         yield Problem(
             ("run", "placement", "min_ranks"),
             f"{least} is more than run.placement.num_ranks, {most}; lower it, or leave it out",
             "E0241",
+        )
+
+
+def ranks_have_devices(tree: RunTree) -> Iterator[Problem]:
+    """Refuses GPUs that nothing would learn on, and several ranks on Ray for which no GPU is reserved, or one."""
+    device, placement = tree.run.device, tree.run.placement
+    if placement.type != "ray":
+        return
+    num_gpus, num_ranks = dict(placement).get("num_gpus_per_rank") or 0, integer(placement, "num_ranks") or 1
+    if num_gpus and device == "cpu":
+        yield Problem(
+            ("run", "placement", "num_gpus_per_rank"),
+            f"{num_gpus:g} GPU of each rank would be idle, because run.device is cpu; set run.device to cuda, or leave "
+            "it out",
+            "E0253",
+        )
+    elif not num_gpus and device != "cpu" and num_ranks > 1:
+        yield Problem(
+            ("run", "device"),
+            f"{device} needs a GPU for each of {num_ranks} ranks, and run.placement.num_gpus_per_rank reserves none; "
+            "set it to 1, or to a fraction",
+            "E0253",
+        )
+    elif ":" in device and num_ranks > 1:
+        yield Problem(
+            ("run", "device"),
+            f"{device} names one GPU for {num_ranks} ranks, each of which gets its own by "
+            "run.placement.num_gpus_per_rank; set it to cuda",
+            "E0253",
         )
 
 

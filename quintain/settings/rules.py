@@ -15,6 +15,7 @@ from quintain.settings.placement_rules import (
     integer,
     mirrors_are_here,
     processes_have_place,
+    ranks_have_devices,
     ranks_share_lanes,
     ranks_share_minibatches,
     workers_have_lanes,
@@ -29,6 +30,7 @@ def broken_rules(tree: RunTree) -> list[Problem]:
     problems += [
         *collectors_share_lanes(tree),
         *halves_are_whole(tree),
+        *ranks_have_devices(tree),
         *_env_events_can_happen(tree.experiment),
         *behaviors_fit_env(tree),
     ]

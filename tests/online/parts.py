@@ -156,7 +156,8 @@ class OwnTrainer(BaseTrainer):
             data = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
             for fragments in self.data_iter(data["records"], 2):
                 advantage, target, old = (
-                    data[name].format_batch(fragments) for name in ("advantages", "td_targets", "old_logps")
+                    data[name].format_batch(fragments, self.inner_model.device)
+                    for name in ("advantages", "td_targets", "old_logps")
                 )
                 _, log_prob, value = self.evaluate_fragments(fragments)
                 loss = -((log_prob - old).exp() * advantage).mean() + 0.5 * (value - target).square().mean()

@@ -20,14 +20,18 @@ from quintain.online import (
     OnlineConfig,
     file_settings,
     online_config,
+    runner,
     start_rolloutmanager,
     start_trainer,
 )
 from quintain.online.config import idle_keys, refuse_missing_gpus
-from quintain.online.ray_actors import ask, connect, is_actor
+from quintain.online.ray_actors import ask, is_actor
+from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
 from quintain.online.start import host_trainer
 from quintain.online.translate import Generators, run_settings
+from quintain.runs.ranks.on_ray import RayEnd, RayRun
+from quintain.services.reporting.writers import RunSummary
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
 from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
@@ -280,6 +284,19 @@ def test_gpus_that_are_not_there_and_objects_in_place_of_factories_have_one_sent
     with pytest.raises(SettingsError, match=r"train_config.num_gpus_per_worker is 1, and this machine has no GPUs"):
         refuse_missing_gpus(wants, 0)
     refuse_missing_gpus(wants, 1)
+    whole, half = (
+        online_config(
+            {
+                "rollout_config": {"num_rollout_workers": 2},
+                "train_config": {"num_workers": 2, "num_gpus_per_worker": share},
+            }
+        )
+        for share in (1, 0.5)
+    )
+    with pytest.raises(SettingsError, match="is 1 for each of 2 workers, and this machine has 1 GPU; set it to 0 or"):
+        refuse_missing_gpus(whole, 1)
+    refuse_missing_gpus(whole, 2)
+    refuse_missing_gpus(half, 1)
     with pytest.raises(SettingsError, match="policy_generator is a Small, expected a function"):
         Generators(policy_generator(), env_generator)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(SettingsError, match=r"env_generator is a .*, expected a function"):
@@ -406,9 +423,8 @@ def test_what_is_no_configuration_and_no_manager_is_refused_in_a_sentence() -> N
             start(env_generator, {"train_config": None})
     with pytest.raises(SettingsError, match="rollout_manager is a NoneType; pass the result of start_rolloutmanager"):
         OwnTrainer(rollout_manager=None, policy_generator=policy_generator, env_generator=env_generator)
-    if not torch.cuda.is_available():
-        with pytest.raises(SettingsError, match=r"rollout_config.num_gpus_per_worker is 1, and this machine has no"):
-            start_rolloutmanager(policy_generator, env_generator, {"rollout_config": {"num_gpus_per_worker": 1}})
+    with pytest.raises(SettingsError, match=r"rollout_config.num_gpus_per_worker is 1, and rollout workers act on the"):
+        start_rolloutmanager(policy_generator, env_generator, {"rollout_config": {"num_gpus_per_worker": 1}})
 
 
 @pytest.mark.parametrize("direction", ["to_reference", "from_reference"])
@@ -491,20 +507,40 @@ def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:
     sys.path.remove(str(folder))
 
 
-def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_no_gpus_are_promised() -> None:
+def test_on_ray_rollout_workers_are_actors_of_the_cluster_and_learners_may_have_gpus() -> None:
     readers = {"num_readers": 3, "num_cpus_per_reader": 0.25, "prefetch_batches": 1}
-    train = {"num_gpus_per_worker": 1, **readers}
+    train = {"num_gpus_per_worker": 0.5, **readers}
     config = online_config({"rollout_config": {"num_cpus_per_worker": 0.5}, "train_config": train})
     settings = run_settings(config, Generators(policy_generator, env_generator), address="auto")
     assert not idle_keys({"train_config": readers}, on_ray=True)
     assert idle_keys({"train_config": readers}) == [f"train_config.{name}" for name in readers]
     assert settings["run"]["placement"] == {
-        "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_ranks": 1, "num_readers": 3,
-        "num_cpus_per_reader": 0.25, "prefetch_batches": 1,
+        "type": "ray", "address": "auto", "num_cpus_per_actor": 0.5, "num_gpus_per_rank": 0.5, "num_ranks": 1,
+        "num_readers": 3, "num_cpus_per_reader": 0.25, "prefetch_batches": 1,
     }  # fmt: skip
-    with pytest.raises(SettingsError, match=r"train_config.num_gpus_per_worker is 1, and rollout actors") as refused:
-        connect(config, "auto")
-    assert refused.value.code == "E0263"
+    assert settings["run"]["device"] == "cuda"
+    RunFile.from_mapping(settings)
+
+
+def test_one_learner_on_ray_has_the_gpu_of_the_driver_and_several_those_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    generators, reached = Generators(policy_generator, env_generator), []
+
+    def train_on_ray(run: RayRun) -> RayEnd:
+        reached.append(run.run_file)
+        return RayEnd(RunSummary("finished", 0.0, 0), None, 0)
+
+    monkeypatch.setattr(runner, "train_on_ray", train_on_ray)
+    wants = {"num_gpus_per_worker": 1.0, "save_path": str(tmp_path), "num_workers": 2}
+    config = online_config({"rollout_config": {"num_rollout_workers": 2}, "train_config": wants})
+    train_online(config, generators, place=RayPlace("auto"))
+    assert dict(reached[0].run.placement)["num_gpus_per_rank"] == 1.0
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingsError, match=r"num_gpus_per_worker is 1, and this machine has no GPUs; set it to 0"):
+            train_online(
+                online_config({"train_config": {"num_gpus_per_worker": 1}}), generators, place=RayPlace("auto")
+            )
 
 
 def test_calls_of_objects_are_calls_and_no_object_is_an_actor() -> None:

@@ -157,7 +157,6 @@ def test_what_goes_wrong_at_the_start_is_told_as_anywhere_else() -> None:
     ("settings", "what"),
     [
         ({"env": Walk()}, "an environment that exists already cannot be sent"),
-        ({"device": "auto"}, "run.device.*auto does not go with run.placement.type processes"),
         ({"use_symmetry": True, "normalize_obs": False}, "use_symmetry.*mirror"),
     ],
 )

@@ -79,6 +79,7 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     an_actor_that_dies_again_and_again_ends_the_run()
     errors_are_the_users_own()
     what_the_cluster_cannot_hold_is_refused_at_once()
+    gpus_that_the_cluster_does_not_have_are_refused_at_once(cluster)
     a_second_driver_of_a_run_is_refused()
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
@@ -327,6 +328,27 @@ def what_the_cluster_cannot_hold_is_refused_at_once() -> None:
     assert refused.value.code == "E0545"
 
 
+def gpus_that_the_cluster_does_not_have_are_refused_at_once(cluster: Any) -> None:
+    """By what it really has, and where a node counts 2 GPUs: a rank never has parts of two."""
+    from quintain.placements.settings import RaySettings
+
+    def room(num_ranks: int, share: float) -> None:
+        cluster.require_room(num_ranks, 0, RaySettings(num_gpus_per_rank=share, num_cpus_per_rank=0.1))
+
+    with pytest.raises(ResourceError, match=r"1 GPU are needed for 2 ranks .* has \d+ CPU, 0 GPU on 1 node") as refused:
+        room(2, 0.5)
+    assert refused.value.code == "E0545"
+    nodes, ray.nodes = ray.nodes, lambda: [{"Alive": True, "Resources": {"CPU": 4.0, "GPU": 2.0}}]
+    try:
+        for num_ranks, share in ((2, 1.0), (4, 0.5), (2, 0.6)):
+            room(num_ranks, share)
+        for num_ranks, share in ((3, 1.0), (5, 0.5), (3, 0.6)):
+            with pytest.raises(ResourceError, match=r"has 4 CPU, 2 GPU on 1 node"):
+                room(num_ranks, share)
+    finally:
+        ray.nodes = nodes
+
+
 def a_second_driver_of_a_run_is_refused() -> None:
     from quintain.placements.ray.mailbox import open_mailbox
 
@@ -376,7 +398,7 @@ def test_a_cluster_of_its_own_has_as_many_cpus_as_the_actors_of_its_run(monkeypa
             "num_actors.*more than experiment.env.num_collectors",
         ),
         ({"env": Walk()}, "an environment that exists already cannot be sent"),
-        ({"device": "auto"}, "run.device.*auto does not go with run.placement.type ray"),
+        ({"device": "auto", "placement.num_ranks": 2}, "run.device.*auto needs a GPU for each of 2 ranks"),
     ],
 )
 def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: dict[str, Any], what: str) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from quintain.core.process_group import GlooGroup, ProcessGroup, SingleProcess, joint_moments
 from quintain.errors import RankError
+from quintain.trainers.rank_modules import RankModules
 from tests.hold import wait_for
+from tests.pretended import pretended_device
 from tests.ranks.party import Arrays, on_ranks
 
 SIZES = (0, 5, 1)
@@ -61,6 +63,34 @@ def test_three_ranks_agree(tmp_path: Path) -> None:
         expected = [6, *everything.mean(axis=0), *(everything.var(axis=0) * 6)]
         np.testing.assert_allclose(answers["moments"], expected, rtol=1e-12)
         assert answers["moments"].tobytes() == found[0]["moments"].tobytes()
+
+
+def meet_on_a_device(world: ProcessGroup) -> Arrays:
+    """Averages and shares tensors of a device, and the gradients of a module there."""
+    with pretended_device() as device:
+        mean = torch.tensor([1.0, 10.0], device=device) * (world.rank + 1)
+        world.average(mean)
+        shared = torch.full((2, 2), world.rank + 7.0, device=device).T
+        world.share(shared)
+        module = torch.nn.Linear(2, 1).to(device)
+        ranks = RankModules(world)
+        ranks.add(module)
+        module(torch.full((1, 2), world.rank + 1.0, device=device)).sum().backward()
+        assert ranks.other_rank() is None
+        assert {mean.device, shared.device, module.weight.grad.device} == {device}  # type: ignore[union-attr]
+        return {
+            "average": np.array(mean.tolist()),
+            "share": np.array(shared.tolist()),
+            "gradient": np.array(module.weight.grad.tolist()),  # type: ignore[union-attr]
+        }
+
+
+@pytest.mark.slow
+def test_tensors_of_a_device_go_through_memory_of_the_cpu(tmp_path: Path) -> None:
+    for found in on_ranks(2, tmp_path, meet_on_a_device):
+        assert found["average"].tolist() == [1.5, 15.0], "the mean of 1 and 2, and of 10 and 20"
+        assert found["share"].tolist() == [[7.0, 7.0], [7.0, 7.0]]
+        assert found["gradient"].tolist() == [[1.5, 1.5]], "the mean of the inputs of both ranks"
 
 
 def wait_in_vain(world: ProcessGroup, given_up: Path) -> Arrays:

@@ -260,9 +260,13 @@ class Cluster:
 
         wanted = {name: amount * num_actors for name, amount in settings.resources_per_actor.items()}
         wanted["CPU"] = num_ranks * settings.cpus_of_rank + num_actors * settings.num_cpus_per_actor
+        share = settings.num_gpus_per_rank
+        if share:
+            wanted["GPU"] = wanted.get("GPU", 0.0) + num_ranks * share
         nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
         found = {name: sum(node.get(name, 0.0) for node in nodes) for name in wanted}
-        if any(found[name] < amount for name, amount in wanted.items()):
+        num_held = sum(_num_on_gpus(node.get("GPU", 0.0), share) for node in nodes) if share else num_ranks
+        if num_held < num_ranks or any(found[name] < amount for name, amount in wanted.items()):
             needed = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
             there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
             raise ResourceError(
@@ -306,6 +310,15 @@ def _num_fitting(node: Mapping[str, float], each: Mapping[str, float]) -> int:
     0
     """
     return min((int(node.get(name, 0.0) / amount + 1e-9) for name, amount in each.items()), default=1_000_000)
+
+
+def _num_on_gpus(num_gpus: float, share: float) -> int:
+    """Returns how many ranks the GPUs of a node hold: what a rank has of a GPU is of one.
+
+    >>> _num_on_gpus(2.0, 0.6), _num_on_gpus(2.0, 0.5)
+    (2, 4)
+    """
+    return int(num_gpus) * int(1.0 / share + 1e-9)
 
 
 def _short_folder() -> str:

@@ -92,7 +92,7 @@ class TrainedRanks:
     def _fit(self, settings: RaySettings, num_ranks: int, task: RankTask) -> None:
         try:
             from ray.train import FailureConfig, RunConfig, ScalingConfig
-            from ray.train.torch import TorchTrainer
+            from ray.train.torch import TorchConfig, TorchTrainer
 
             path = [os.path.abspath(entry) for entry in sys.path]
             # A working directory that Ray ships is the one that counts.
@@ -102,10 +102,9 @@ class TrainedRanks:
                 trainer = TorchTrainer(
                     run_rank,
                     train_loop_config=config,
-                    scaling_config=ScalingConfig(
-                        num_workers=num_ranks,
-                        resources_per_worker={"CPU": settings.cpus_of_rank},
-                    ),
+                    # Ranks with GPUs would get NCCL, which needs a whole GPU for each; gradients go through gloo.
+                    torch_config=TorchConfig(backend="gloo"),
+                    scaling_config=ScalingConfig(num_workers=num_ranks, **reserved_for(settings)),
                     run_config=RunConfig(
                         name=f"ranks-{uuid.uuid4().hex[:12]}",
                         storage_path=str(self.storage),
@@ -117,6 +116,14 @@ class TrainedRanks:
                 trainer.fit()
         except BaseException as error:
             self.error = error
+
+
+def reserved_for(settings: RaySettings) -> JsonObject:
+    """Returns what Ray Train reserves for each rank, as arguments of its `ScalingConfig`."""
+    resources = {"CPU": settings.cpus_of_rank}
+    if not settings.num_gpus_per_rank:
+        return {"resources_per_worker": resources}
+    return {"use_gpu": True, "resources_per_worker": {**resources, "GPU": settings.num_gpus_per_rank}}
 
 
 def run_rank(config: Mapping[str, Saved]) -> None:

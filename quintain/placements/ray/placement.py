@@ -105,7 +105,7 @@ class RayPlacement:
                 name,
                 policy,
                 blocks[name],
-                [{} if plan.takes_newest else make_snapshot(policy) for _ in blocks[name]],
+                [{} if plan.takes_newest else make_snapshot(policy, "cpu") for _ in blocks[name]],
                 PublishedToActors(name, self.workers) if plan.takes_newest else None,
             )
             for name, policy in policies.items()

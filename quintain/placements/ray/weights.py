@@ -65,7 +65,7 @@ class PublishedToActors(PublishedWeights):
         """Announces weights; waits for those before, so that at most two versions are in the object store."""
         self.wait()
         is_new = self.newest_put is None or self.newest_put[0].session != label.session
-        self.newest_put = label, api.put({name: value.numpy() for name, value in policy.state_dict().items()})
+        self.newest_put = label, api.put({name: value.cpu().numpy() for name, value in policy.state_dict().items()})
         self._pending = [self._announce(worker) for worker in self.workers]
         if is_new:
             # Nothing may be collected before, or for the session before.
