@@ -261,9 +261,10 @@ def import_module_of(kind: str, path: str) -> ModuleType:
 def _module_of(kind: str, path: str) -> ModuleType:
     try:
         return trust.import_module(path.partition(":")[0])
-    except CheckpointError:
-        raise
     except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
+        if isinstance(error, CheckpointError) or (isinstance(error, SettingsError) and error.code == "E0242"):
+            # It says by itself what may not be imported here, or which package is missing.
+            raise
         first_line = (str(error).splitlines() or [""])[0]
         message = f'cannot import {kind} "{path}": {type(error).__name__}: {first_line}{_raised_in_file(error)}'
         raise SettingsError(message, code="E0208") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from quintain.algorithms.streams import num_streams
 from quintain.core import registry
 from quintain.data.spec import BehaviorSpec
 from quintain.errors import SettingsError
-from quintain.placements.ray.cluster import is_in_ray
 from quintain.policies.base import Policy
 from quintain.runs.acting import settings_of, stream_of
 from quintain.services.events import EventManager
@@ -52,7 +52,7 @@ def resolve_device(name: str, rank: int = 0) -> torch.device:
         raise SettingsError(f"run.device: found {name}, but {found}. Use cpu or auto", code="E0218")
     if device.type != "cuda" or ":" in name:
         return device
-    if is_in_ray():
+    if "ray" in sys.modules and import_module("quintain.placements.ray.cluster").is_in_ray():
         given: torch.device = import_module("ray.train.torch").get_device()
         return given
     return torch.device("cuda", rank % torch.cuda.device_count()) if rank else device

@@ -58,6 +58,27 @@ def test_importing_the_package_costs_nothing(tmp_path: Path) -> None:
     assert not imported_by("import quintain", tmp_path) & HEAVY
 
 
+@pytest.mark.slow
+def test_training_needs_no_extra(tmp_path: Path) -> None:
+    extras = [
+        "PIL", "ale_py", "imageio", "matplotlib", "minigrid", "mujoco", "multipart", "onnx", "onnxruntime",
+        "onnxscript", "openai", "pettingzoo", "ray", "starlette", "tensorboard", "uvicorn", "wandb",
+    ]  # fmt: skip
+    # None in the place of a module makes its import, and the search for it, fail.
+    hide = f"import sys; sys.modules.update(dict.fromkeys({extras!r}))"
+    train = "from quintain import Trainer; Trainer('ppo', 'CartPole-v1', num_lanes=2, events=[]).train(256)"
+    refuse = """
+from quintain.errors import SettingsError
+try:
+    Trainer('ppo', 'CartPole-v1', num_lanes=2, placement='ray')
+except SettingsError as error:
+    assert error.code == 'E0242', error
+else:
+    raise AssertionError('Ray was found')
+"""
+    assert "torch" in imported_by(f"{hide}; {train}{refuse}", tmp_path)
+
+
 def test_settings_and_specs_are_torch_free(tmp_path: Path) -> None:
     names = "GymSettings, PPOSettings, RunFile, Rng, BehaviorSpec, Every, register"
     assert not imported_by(f"from quintain import {names}", tmp_path) & {"torch", "tensordict", "gymnasium"}
