@@ -51,10 +51,11 @@ _token = secrets.token_hex(32)
 class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
-    def __init__(self, num_cpus: int, *, prestarts: bool) -> None:
+    def __init__(self, num_cpus: int, *, prestarts: bool = False, has_ranks: bool = True) -> None:
         """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has.
 
-        With `prestarts`, as many workers begin before an actor wants one.
+        With `prestarts`, as many workers begin before an actor wants one. With `has_ranks`, Ray Train finds the server
+        that it asks whether its controller lives.
         """
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
@@ -77,6 +78,7 @@ class LocalHead:
                 "object_store_bytes": None,
                 "directory": str(self.directory / _OF_RAY),
                 "prestarts": prestarts,
+                "has_server": has_ranks,
             }
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -125,7 +127,7 @@ class Cluster:
 
     _current: Cluster | None = None
 
-    def __init__(self, settings: RaySettings, min_cpus: float = 0.0) -> None:
+    def __init__(self, settings: RaySettings, min_cpus: float = 0.0, *, has_ranks: bool = False) -> None:
         self.num_users = 0
         self.is_open = True
         self.wanted = settings.address
@@ -134,20 +136,20 @@ class Cluster:
         is_local = settings.address is None and not is_in_ray()
         # Not where most of the processes would have no actor.
         prestarts = num_cpus <= 2 * min_cpus
-        self.head = LocalHead(num_cpus, prestarts=prestarts) if is_local else None
+        self.head = LocalHead(num_cpus, prestarts=prestarts, has_ranks=has_ranks) if is_local else None
         self.before: dict[str, str | None] = {}
         self.is_ours: bool | None = None
         """Whether the connection ends with its last user; None before there is one."""
 
     @classmethod
-    def begin(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
+    def begin(cls, settings: RaySettings, min_cpus: float = 0.0, *, has_ranks: bool = False) -> Cluster:
         """Begins to start a local cluster, for a user that joins later; returns what has to be left once more.
 
-        A local cluster then has `min_cpus` CPUs or more, as Ray counts them.
+        A local cluster then has `min_cpus` CPUs or more, as Ray counts them, and with `has_ranks` what Ray Train needs.
         """
         current = cls._current
         if current is None:
-            current = cls._current = cls(settings, min_cpus)
+            current = cls._current = cls(settings, min_cpus, has_ranks=has_ranks)
         elif current.wanted != settings.address:
             raise ServiceError(
                 f"run.placement.address: this process is connected to {current.wanted or 'a cluster of its own'} for "
@@ -158,9 +160,9 @@ class Cluster:
         return current
 
     @classmethod
-    def join(cls, settings: RaySettings, min_cpus: float = 0.0) -> Cluster:
+    def join(cls, settings: RaySettings, min_cpus: float = 0.0, *, has_ranks: bool = False) -> Cluster:
         """Returns the connection of this process, opening it for the first run."""
-        current = cls.begin(settings, min_cpus)
+        current = cls.begin(settings, min_cpus, has_ranks=has_ranks)
         try:
             if current.is_ours is None:
                 current.is_ours = current._connect(settings)

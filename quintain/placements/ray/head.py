@@ -29,11 +29,12 @@ def serve(descriptor: int) -> None:
     import ray
     from ray._private import node, parameter
 
-    # Three processes less to start and to wait for: nothing here is scaled, nothing relays the output of actors, and
-    # the server of a dashboard that is off would only report the usage of Ray.
+    # Processes less to start and to wait for: nothing here is scaled, and nothing relays the output of actors.
     fixed = {"no_monitor": True, "include_log_monitor": False, "setup_worker_path": start_worker.__file__}
     parameter.RayParams = partial(parameter.RayParams, **fixed)
-    node.Node.start_api_server = lambda *given, **named: None
+    if not words["has_server"]:
+        # The server of a dashboard that is off refuses what it is asked, at once; Ray Train alone asks.
+        node.Node.start_api_server = lambda *given, **named: None
     try:
         context = ray.init(
             address="local",

@@ -154,7 +154,7 @@ def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = Fal
         )
     signals = StopSignals(run.run_file.run.grace_seconds)
     per_rank = settings.cpus_of_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
-    cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank)
+    cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank, has_ranks=True)
     try:
         return _Driver(cluster, settings, signals, stream or sys.stdout, quiet).train(run)
     finally:
