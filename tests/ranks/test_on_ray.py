@@ -125,6 +125,22 @@ def test_an_elastic_run_takes_as_many_ranks_as_there_is_room_for_and_lanes_can_b
         driver_of(Small(0), run_file)._fitting(run)
 
 
+@pytest.mark.parametrize(("received", "said", "exit_code"), [(None, 0, 0), (15, 0, 143), (15, 143, 143), (None, 3, 3)])
+def test_a_stop_that_rank_0_did_not_hear_itself_is_the_end_of_the_driver(
+    received: int | None, said: int, exit_code: int
+) -> None:
+    driver = driver_of(Small(2), settings("placement.num_ranks=2"))
+    driver.signals.received = None if received is None else signal.Signals(received)
+    summary = {"state": "stopped", "seconds": 1.0, "env_steps": 256}
+    driver._hear({"ended": {"summary": summary, "digest": None, "exit_code": said}})
+    assert driver.end is not None
+    assert driver.end.exit_code == exit_code
+
+
+def test_readers_are_reserved_with_their_rank() -> None:
+    assert RaySettings(num_cpus_per_rank=1.5, num_readers=4, num_cpus_per_reader=0.25).cpus_of_rank == 2.5
+
+
 def test_what_ended_a_rank_decides_whether_all_are_started_again(tmp_path: Path) -> None:
     run_file = settings("placement.num_ranks=2", "placement.max_failures=1")
     attempts: list[str | None] = []

@@ -236,7 +236,9 @@ class _Driver:
             self.failures.append((rank, error_from_json(message["failed"], f"rank {rank}: " if rank else "")))
         elif "ended" in message:
             end = message["ended"]
-            self.end = RayEnd(RunSummary(**end["summary"]), end["digest"], end["exit_code"])
+            # Ranks stop together: another may have heard of the signal, and rank 0 have ended before it did.
+            exit_code = end["exit_code"] or self.signals.exit_code or 0
+            self.end = RayEnd(RunSummary(**end["summary"]), end["digest"], exit_code)
 
     def _reason(self) -> QuintainError:
         """Returns the error of the rank that failed by itself, or a loss of ranks."""
