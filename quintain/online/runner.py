@@ -17,8 +17,10 @@ from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, Onli
 from quintain.online.translate import Generators, env_slot, run_settings
 from quintain.runs import launch
 from quintain.runs.assemble import Slots
+from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of
 from quintain.runs.ranks.on_ray import new_run, old_run, train_on_ray
 from quintain.services.processes.signals import INTERRUPTED
+from quintain.settings.placement_rules import integer
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 
@@ -63,9 +65,8 @@ def train_online(
         return _train_under_ray_train(config, settings, runs_dir, slots, idle)
     with _advising_scripts():
         if train.resume is not None and train.resume_optimizer:
-            budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
             folder, run = run_of(runs_dir, train.resume)
-            launched = launch.resume(folder, run, budget, run_file=run_file, slots=slots)
+            launched = launch.resume(folder, run, changes_on_resume(run_file), run_file=run_file, slots=slots)
         else:
             weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
             run_id = config.logger_config.name
@@ -86,9 +87,8 @@ def _train_under_ray_train(
     train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
     with _advising_scripts():
         if train.resume is not None and train.resume_optimizer:
-            budget = [f"experiment.budget.updates={json.dumps(train.num_iterations)}"]
             folder, name = run_of(runs_dir, train.resume)
-            run = old_run(folder, name, budget, run_file=run_file, slots=slots)
+            run = old_run(folder, name, changes_on_resume(run_file), run_file=run_file, slots=slots)
         else:
             weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
             run = new_run(
@@ -100,6 +100,17 @@ def _train_under_ray_train(
     if end.exit_code:
         raise SystemExit(end.exit_code)
     return end.summary
+
+
+def changes_on_resume(run_file: RunFile) -> list[str]:
+    """Returns the settings that a configuration may change on resume: iterations, and workers, which is not exact."""
+    experiment = run_file.experiment
+    num_collectors = integer(experiment.env, "num_collectors")
+    return [
+        f"experiment.budget.updates={json.dumps(experiment.budget.updates)}",
+        f"{NUM_RANKS}={num_ranks_of(run_file)}",
+        f"experiment.env.num_collectors={json.dumps(num_collectors)}",
+    ]
 
 
 @contextmanager

@@ -249,7 +249,12 @@ class AheadSource:
         """Continues after sources that had other lanes: newest versions, new episodes, unused noise."""
         for name, share in self.shares.items():
             share.version = max(state["versions"][name] for state in states)
-        self._call("begin_anew", states=[state["collector"] for state in states])
+        saved = [state["collector"] for state in states]
+        # Those of several collectors are a fleet's; here there may be another number of them.
+        self._call(
+            "begin_anew",
+            states=[each for some in saved for each in (some["collectors"].values() if "fleet" in some else [some])],
+        )
 
     # -- orders ----------------------------------------------------------------------------------------------------
 

@@ -128,10 +128,6 @@ class Fleet:
         arguments = dict(command.arguments)
         if command.do == "restore":
             return Command("restore", {"state": arguments["state"]["collectors"][str(place)]})
-        if command.do == "begin_anew":
-            return Command(
-                "begin_anew", {"states": [s for each in arguments["states"] for s in each["collectors"].values()]}
-            )
         num_lanes, lanes = getattr(self.env, "num_lanes", None), None
         if num_lanes is not None:
             size = num_lanes // len(self.members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,8 @@ class Shares(BaseTrainer):
 
 if __name__ == "__main__":
     MODE, size, name, *resume = sys.argv[1:]
-    config = online_dict(0, num_workers=int(size), resume=(resume or [None])[0])
+    each = {"batches_per_iteration": 4 // int(size), "gradient_accumulation": 2 // int(size)}
+    config = online_dict(0, num_workers=int(size), resume=(resume or [None])[0], **each)
     config["rollout_config"]["num_rollout_workers"] = 2
     start_rolloutmanager(policy_generator, env_generator, config)
     start_trainer(policy_generator, env_generator, {**config, "logger_config": {"name": name}}, trainer_class=Shares)
@@ -110,9 +112,16 @@ def test_two_ranks_learn_what_one_learns_and_a_killed_one_resumes_bit_for_bit() 
     assert digest_of(Path("runs/alone")) == digest_of(Path("runs/two")) == digest_of(Path("runs/counts"))
     assert run("dies", 2, "killed").returncode == -9
     assert len(rows_of(Path("runs/killed"))) == 2
+    shutil.copytree("runs/killed", "runs/dealt")
     done = run("whole", 2, "killed", "killed")
     assert done.returncode == 0, done.stderr
     assert digest_of(Path("runs/killed")) == digest_of(Path("runs/two"))
+    # A configuration may have other workers when it resumes.
+    done = run("whole", 1, "dealt", "dealt")
+    assert done.returncode == 0, done.stderr
+    assert "warning[W0402]" in done.stdout + done.stderr
+    assert "2 ranks became 1, so all lanes begin new episodes" in done.stdout + done.stderr
+    assert [row["step"] for row in rows_of(Path("runs/dealt"))] == [32, 64, 96, 128]
 
 
 @pytest.mark.parametrize(

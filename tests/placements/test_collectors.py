@@ -347,3 +347,21 @@ def test_a_state_of_another_number_of_collectors_is_refused() -> None:
         four.load_state_dict(two.state_dict())
     for trainer in (two, four):
         trainer.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 4), (4, 2)])
+def test_lanes_are_dealt_anew_to_another_number_of_collectors(before: int, after: int) -> None:
+    old, new = grouped("threads", before, 1), grouped("threads", after, 1)
+    old.train(BUDGET)
+    state = old.state_dict()["training"]
+    collector = state["source"]["collector"]
+    parts = list(collector["collectors"].values()) if before > 1 else [collector]
+    new.begin_anew([state])
+    begun = new.state_dict()["training"]["source"]["collector"]
+    # Every lane begins an episode, and a step of its own, that none of the old ones had.
+    for each in begun["collectors"].values() if after > 1 else [begun]:
+        assert each["env"]["episode"].min() > max(part["env"]["episode"].max() for part in parts)
+        assert each["lane_step"] == max(part["lane_step"] + part["cursor"] for part in parts)
+    new.train(2 * LANES * STEPS)
+    old.close()
+    new.close()
