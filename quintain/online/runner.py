@@ -17,10 +17,8 @@ from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, Onli
 from quintain.online.translate import Generators, env_slot, run_settings
 from quintain.runs import launch
 from quintain.runs.assemble import Slots
-from quintain.runs.ranks.lead import NUM_RANKS, num_ranks_of
 from quintain.runs.ranks.on_ray import new_run, old_run, train_on_ray
 from quintain.services.processes.signals import INTERRUPTED
-from quintain.settings.placement_rules import integer
 from quintain.settings.sources import PYTHON
 from quintain.settings.tree import RunFile
 
@@ -66,7 +64,7 @@ def train_online(
     with _advising_scripts():
         if train.resume is not None and train.resume_optimizer:
             folder, run = run_of(runs_dir, train.resume)
-            launched = launch.resume(folder, run, changes_on_resume(run_file), run_file=run_file, slots=slots)
+            launched = launch.resume(folder, run, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
             weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
             run_id = config.logger_config.name
@@ -88,7 +86,7 @@ def _train_under_ray_train(
     with _advising_scripts():
         if train.resume is not None and train.resume_optimizer:
             folder, name = run_of(runs_dir, train.resume)
-            run = old_run(folder, name, changes_on_resume(run_file), run_file=run_file, slots=slots)
+            run = old_run(folder, name, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
             weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
             run = new_run(
@@ -102,14 +100,13 @@ def _train_under_ray_train(
     return end.summary
 
 
-def changes_on_resume(run_file: RunFile) -> list[str]:
+def changes_on_resume(settings: JsonObject) -> list[str]:
     """Returns the settings that a configuration may change on resume: iterations, and workers, which is not exact."""
-    experiment = run_file.experiment
-    num_collectors = integer(experiment.env, "num_collectors")
+    experiment, placement = settings["experiment"], settings["run"]["placement"]
     return [
-        f"experiment.budget.updates={json.dumps(experiment.budget.updates)}",
-        f"{NUM_RANKS}={num_ranks_of(run_file)}",
-        f"experiment.env.num_collectors={json.dumps(num_collectors)}",
+        f"experiment.budget.updates={json.dumps(experiment['budget']['updates'])}",
+        f"run.placement.num_ranks={json.dumps(placement['num_ranks'])}",
+        f"experiment.env.num_collectors={json.dumps(experiment['env']['num_collectors'])}",
     ]
 
 

@@ -246,15 +246,12 @@ class AheadSource:
             raise ValueError(f"the plan fills {num_fills} blocks, and {num_lent} are lent")
 
     def begin_anew(self, states: Sequence[State]) -> None:
-        """Continues after sources that had other lanes: newest versions, new episodes, unused noise."""
+        """Continues after sources with other lanes or collectors: newest versions, new episodes, unused noise."""
         for name, share in self.shares.items():
             share.version = max(state["versions"][name] for state in states)
-        saved = [state["collector"] for state in states]
-        # Those of several collectors are a fleet's; here there may be another number of them.
-        self._call(
-            "begin_anew",
-            states=[each for some in saved for each in (some["collectors"].values() if "fleet" in some else [some])],
-        )
+        saved = [each["collector"] for each in states]
+        parts = [part for each in saved for part in (each["collectors"].values() if "fleet" in each else [each])]
+        self._call("begin_anew", states=parts)
 
     # -- orders ----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from quintain.placements.ray.learners import reserved_for
 from quintain.placements.ray.weights import PublishedToActors
 from quintain.placements.settings import RaySettings
 from quintain.placements.snapshots import Label, make_snapshot
-from quintain.runs import assemble, parts
+from quintain.runs import assemble
 from quintain.runs.acting import ActingPlan
 from quintain.runs.parts import resolve_device
 from quintain.settings.tree import RunFile
@@ -251,7 +251,7 @@ def test_ranks_of_a_machine_take_its_gpus_in_turn(monkeypatch: pytest.MonkeyPatc
     assert str(resolve_device("cuda:1", 2)) == "cuda:1"
     assert str(resolve_device("auto", 3)) == "cuda:1"
     assert str(resolve_device("cpu", 3)) == "cpu"
-    monkeypatch.setattr(parts, "is_in_ray", lambda: True)
+    monkeypatch.setattr("quintain.placements.ray.cluster.is_in_ray", lambda: True)
     monkeypatch.setattr("ray.train.torch.get_device", lambda: torch.device("cuda:1"))
     assert str(resolve_device("cuda", 0)) == "cuda:1"
 
