@@ -96,7 +96,7 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
     module = ActingModule(require_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
     batch = torch.export.Dim("batch", min=1)
-    with quiet_exporter(), torch.no_grad():
+    with quiet_exporter(), torch.no_grad(), _said_in_a_line(policy):
         program: Any = torch.onnx.export(
             module,
             # By name: a mapping that comes last among the arguments would be taken for keywords.
@@ -173,7 +173,8 @@ def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
         inputs = random_inputs(policy, num_rows, Rng(1))
         with torch.no_grad():
             expected = module({name: value.clone() for name, value in inputs.items()})
-        found = session.run(list(expected), {name: inputs[name].numpy() for name in wanted})
+        with _said_in_a_line(policy):
+            found = session.run(list(expected), {name: inputs[name].numpy() for name in wanted})
         for (name, value), other in zip(expected.items(), found, strict=True):
             difference = float(np.max(np.abs(value.numpy().astype(np.float64) - np.asarray(other, dtype=np.float64))))
             limit = TOLERANCE if value.is_floating_point() else 0.0
@@ -240,6 +241,24 @@ def quiet_exporter() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextmanager
+def _said_in_a_line(policy: Policy) -> Iterator[None]:
+    """Refuses a policy that the exporter cannot translate, or only for one size of the batch."""
+    try:
+        yield
+    except Exception as error:  # of torch's exporter and of ONNX Runtime, which share no class
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        module = type(getattr(policy, "network", policy)).__name__
+        first = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0][:200]}"
+        raise SettingsError(
+            f"{module} cannot be exported to ONNX ({first}). A module may use only operations that ONNX has, and the "
+            f"shape of a tensor in place of len() or a number in Python",
+            code="E0902",
+        ) from error
 
 
 def require_cpu(policy: Policy) -> Policy:

@@ -184,7 +184,7 @@ class MinePolicyAdapter(Policy):
         if self.normalizer is not None:
             mean = ewma_moments(self.normalizer)[0].squeeze()
             value = value * self.value_scale + torch.where(self.normalizes_values, mean, 0.0)
-        return output, value, self.layout.pack(after, len(first)) if self.state_size else value[:0]
+        return output, value, self.layout.pack(after, first.shape[0]) if self.state_size else value[:0]
 
     def _replay(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the head's inputs and values of a batch of single steps, or of time-major sequences."""

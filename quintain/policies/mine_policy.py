@@ -382,7 +382,12 @@ def nucleus(log_probs: torch.Tensor, nucleus_prob: float) -> torch.Tensor:
     >>> nucleus(torch.tensor([0.5, 0.3, 0.2]).log(), 0.6)
     tensor([ True,  True, False])
     """
-    ordered, places = log_probs.exp().sort(dim=-1, descending=True, stable=True)
+    probs = log_probs.exp()
+    if torch.compiler.is_exporting():
+        # ONNX has no stable sort.
+        ordered, places = probs.topk(probs.shape[-1])
+    else:
+        ordered, places = probs.sort(dim=-1, descending=True, stable=True)
     is_inside = ordered.cumsum(dim=-1) - ordered < nucleus_prob
     return torch.zeros_like(is_inside).scatter(-1, places, is_inside)
 

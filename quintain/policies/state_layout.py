@@ -91,7 +91,8 @@ class StateLayout:
         def tensor() -> torch.Tensor:
             part, shape, dtype, axis = next(parts)
             rest = (*shape[: axis or 0], *shape[(axis or 0) + 1 :])
-            return _shaped(part, (len(rows), *rest), dtype).movedim(0, axis or 0)
+            # Not len(), which an exporter would take for a constant.
+            return _shaped(part, (rows.shape[0], *rest), dtype).movedim(0, axis or 0)
 
         return _rebuilt(self.template, tensor)
 

@@ -442,15 +442,33 @@ def test_conditions_name_heads_and_options_that_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_an_exported_policy_says_the_probability_without_a_camera_that_is_off(tmp_path: Path) -> None:
+def test_an_exported_policy_has_memory_a_nucleus_and_the_probability_without_a_camera_that_is_off(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
-    settings = MinePolicySettings.model_validate({"network": {"memory": None, "hidden_size": 4}})
-    policy = MinePolicyAdapter(settings, MINECRAFT_SPEC, Rng(0))
+    network = {"hidden_size": 4, "memory": {"size": 4}, "nucleus_prob": 0.9}
+    policy = MinePolicyAdapter(MinePolicySettings.model_validate({"network": network}), MINECRAFT_SPEC, Rng(0))
+    assert policy.state_size > 0
     with torch.no_grad():
         for parameter in policy.network.pi_head.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))
     # Compared with the policy, log-probabilities and all, in batches of two sizes.
     assert export_onnx(policy, tmp_path, {}).largest_difference < 1e-4
+
+
+def test_a_module_that_onnx_cannot_take_is_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra [export], which `make install` installs")
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise ValueError("step 3/3") from NotImplementedError("no function for aten.sort\nand much more")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    policy = MinePolicyAdapter(MinePolicySettings(), MINECRAFT_SPEC, Rng(0))
+    said = r"RecurrentImagePolicy cannot be exported to ONNX \(NotImplementedError: no function for aten.sort\)"
+    with pytest.raises(SettingsError, match=said) as refused:
+        export_onnx(policy, tmp_path, {})
+    assert refused.value.code == "E0902"
+    assert not list(tmp_path.iterdir())
 
 
 def test_debiased_averages_by_hand() -> None:
