@@ -63,7 +63,7 @@ class RaySettings(LocalSettings):
     """Threads of each learner that bring finished blocks and fragments to its node while it learns; 0 is off."""
 
     num_cpus_per_reader: Annotated[float, Field(ge=0.0)] = 0.1
-    """CPUs that the cluster reserves for each reader, with its rank; the driver, which one rank is, reserves none."""
+    """CPUs that the cluster reserves for each reader, with its rank; nothing is reserved for one rank, the driver."""
 
     prefetch_batches: Annotated[int, Field(ge=0)] = 2
     """Batches that readers may bring ahead of the learner."""
