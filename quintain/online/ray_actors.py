@@ -23,9 +23,13 @@ _CLUSTER = "quintain.placements.ray.cluster"
 
 def connect(config: OnlineConfig, address: str) -> None:
     """Connects this process to a cluster until it ends."""
-    rollout, num_ranks = config.rollout_config, config.train_config.num_workers
-    min_cpus = rollout.num_rollout_workers * rollout.num_cpus_per_worker + num_ranks
-    settings = RaySettings(address=None if address == LOCAL else address)
+    rollout, train = config.rollout_config, config.train_config
+    settings = RaySettings(
+        address=None if address == LOCAL else address,
+        num_readers=train.num_readers,
+        num_cpus_per_reader=train.num_cpus_per_reader,
+    )
+    min_cpus = rollout.num_rollout_workers * rollout.num_cpus_per_worker + train.num_workers * settings.cpus_of_rank
     atexit.register(import_module(_CLUSTER).Cluster.join(settings, min_cpus).leave)
 
 
