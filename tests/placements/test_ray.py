@@ -492,6 +492,9 @@ def test_one_setting_brings_every_run_file_that_ships_to_ray() -> None:
         is_odd = env.num_lanes % 2 == 1
         assert env.num_collectors == (1 if is_odd else 2), file
         assert any("W0542" in note for note in run_file.notes) == is_odd, file
+    readers = ("placement=ray", "placement.num_readers=2", "placement.address=ray://127.0.0.1:1")
+    proxied = RunFile.from_names("ppo", "CartPole-v1", *readers)
+    assert ["no readers through ray://127.0.0.1:1" in note for note in proxied.notes] == [True]
     few = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=6", "placement=ray", "placement.num_actors=4")
     assert few.notes == [
         "warning[W0542]: run.placement.num_actors: 3 in place of 4, because more cannot share experiment.env.num_lanes "
