@@ -116,7 +116,7 @@ def num_actors_of(env: PartSettings, placement: PartSettings) -> int:
 
 
 def notes_on_placement(env: PartSettings, placement: PartSettings) -> Iterator[str]:
-    """Yields a warning where lanes cannot be shared by as many rollout actors as are asked for, and a note on readers."""
+    """Yields a warning where actors are fewer than was asked for, and a note where there can be no readers."""
     num_actors, num_collectors = integer(placement, "num_actors") or 1, integer(env, "num_collectors") or 1
     if num_actors > num_collectors:
         yield (

@@ -23,8 +23,10 @@ from tests.hold import wait_for
 WORKER = """
 import json, os, sys
 from pathlib import Path
+import numpy as np
 score = Path("/proc/self/oom_score_adj").read_text()
 found = {"how": HOW, "arguments": sys.argv[1:], "cwd": os.getcwd(), "name": os.environ.get("NAME"), "score": score}
+found["drawn"] = np.random.random()
 print(json.dumps(found), flush=True)
 """
 WAITS = """
@@ -76,7 +78,7 @@ def told(asking: subprocess.Popen[str]) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with forks(tmp_path, monkeypatch, ""):
+    with forks(tmp_path, monkeypatch, "import numpy"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty:
             hasty.connect(str(tmp_path / start_worker.SOCKET))
         # One that has ended without a word takes nothing from those after it.
@@ -87,7 +89,10 @@ def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch:
             "name": "walker",
             "score": "500\n",
         }
-        assert [told(ask(tmp_path)) for _ in range(2)] == [expected, expected]
+        found = [told(ask(tmp_path)) for _ in range(2)]
+        drawn = {each.pop("drawn") for each in found}
+        assert found == [expected, expected]
+        assert len(drawn) == 2, "numpy's global random stream is the same in all forks"
 
 
 @pytest.mark.slow

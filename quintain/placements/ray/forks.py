@@ -89,6 +89,9 @@ def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         faulthandler.unregister(signal.SIGUSR1)
+        # Python's global random stream is another in each fork by itself.
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
         for target, source in enumerate(streams):
             os.dup2(source, target)
             os.close(source)
