@@ -116,12 +116,18 @@ def num_actors_of(env: PartSettings, placement: PartSettings) -> int:
 
 
 def notes_on_placement(env: PartSettings, placement: PartSettings) -> Iterator[str]:
-    """Yields a warning where lanes cannot be shared by as many rollout actors as are asked for."""
+    """Yields a warning where actors are fewer than was asked for, and a note where there can be no readers."""
     num_actors, num_collectors = integer(placement, "num_actors") or 1, integer(env, "num_collectors") or 1
     if num_actors > num_collectors:
         yield (
             f"warning[W0542]: run.placement.num_actors: {num_collectors} in place of {num_actors}, because more cannot "
             f"share experiment.env.num_lanes = {integer(env, 'num_lanes')} equally"
+        )
+    address = dict(placement).get("address") or ""
+    if integer(placement, "num_readers") and address.startswith("ray://"):
+        yield (
+            f"note: run.placement.num_readers: no readers through {address}, whose proxy hands results over when the "
+            f"learner asks for them"
         )
 
 

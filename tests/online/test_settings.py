@@ -25,7 +25,7 @@ from quintain.online import (
     start_trainer,
 )
 from quintain.online.config import idle_keys, refuse_missing_gpus
-from quintain.online.ray_actors import ask, is_actor
+from quintain.online.ray_actors import ask, connect, is_actor
 from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
 from quintain.online.start import host_trainer
@@ -541,6 +541,25 @@ def test_one_learner_on_ray_has_the_gpu_of_the_driver_and_several_those_of_the_c
             train_online(
                 online_config({"train_config": {"num_gpus_per_worker": 1}}), generators, place=RayPlace("auto")
             )
+
+
+def test_a_cluster_for_the_script_counts_cpus_for_actors_ranks_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    cluster = importlib.import_module("quintain.placements.ray.cluster").Cluster
+    asked: list[float] = []
+
+    def join(settings: Any, min_cpus: float = 0.0) -> Any:
+        asked.append(min_cpus)
+        raise ConnectionError
+
+    monkeypatch.setattr(cluster, "join", join)
+    # 1 actor, and a rank with 4 readers of 0.1 CPU; then 2 actors of 0.5, and 2 ranks with 3 readers of 0.25.
+    rollout = {"num_rollout_workers": 2, "num_cpus_per_worker": 0.5}
+    train = {"num_workers": 2, "num_readers": 3, "num_cpus_per_reader": 0.25}
+    for values, num_cpus in (({}, 2.4), ({"rollout_config": rollout, "train_config": train}, 4.5)):
+        with pytest.raises(ConnectionError):
+            connect(online_config(values), "local")
+        assert asked.pop() == pytest.approx(num_cpus)
 
 
 def test_calls_of_objects_are_calls_and_no_object_is_an_actor() -> None:

@@ -5,8 +5,10 @@ One local cluster serves all of it, so all of it is one test; what kills drivers
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -28,6 +30,7 @@ from quintain.errors import (
     QuintainError,
     ResourceError,
     RunDirectoryError,
+    ServiceError,
     SettingsError,
 )
 from quintain.services.events import After
@@ -71,6 +74,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     replay_gives_the_numbers_of_local()
     fragments_are_collected_with_the_newest_weights()
     readers_bring_fragments_while_the_learner_learns()
+    readers_of_a_trainer_that_is_forgotten_end()
+    a_connection_of_the_users_is_used_and_left_open(cluster)
     a_stop_inside_a_block_is_resumed_elsewhere(tmp_path)
     a_killed_actor_is_started_again()
     actors_are_forked(cluster)
@@ -185,6 +190,33 @@ def readers_bring_fragments_while_the_learner_learns() -> None:
     assert max(most) <= 8 + 2 * (2 - 1) + 2
     assert len(set(learned)) == len(learned) == 4 * 8, "a fragment was lost, or came twice"
     trainer.close()
+
+
+def readers_of_a_trainer_that_is_forgotten_end() -> None:
+    trainer: Any = make("ray", 1, num_collectors=2, **{"placement.num_readers": 2})
+    pids = [worker.pid for worker in trainer.source.placement.workers]
+    del trainer
+
+    def are_gone() -> bool:
+        # Parts of a source know each other.
+        gc.collect()
+        return not any(map(is_alive, pids))
+
+    wait_for(are_gone)
+
+
+def a_connection_of_the_users_is_used_and_left_open(cluster: Any) -> None:
+    from quintain.placements.settings import RaySettings
+
+    cls = type(cluster)
+    cls._current = None
+    try:
+        found = cls.join(RaySettings())
+        assert found.head is None, "a second cluster was started"
+        found.leave()
+        assert ray.is_initialized()
+    finally:
+        cls._current = cluster
 
 
 def a_stop_inside_a_block_is_resumed_elsewhere(tmp_path: Path) -> None:
@@ -406,6 +438,22 @@ def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: 
         make("ray", **settings)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_at_which_nothing_listens_is_refused(scheme: str) -> None:
+    """Ray itself would ask for minutes."""
+    from quintain.placements.ray.cluster import Cluster
+    from quintain.placements.settings import RaySettings
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(ServiceError, match=rf"at {address}: ConnectionRefusedError.* doctor --ray") as refused:
+            Cluster.join(RaySettings(address=address))
+    assert refused.value.code == "E0546"
+    assert Cluster._current is None
+
+
 def test_ranks_are_not_started_through_a_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "ppo", "CartPole-v1", "num_lanes=4", "placement=ray", "placement.num_ranks=2"]
     assert main([*words, "placement.address=ray://127.0.0.1:1", "--runs-dir", str(tmp_path)]) == 2
@@ -444,6 +492,9 @@ def test_one_setting_brings_every_run_file_that_ships_to_ray() -> None:
         is_odd = env.num_lanes % 2 == 1
         assert env.num_collectors == (1 if is_odd else 2), file
         assert any("W0542" in note for note in run_file.notes) == is_odd, file
+    readers = ("placement=ray", "placement.num_readers=2", "placement.address=ray://127.0.0.1:1")
+    proxied = RunFile.from_names("ppo", "CartPole-v1", *readers)
+    assert ["no readers through ray://127.0.0.1:1" in note for note in proxied.notes] == [True]
     few = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=6", "placement=ray", "placement.num_actors=4")
     assert few.notes == [
         "warning[W0542]: run.placement.num_actors: 3 in place of 4, because more cannot share experiment.env.num_lanes "

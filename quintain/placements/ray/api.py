@@ -5,8 +5,10 @@ The only module besides the cluster's that imports Ray, and only when it is call
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from quintain.typing import JsonObject, Saved
 
@@ -15,6 +17,7 @@ Reference: TypeAlias = Saved
 Handle: TypeAlias = Saved
 """A rollout actor."""
 CALL_SECONDS = 30.0
+CONNECT_SECONDS = 10.0
 CONTROL = "control"
 """The concurrency group of methods that are called while a command is executed; the actor's class names it too."""
 
@@ -32,6 +35,15 @@ class Lost(RayFailure):
         lines = [line.strip() for line in str(self).splitlines() if line.strip()]
         detail = next((line for line in lines if "Worker exit detail" in line), lines[0] if lines else "it is gone")
         return detail.partition("Some common causes")[0].strip().rstrip(".")[:300]
+
+
+def require_listener(address: str) -> None:
+    """Raises `OSError` where nothing listens at a cluster's address, which Ray itself would ask for minutes."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    place = urlsplit(address if "://" in address else f"//{canonicalize_bootstrap_address(address)}")
+    if place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
 
 
 def put(value: object) -> Reference:

@@ -23,6 +23,7 @@ from math import ceil
 from pathlib import Path
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
+from quintain.placements.ray import api
 from quintain.placements.ray.start_worker import SOCKET
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.supervisor import Child, Supervisor
@@ -133,7 +134,7 @@ class Cluster:
         self.wanted = settings.address
         # The cores of one machine are shared by the operating system, so its own run is never too large for it.
         num_cpus = max(os.cpu_count() or 1, ceil(min_cpus))
-        is_local = settings.address is None and not is_in_ray()
+        is_local = settings.address is None and not is_connected()
         # Not where most of the processes would have no actor.
         prestarts = num_cpus <= 2 * min_cpus
         self.head = LocalHead(num_cpus, prestarts=prestarts, has_ranks=has_ranks) if is_local else None
@@ -210,6 +211,8 @@ class Cluster:
             return False
         runtime_env = dict(settings.runtime_env) or None
         try:
+            if settings.address is not None:
+                api.require_listener(settings.address)
             with _signals_and_streams_kept():
                 ray.init(
                     address=address,
@@ -219,7 +222,7 @@ class Cluster:
                     logging_level="ERROR",
                 )
         except Exception as error:  # of whatever Ray meets on its way there
-            first = str(error).strip().partition("\n")[0]
+            first = str(error).strip().partition("\n")[0].rstrip(".")
             raise ServiceError(
                 f"run.placement.address: cannot connect to the Ray cluster at {address}: {type(error).__name__}: "
                 f"{first}. `quintain doctor --ray` says what is known of it",
@@ -292,6 +295,11 @@ class Cluster:
             f"resources_per_actor, or add nodes",
             code="E0545",
         )
+
+
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster, by the user's script or as a worker of it."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def is_in_ray() -> bool:

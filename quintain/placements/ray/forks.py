@@ -19,9 +19,11 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
+from quintain.placements.ray.start_worker import FORKED
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive
 
 if TYPE_CHECKING:
@@ -50,12 +52,20 @@ def serve(descriptor: int) -> None:
         if channel in ready:
             return
         connection, _ = listener.accept()
-        with connection:
-            request, streams = _read(connection)
+        # One that has ended needs no worker; one that hears nothing, as there is no room for a fork, starts its own.
+        with connection, suppress(OSError, ValueError):
+            _fork(connection, [listener, channel])
+
+
+def _fork(connection: socket.socket, others: Sequence[socket.socket]) -> None:
+    request, streams = _read(connection)
+    try:
         if os.fork() == 0:
-            listener.close()
-            channel.close()
+            for each in (connection, *others):
+                each.close()
             _become_worker(request, streams)
+        connection.send(FORKED)
+    finally:
         for stream in streams:
             os.close(stream)
 
@@ -79,12 +89,17 @@ def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         faulthandler.unregister(signal.SIGUSR1)
+        # Python's global random stream is another in each fork by itself.
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
         for target, source in enumerate(streams):
             os.dup2(source, target)
             os.close(source)
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["cwd"])
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write(request["oom_score_adj"])
         sys.argv = request["arguments"]
         sys.path.insert(0, os.path.dirname(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")

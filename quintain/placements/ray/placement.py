@@ -41,6 +41,9 @@ class RaySource(AheadSource):
         super().__init__(parts)
         self.placement = placement
         self.readers = readers
+        if readers is not None:
+            # Threads would keep the actors of a source that is forgotten.
+            weakref.finalize(self, readers.stop)
 
     def close(self) -> None:
         if self.readers is not None:

@@ -30,8 +30,12 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Lets the threads end, without waiting for them."""
         self._is_over.set()
+
+    def close(self) -> None:
+        self.stop()
         for thread in self._threads:
             thread.join(timeout=api.CALL_SECONDS)
 

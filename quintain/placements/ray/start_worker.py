@@ -13,6 +13,8 @@ import sys
 
 SOCKET = "forks"
 """Name of the socket at which `forks.py` listens, beside the folder that Ray fills."""
+FORKED = b"f"
+"""Its answer. It may end, or find that it must not fork, while requests wait."""
 
 
 def main(words: list[str]) -> None:
@@ -23,12 +25,17 @@ def main(words: list[str]) -> None:
         options = [word for word in words[words.index(script) + 1 :] if not word.startswith("--language=")]
         request = {"arguments": [script, *options], "environment": dict(os.environ), "cwd": os.getcwd()}
         try:
+            # Of all processes of a node, the system ends workers first when memory is short.
+            with open("/proc/self/oom_score_adj") as score:
+                request["oom_score_adj"] = score.read()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
                 server.connect(os.path.join(os.path.dirname(named["temp-dir"]), SOCKET))
                 text = json.dumps(request).encode()
                 sent = socket.send_fds(server, [text], [0, 1, 2])
                 server.sendall(text[sent:])
-            return
+                server.shutdown(socket.SHUT_WR)
+                if server.recv(len(FORKED)) == FORKED:
+                    return
         except OSError:
             pass
     os.execv(sys.executable, [sys.executable, script.replace("default_worker", "setup_worker"), *words])
