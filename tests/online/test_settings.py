@@ -548,7 +548,8 @@ def test_a_cluster_for_the_script_counts_cpus_for_actors_ranks_and_readers(monke
     cluster = importlib.import_module("quintain.placements.ray.cluster").Cluster
     asked: list[float] = []
 
-    def join(settings: Any, min_cpus: float = 0.0) -> Any:
+    def join(settings: Any, min_cpus: float = 0.0, *, has_ranks: bool = False) -> Any:
+        assert has_ranks, "a trainer of the script may be run by Ray Train"
         asked.append(min_cpus)
         raise ConnectionError
 
