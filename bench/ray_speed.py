@@ -262,6 +262,7 @@ def _section(run: dict[str, Any]) -> list[str]:
         f"{costs['processes']:.0f} in processes. A call takes {1e3 * costs['call_seconds']:.1f} ms; "
         f"{costs['put_bytes_per_second'] / 1e9:.1f} GB/s go into the object store, and "
         f"{costs['read_bytes_per_second'] / 1e9:.1f} GB/s from it into a block.",
+        *(["", run["note"]] if "note" in run else []),
     ]
 
 
