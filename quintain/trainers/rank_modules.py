@@ -72,7 +72,7 @@ class RankModules:
                 self.world.share(buffer)
                 if buffer.is_floating_point():
                     # Those that are equal stay as they are, to the last bit.
-                    difference = (own - buffer).contiguous()
+                    difference = own - buffer
                     self.world.average(difference)
                     buffer.add_(difference)
 
@@ -103,13 +103,13 @@ class RankModules:
         if len(self._message) != sum(sizes):
             dtype = reduce(torch.promote_types, (each.dtype for each in learned), torch.float32)
             self._message = torch.zeros(sum(sizes), dtype=dtype)
-        parts: tuple[torch.Tensor, ...] = torch.split(self._message, sizes)
-        has_gradient = parts[-1]
-        for place, parameter in enumerate(learned):
-            has_gradient[place] = parameter.grad is not None
-            parts[place].copy_(parameter.grad.reshape(-1)) if parameter.grad is not None else parts[place].zero_()
+        *parts, has_gradient = torch.split(self._message.zero_(), sizes)
+        for place, (part, parameter) in enumerate(zip(parts, learned, strict=True)):
+            if parameter.grad is not None:
+                part.copy_(parameter.grad.reshape(-1))
+                has_gradient[place] = 1.0
         self.world.average(self._message)
-        for is_given, part, parameter in zip(has_gradient.tolist(), parts, learned, strict=False):
+        for is_given, part, parameter in zip(has_gradient.tolist(), parts, learned, strict=True):
             if is_given and parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             if parameter.grad is not None:
