@@ -37,6 +37,7 @@ from quintain.online.settings import LearnerConfig, TrainConfig
 from quintain.online.translate import Generators
 from quintain.policies.mine_adapter import MinePolicyAdapter
 from quintain.policies.mine_policy import ewma_moments
+from quintain.trainers.hosted import SHARED
 from quintain.trainers.hosted_trainer import HostedTrainer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from quintain.typing import Keyword, Keywords, Saved, Tree
 
 _USUAL = LearnerConfig()
-_KEPT = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator, np.random.Generator)
+_KEPT = (*SHARED, torch.Generator, np.random.Generator)
 """Objects that are saved by themselves if they are attributes of a trainer; dataclasses are, too."""
 
 
