@@ -14,7 +14,7 @@ from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
 from quintain.online.config import document_of, idle_keys, online_config, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
-from quintain.online.ray_actors import LOCAL, as_actor, is_connected
+from quintain.online.ray_actors import LOCAL, as_actor, has_joined
 from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
 from quintain.online.runner import RayPlace, idle_note, train_online
 from quintain.online.settings import OnlineConfig, TrainConfig
@@ -87,7 +87,7 @@ def host_trainer(
     generators = Generators(made_policy, made_env)
     # On Ray a manager is an actor, also where this process has not started it.
     manager: Saved = RolloutManager(made_policy, made_env, config)
-    if is_connected():
+    if has_joined():
         manager = as_actor(RolloutManager, made_policy, made_env, config, LOCAL)
     made = _make(trainer_class, manager, generators, config, own or {})
     made._train_in(host)

@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,6 @@ from quintain.services.processes.signals import SignalRelay
 if TYPE_CHECKING:
     from quintain.typing import JsonObject, Saved
 
-CALL_SECONDS = 30.0
 _TRAIN = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of settings are the driver's
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -66,7 +65,7 @@ class TrainedRanks:
         """Returns messages of ranks, after waiting a moment for their end."""
         self._thread.join(timeout=seconds)
         self.cluster.require_alive()
-        messages: list[JsonObject] = api.get(self.mailbox.take.remote(), CALL_SECONDS)
+        messages: list[JsonObject] = api.get(self.mailbox.take.remote())
         return messages
 
     @property
@@ -85,8 +84,7 @@ class TrainedRanks:
 
     def close(self) -> None:
         """Removes what the attempt has left behind."""
-        with suppress(api.RayFailure):
-            api.kill(self.mailbox)
+        api.kill(self.mailbox)
         shutil.rmtree(self.storage, ignore_errors=True)
 
     def _fit(self, settings: RaySettings, num_ranks: int, task: RankTask) -> None:

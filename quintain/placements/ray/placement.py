@@ -68,8 +68,7 @@ class RayPlacement:
             _warn(plan, settings.address)
         environment = {name: os.environ[name] for name in plan.pass_environment if name in os.environ}
         try:
-            each = {"CPU": settings.num_cpus_per_actor, **settings.resources_per_actor}
-            cluster.require_free(num_actors, {name: amount for name, amount in each.items() if amount})
+            cluster.require_free(num_actors, settings)
             path = [os.path.abspath(entry) for entry in sys.path]
             # A working directory that Ray ships is the one that counts.
             cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
