@@ -21,13 +21,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
 from quintain.placements.ray import api
 from quintain.placements.ray.start_worker import SOCKET
 from quintain.placements.settings import RaySettings
+from quintain.services.processes.child_environment import code_paths
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import plural
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
 
 HEAD_SECONDS = 120.0
 """Timeout for the head of a local cluster to start."""
@@ -292,6 +297,12 @@ class Cluster:
             f"Lower num_actors, num_cpus_per_actor or resources_per_actor, or add nodes",
             code="E0545",
         )
+
+
+def code_paths_for(settings: RaySettings) -> JsonObject:
+    """Returns where workers of a cluster may find code; a working directory that Ray ships takes the place of ours."""
+    paths = code_paths()
+    return {**paths, "cwd": ""} if "working_dir" in settings.runtime_env else paths
 
 
 def is_connected() -> bool:

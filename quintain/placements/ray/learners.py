@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintain.placements.ray import api
-from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.cluster import Cluster, code_paths_for
 from quintain.placements.ray.mailbox import Desk, open_mailbox
 from quintain.placements.settings import RaySettings
+from quintain.services.processes.child_environment import add_code_paths
 from quintain.services.processes.signals import SignalRelay
 
 if TYPE_CHECKING:
@@ -92,10 +92,7 @@ class TrainedRanks:
             from ray.train import FailureConfig, RunConfig, ScalingConfig
             from ray.train.torch import TorchConfig, TorchTrainer
 
-            path = [os.path.abspath(entry) for entry in sys.path]
-            # A working directory that Ray ships is the one that counts.
-            cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
-            config = {"task": task, "mailbox": self.mailbox, "sys_path": path, "cwd": cwd}
+            config = {"task": task, "mailbox": self.mailbox, "paths": code_paths_for(settings)}
             with _environment(_TRAIN):
                 trainer = TorchTrainer(
                     run_rank,
@@ -126,9 +123,7 @@ def reserved_for(settings: RaySettings) -> JsonObject:
 
 def run_rank(config: Mapping[str, Saved]) -> None:
     """The function that `TorchTrainer` runs on every rank, in a thread of its worker."""
-    sys.path += [entry for entry in config["sys_path"] if entry not in sys.path and os.path.exists(entry)]
-    if config["cwd"] and os.path.isdir(config["cwd"]):
-        os.chdir(config["cwd"])
+    add_code_paths(config["paths"])
     task: RankTask = config["task"]
     relay = SignalRelay()
     desk = Desk(config["mailbox"], int(os.environ["RANK"]), relay.deliver)

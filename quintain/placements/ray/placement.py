@@ -7,7 +7,6 @@ of it, and nothing else is unpickled by quintain. A cluster must therefore be tr
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Mapping
 
@@ -20,7 +19,7 @@ from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.fleet import Fleet
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.ray import api
-from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.cluster import Cluster, code_paths_for
 from quintain.placements.ray.collector import RayCollector
 from quintain.placements.ray.readers import Readers
 from quintain.placements.ray.weights import PublishedToActors, PutWeights
@@ -69,11 +68,8 @@ class RayPlacement:
         environment = {name: os.environ[name] for name in plan.pass_environment if name in os.environ}
         try:
             cluster.require_free(num_actors, settings)
-            path = [os.path.abspath(entry) for entry in sys.path]
-            # A working directory that Ray ships is the one that counts.
-            cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
             for share in np.array_split(np.arange(num_collectors), num_actors):
-                plan_words = {**words, "sys_path": path, "cwd": cwd, "environment": environment}
+                plan_words = {**words, **code_paths_for(settings), "environment": environment}
                 self.workers.append(RolloutWorker(cluster, plan_words, share.tolist(), settings))
             self.env = remote_env([env for worker in self.workers for env in worker.describe_envs()])
         except BaseException:
