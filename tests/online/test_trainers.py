@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,8 +123,6 @@ def test_advantages_over_a_border_a_hole_an_end_and_a_truncation_by_hand() -> No
 class Forgets(BaseTrainer):
     """Forgets its policy between two fetches, without a broadcast."""
 
-    seen: ClassVar[list[Any]] = []
-
     def setup_model_and_optimizer(self) -> Any:
         model = self.policy_generator()
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
@@ -141,7 +139,7 @@ class Forgets(BaseTrainer):
                 parameter.zero_()
         again = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
         [later] = self.data_iter(again["records"], 4)
-        self.seen.append((self, data, fragments, noisy, log_probs, again, later))
+        self.seen = data, fragments, noisy, log_probs, again, later
         self.broadcast_model_to_rollout_workers(new_version=True)
 
 
@@ -149,9 +147,10 @@ def test_a_fetch_has_the_documented_keys_and_what_current_and_acting_weights_say
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     manager = start_rolloutmanager(partial(Small, 0.5), env_generator, online_dict(0, num_readers=2))
-    Forgets(rollout_manager=manager, policy_generator=partial(Small, 0.5), env_generator=env_generator,
-            num_iterations=2, batches_per_iteration=4, gradient_accumulation=2).fit()  # fmt: skip
-    [(trainer, data, first, noisy, log_probs, again, later)] = Forgets.seen
+    trainer = Forgets(rollout_manager=manager, policy_generator=partial(Small, 0.5), env_generator=env_generator,
+                      num_iterations=2, batches_per_iteration=4, gradient_accumulation=2)  # fmt: skip
+    trainer.fit()
+    data, first, noisy, log_probs, again, later = trainer.seen
     assert {
         "records", "rewards", "td_targets", "advantages", "old_logps", "old_pi_logits", "old_vpreds",
     } <= data.keys()  # fmt: skip
