@@ -122,7 +122,7 @@ class RayPlacement:
         remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)
         readers = None
         if self.settings.num_readers and streams:
-            [*_, (block, *_)] = blocks.values()
+            block = next(iter(blocks.values()))[0]
             per_batch = block.num_lanes if isinstance(block, FragmentBlock) else len(collectors)
             readers = Readers(self.settings.num_readers, collectors, self.settings.prefetch_batches * per_batch)
         return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self, readers), blocks
