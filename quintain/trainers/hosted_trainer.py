@@ -227,7 +227,7 @@ class HostedTrainer(HostedLoop, Trainer):
         progress, publishes = self.progress, self.has_new_version
         if self.world.size > 1:
             self.modules.average_buffers()
-            if (rank := self.modules.other_rank()) is not None:
+            if (rank := self.modules.diverged_rank()) is not None:
                 raise HostedError(
                     f"{self._name}: rank {rank} has other weights than rank 0 in iteration {progress.iteration + 1}; "
                     f"keep each module before its first backward pass, and take the same optimizer steps on every rank"

@@ -77,7 +77,7 @@ def meet_on_a_device(world: ProcessGroup) -> Arrays:
         ranks = RankModules(world)
         ranks.add(module)
         module(torch.full((1, 2), world.rank + 1.0, device=device)).sum().backward()
-        assert ranks.other_rank() is None
+        assert ranks.diverged_rank() is None
         assert {mean.device, shared.device, module.weight.grad.device} == {device}  # type: ignore[union-attr]
         return {
             "average": np.array(mean.tolist()),
