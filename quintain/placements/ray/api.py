@@ -80,9 +80,7 @@ def next_of(reference: Reference) -> Reference:
 
 def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
     """Whether a call has its next result within this time, or an error."""
-    import ray
-
-    return bool(ray.wait([reference], timeout=seconds)[0])
+    return bool(ready_of([reference], seconds))
 
 
 def ready_of(references: Sequence[Reference], seconds: float) -> list[Reference]:
