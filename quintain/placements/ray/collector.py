@@ -23,8 +23,8 @@ from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import QuintainError
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend, Report
-from quintain.placements.fleet import joined_news
+from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
+from quintain.placements.fleet import joined_news, joined_pieces
 from quintain.placements.plan import Blocks
 from quintain.placements.processes import plain_arguments
 from quintain.placements.ray import api
@@ -187,7 +187,7 @@ class RayCollector:
         with self._reading:
             self._unanswered.popleft()
         words, data = reply
-        answer = _joined([*sent.heard, answer_from_json(words)])
+        answer = joined_pieces([*sent.heard, answer_from_json(words)])
         if sent.command.do == FILL:
             self._take_data(data)
             if answer.is_done and answer.report is not None:
@@ -384,17 +384,3 @@ class RayCollector:
 
 def _num_fragments(state: State) -> int:
     return int(np.shape(state["fields"][f.FRAGMENT])[1])
-
-
-def _joined(answers: Sequence[Answer]) -> Answer:
-    """Returns the answer to one command that came in pieces."""
-    whole = answers[-1]
-    for piece in reversed(answers[:-1]):
-        assert piece.report is not None, "pieces are parts of fills"
-        whole.report = Report() if whole.report is None else whole.report
-        piece.report.extend(whole.report)
-        whole.report = piece.report
-        for name, seconds in piece.seconds.items():
-            whole.seconds[name] = whole.seconds.get(name, 0.0) + seconds
-        whole.faults = joined_news([piece.faults, whole.faults])
-    return whole
