@@ -156,8 +156,7 @@ class ForkServer:
                 self._adopted.discard(pid)
                 continue
             for stray in self._strays() - self._adopted:
-                _kill_group(stray)
-                _kill(stray)
+                _send_signal(stray, signal.SIGKILL)
             if child is None:
                 continue
             child.output.drain()
@@ -188,8 +187,7 @@ class ForkServer:
         with suppress(ChildProcessError):
             for _ in range(_LAST_SWEEPS):
                 for pid in self._strays():
-                    _kill_group(pid)
-                    _kill(pid)
+                    _send_signal(pid, signal.SIGKILL)
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
                 time.sleep(0.005)
@@ -266,18 +264,14 @@ def _who_ended() -> int | None:
     return None if found is None else found.si_pid
 
 
-def _kill(pid: int) -> None:
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def _kill_group(pid: int) -> None:
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _send_signal(pid: int, number: int) -> None:
+    """Sends a signal to a process, and kills the group that it leads with it."""
+    if number == signal.SIGKILL:
+        _kill_group(pid)
     with suppress(OSError):
-        if number == signal.SIGKILL:
-            os.killpg(pid, number)
         os.kill(pid, number)
