@@ -176,6 +176,12 @@ def config_module(path: Path) -> dict[str, object]:
     return names
 
 
+def module_config(path: Path) -> OnlineConfig:
+    """Returns the configuration of a module."""
+    names = config_module(path)
+    return _split(names["online_dict"], _trainer_class(names["online_dict"], names))[0]
+
+
 def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
     """Returns the run file of a configuration module, and notes for the user."""
     names = config_module(path)
