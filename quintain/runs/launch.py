@@ -25,10 +25,10 @@ from quintain.runs.restore import (
     stored_settings,
 )
 from quintain.runs.run import Run
+from quintain.runs.slow_start import telling_of_start
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load, verify
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
-from quintain.services.reporting.slow_start import telling_of_slow_start
 from quintain.settings.fingerprint import changed_keys
 from quintain.settings.placement_rules import num_actors_of
 from quintain.settings.sources import ARGUMENT
@@ -75,7 +75,7 @@ def start(
     if slots is None or slots.env is None:
         require_known_env(run_file)
     run = Run(run_file, writers, planned, ranks=Ranks(run_file, slots), has_objects=slots is not None, is_quiet=quiet)
-    with _closing_on_failure(run.resources), run.ranks.leading(), telling_of_slow_start(run.writer.note):
+    with _closing_on_failure(run.resources), run.ranks.leading(), telling_of_start(run.writer.note):
         run.show_header()
         _show_notes(run, run_file)
         if advice := tuned_advice(run_file):
@@ -136,7 +136,7 @@ def resume(
             has_objects=slots is not None,
             is_quiet=quiet,
         )
-        with run.ranks.leading(), telling_of_slow_start(run.writer.note):
+        with run.ranks.leading(), telling_of_start(run.writer.note):
             trainer = _continue(run, directory, which, changed_keys(stored, settings), slots)
     return Launched(run, trainer, directory)
 
