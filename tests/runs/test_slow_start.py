@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quintain.errors import ServiceError
 from quintain.runs import launch, slow_start
+from quintain.runs.ranks.on_ray import new_run, train_on_ray
 from quintain.settings.tree import RunFile
 
 
@@ -82,3 +84,25 @@ def test_a_run_tells_of_it_until_its_first_row(tmp_path: Path, monkeypatch: pyte
     launched.trainer.close()
     launched.run.close()
     assert "note: starting: environments, policy and processes are being made, 0 s so far" in resumed.getvalue()
+
+
+def test_ranks_under_ray_train_are_told_of_before_the_cluster_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def join(*words: object, **others: object) -> None:
+        told.append(stream.getvalue())
+        raise ServiceError("there is none", code="E0546")
+
+    monkeypatch.setattr("quintain.placements.ray.cluster.Cluster.join", join)
+    places = ("placement=ray", "placement.num_ranks=2", "max_staleness=1")
+    run_file = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=2", *places)
+    stream = StringIO()
+    with pytest.raises(ServiceError, match="there is none"):
+        train_on_ray(new_run(run_file, runs_dir=tmp_path, run_id="a"), stream=stream)
+    assert told == ["note: Ray Train starts 2 ranks, which can take a minute\n"]
+    stream = StringIO()
+    with pytest.raises(ServiceError, match="there is none"):
+        train_on_ray(new_run(run_file, runs_dir=tmp_path, run_id="a"), stream=stream, quiet=True)
+    assert told[1:] == [""]
