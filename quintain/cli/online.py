@@ -8,7 +8,10 @@ from pathlib import Path
 
 from quintain.cli.requests import DEFAULT_RUNS_DIR, TrainRequest, usage_error
 from quintain.errors import SettingsError
+from quintain.placements.settings import RaySettings
 from quintain.settings.tree import RunFile
+
+BARE_RAY = frozenset({"placement=ray", "run.placement=ray"})
 
 
 def is_module(path: Path) -> bool:
@@ -20,11 +23,18 @@ def load_file(path: Path, *overrides: str) -> RunFile:
     if not is_module(path):
         return RunFile.load(path, *overrides)
     # Only for modules: most runs have nothing to do with online trainers.
-    settings, notes = import_module("quintain.online.start").file_settings(path)
+    file_settings = import_module("quintain.online.start").file_settings
     try:
-        return RunFile.from_mapping(settings, *overrides, origin=str(path), notes=notes)
+        settings, notes = file_settings(path)
+        run_file = RunFile.from_mapping(settings, *overrides, origin=str(path), notes=notes)
+        if isinstance(run_file.run.placement, RaySettings):
+            # Some keys have an effect on Ray only. The bare name would put the placement's defaults in their place.
+            settings, notes = file_settings(path, on_ray=True)
+            more = [each for each in overrides if each.lower().replace(" ", "") not in BARE_RAY]
+            run_file = RunFile.from_mapping(settings, *more, origin=str(path), notes=notes)
+        return run_file
     except SettingsError as error:
-        if error.code == "E0203":
+        if error.code == "E0203" and overrides:
             advice = f"help: keys of online_dict are changed in {path}; quintain config show {path} names the settings"
             error.notes = (*error.notes, advice)
         raise

@@ -79,3 +79,12 @@ def test_a_key_of_a_module_among_overrides_is_explained(quintain: Command, tmp_p
     answer = quintain("config", "show", module(tmp_path, "explained", '"num_iterations": 7'), "num_iterations=8")
     assert 'no setting is called "num_iterations"' in answer.error
     assert "help: keys of online_dict are changed in explained.py; quintain config show explained.py" in answer.err
+
+
+def test_a_module_with_placement_ray_means_what_its_keys_mean_there(quintain: Command, tmp_path: Path) -> None:
+    file = module(tmp_path, "on_ray", '"num_readers": 3, "num_cpus_per_reader": 0.5')
+    here, there = (quintain("config", "show", file, *words, "--json").json for words in ((), ("placement=ray",)))
+    assert "on processes these change nothing: train_config.num_readers" in here["notes"][0]
+    placement = there["settings"]["run"]["placement"]
+    assert (placement["num_readers"], placement["num_cpus_per_reader"]) == (3, 0.5)
+    assert not any("change nothing" in note for note in there["notes"])
