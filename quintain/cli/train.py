@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from quintain.cli.online import is_module, load_file, with_run_of_module
 from quintain.cli.requests import (
+    DEFAULT_RUNS_DIR,
     AgentOptions,
     Allow,
     Json,
@@ -35,7 +36,7 @@ def train(
         list[str] | None,
         typer.Argument(metavar="FILE|ALGO ENV|KEY=VALUE", help="What to train, and settings to change."),
     ] = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Short for experiment.seed=N.")] = None,
     tuned: Annotated[
@@ -92,7 +93,7 @@ def train(
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, `latest`, or a path.")],
     words: Overrides = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     allow: Allow = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -127,7 +128,9 @@ def run_training(request: TrainRequest) -> None:
 
         follow_in_torchrun()
         return
-    if isinstance(request.source, FileSource) and request.source.path.suffix != ".py":
+    if isinstance(request.source, FileSource) and is_module(request.source.path):
+        request = with_run_of_module(request, request.source.path)
+    elif isinstance(request.source, FileSource):
         # Only for files: ML-Agents' settings are as many as all others together, and take as long to import.
         from quintain.cli.mlagents import is_mlagents_source, run_configuration
 
@@ -175,12 +178,8 @@ def run_resume(request: ResumeRequest) -> None:
 
 
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
-    if isinstance(source, FileSource) and source.path.suffix == ".py":
-        # Only for modules: most runs have nothing to do with online trainers.
-        settings, notes = import_module("quintain.online.start").file_settings(source.path)
-        return RunFile.from_mapping(settings, *request.overrides, origin=str(source.path), notes=notes)
     if isinstance(source, FileSource):
-        return RunFile.load(source.path, *request.overrides)
+        return load_file(source.path, *request.overrides)
     return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)
 
 

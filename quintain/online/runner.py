@@ -13,7 +13,7 @@ import torch
 
 from quintain.errors import RunDirectoryError, SettingsError
 from quintain.online.config import refuse_missing_gpus
-from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
+from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig, TrainConfig
 from quintain.online.translate import Generators, env_slot, run_settings
 from quintain.runs import launch
 from quintain.runs.assemble import Slots
@@ -62,12 +62,10 @@ def train_online(
     if is_under_train:
         return _train_under_ray_train(config, settings, runs_dir, slots, idle)
     with _advising_scripts():
-        if train.resume is not None and train.resume_optimizer:
-            folder, run = run_of(runs_dir, train.resume)
-            launched = launch.resume(folder, run, changes_on_resume(settings), run_file=run_file, slots=slots)
+        if (continued := run_to_continue(train, runs_dir)) is not None:
+            launched = launch.resume(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
-            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-            run_id = config.logger_config.name
+            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
             launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     try:
         if idle:
@@ -84,14 +82,11 @@ def _train_under_ray_train(
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
     train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
     with _advising_scripts():
-        if train.resume is not None and train.resume_optimizer:
-            folder, name = run_of(runs_dir, train.resume)
-            run = old_run(folder, name, changes_on_resume(settings), run_file=run_file, slots=slots)
+        if (continued := run_to_continue(train, runs_dir)) is not None:
+            run = old_run(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
-            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-            run = new_run(
-                run_file, runs_dir=runs_dir, run_id=config.logger_config.name, initialize_from=weights, slots=slots
-            )
+            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
+            run = new_run(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -128,6 +123,18 @@ def idle_note(keys: Sequence[str], *, on_ray: bool = False) -> str:
     """Says which keys change nothing here, and why, in one line."""
     where, why = ("Ray", WITHOUT_EFFECT_ON_RAY) if on_ray else ("processes", WITHOUT_EFFECT)
     return f"note: on {where} these change nothing: " + "; ".join(f"{key} ({why[key]})" for key in keys)
+
+
+def run_to_continue(train: TrainConfig, runs_dir: Path) -> tuple[Path, str] | None:
+    """Returns the folder and the name of the run that `resume` continues; None for a new run."""
+    return None if train.resume is None or not train.resume_optimizer else run_of(runs_dir, train.resume)
+
+
+def initial_weights(train: TrainConfig, runs_dir: Path) -> Path | None:
+    """Returns the checkpoint with whose weights a new run begins, by `resume` without `resume_optimizer`."""
+    if train.resume is None or train.resume_optimizer:
+        return None
+    return launch.checkpoint_of(*run_of(runs_dir, train.resume))
 
 
 def run_of(runs_dir: Path, resume: str) -> tuple[Path, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -268,6 +268,8 @@ class LoggerConfig(Settings):
 
 class OnlineConfig(Settings):
     """The configuration of an online run: `online_dict`."""
+
+    told_as: ClassVar[str] = "online_dict"
 
     trainer_name: str = "PPOTrainer"
     """PPOTrainer, PPOBCTrainer, a trainer class of the configuration's module, or module:Name."""

@@ -176,7 +176,13 @@ def config_module(path: Path) -> dict[str, object]:
     return names
 
 
-def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
+def module_config(path: Path) -> OnlineConfig:
+    """Returns the configuration of a module."""
+    names = config_module(path)
+    return _split(names["online_dict"], _trainer_class(names["online_dict"], names))[0]
+
+
+def file_settings(path: Path, *, on_ray: bool = False) -> tuple[JsonObject, list[str]]:
     """Returns the run file of a configuration module, and notes for the user."""
     names = config_module(path)
     given = names["online_dict"]
@@ -185,8 +191,8 @@ def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
     generators = Generators(names["policy_generator"], names["env_generator"])  # type: ignore[arg-type]  # checked there
     trainer = _by_names(config, own, trainer_class, generators) if trainer_class.has_own_loop else None
     refuse_missing_gpus(config, torch.cuda.device_count())
-    settings = run_settings(config, generators, trainer)
+    settings = run_settings(config, generators, trainer, LOCAL if on_ray else None)
     settings["run"]["id"] = config.logger_config.name
     settings["run"]["code_dir"] = None if path.parent == Path() else str(path.parent)
-    idle = [key for key in idle_keys(given) if key not in own]
-    return settings, [idle_note(idle)] if idle else []
+    idle = [key for key in idle_keys(given, on_ray=on_ray) if key not in own]
+    return settings, [idle_note(idle, on_ray=on_ray)] if idle else []

@@ -214,6 +214,7 @@ class Cluster:
         if ray.is_initialized():
             return False
         runtime_env = dict(settings.runtime_env) or None
+        api.require_runtime_env(settings.runtime_env)
         try:
             if settings.address is not None:
                 api.require_listener(settings.address)
@@ -227,9 +228,10 @@ class Cluster:
                 )
         except Exception as error:  # of whatever Ray meets on its way there
             first = str(error).strip().partition("\n")[0].rstrip(".")
+            asked = "" if settings.address is None else f" --address {settings.address}"
             raise ServiceError(
                 f"run.placement.address: cannot connect to the Ray cluster at {address}: {type(error).__name__}: "
-                f"{first}. `quintain doctor --ray` says what is known of it",
+                f"{first}. `quintain doctor --ray{asked}` says what is known of it",
                 code="E0546",
             ) from error
         return True
