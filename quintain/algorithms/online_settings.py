@@ -43,7 +43,7 @@ class OnlinePPOSettings(PPOSettings):
     """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     policy_coef: NonNegative = 1.0
-    """Coefficient of the policy loss and its entropy bonus."""
+    """Coefficient of the policy loss."""
 
     kl_coef: NonNegative = 0.2
     """Coefficient rho of the KL divergence to the reference: the policy as the run began. 0 keeps no reference."""

@@ -97,6 +97,11 @@ class Policy(nn.Module, ABC):
         """The deviation of returns by which errors of the value function are divided; 1 without a normaliser."""
         return 1.0
 
+    @property
+    def value_mean(self) -> torch.Tensor | float:
+        """The mean of returns that the normaliser adds to the value head's outputs; 0 without one."""
+        return 0.0
+
     def normalize_values(self) -> None:
         """Makes the value head predict normalised returns; values are in the scale of rewards all the same."""
         raise self._lacks("algorithm.normalize_values", "it has no value head with a normalizer")

@@ -141,6 +141,12 @@ class MinePolicyAdapter(Policy):
             return 1.0
         return torch.where(self.normalizes_values, ewma_moments(self.normalizer)[1].sqrt().squeeze(), 1.0)
 
+    @property
+    def value_mean(self) -> torch.Tensor | float:
+        if self.normalizer is None:
+            return 0.0
+        return torch.where(self.normalizes_values, ewma_moments(self.normalizer)[0].squeeze(), 0.0)
+
     def observe_returns(self, mean: torch.Tensor, mean_square: torch.Tensor) -> None:
         assert self.normalizer is not None, "normalize_values was called"
         ewma_update(self.normalizer, mean, mean_square)
@@ -180,10 +186,7 @@ class MinePolicyAdapter(Policy):
                 f"{self.head.output_size}",
                 code="E0244",
             )
-        value = result["vpred"].reshape(first.numel()).float()
-        if self.normalizer is not None:
-            mean = ewma_moments(self.normalizer)[0].squeeze()
-            value = value * self.value_scale + torch.where(self.normalizes_values, mean, 0.0)
+        value = result["vpred"].reshape(first.numel()).float() * self.value_scale + self.value_mean
         return output, value, self.layout.pack(after, first.shape[0]) if self.state_size else value[:0]
 
     def _replay(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
