@@ -44,6 +44,8 @@ _NEEDED = ("pi_head", "value_head", "initial_state")
 _TRIED_LANES, _TRIED_STEPS = 3, 7
 _TOLERANCE = 1e-3
 """How far a replayed log-probability or value may be from the acted one, relative to 1 or to its size."""
+_SHARE, _ROUNDING = 0.05, 1e-5
+"""How far a replayed logit may be from the acted one: by a share of its deviation over the steps, and by rounding."""
 
 
 class MinePolicyAdapter(Policy):
@@ -88,6 +90,10 @@ class MinePolicyAdapter(Policy):
         return self.network.pi_head
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        self._act(slot, state, deterministic=deterministic)
+
+    def _act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool = False) -> torch.Tensor:
+        """Acts, and returns the inputs of the head."""
         output, value, after = self._step(slot.leaves, state, slot.leaves[f.FIRST])
         mask = self._drawn_from(output, slot.mask())
         if deterministic:
@@ -97,6 +103,7 @@ class MinePolicyAdapter(Policy):
         slot.value.copy_(value)
         if self.state_size and state is not None:
             state.copy_(after)
+        return output
 
     def value_of(
         self, obs: Observation, state: torch.Tensor | None = None, first: torch.Tensor | None = None
@@ -254,19 +261,24 @@ class MinePolicyAdapter(Policy):
             rollout.storage[f.ACTION_MASK].fill_(True)
         state = self.initial_state(_TRIED_LANES)
         rollout.policy_state.copy_(state)
-        for slot in rollout.slots[:-1]:
-            self.act(slot, state)
+        acted = torch.cat([self._act(slot, state) for slot in rollout.slots[:-1]])
         names = [*leaves(self.spec.obs, f.OBS), *leaves(self.spec.action, f.ACTION), f.FIRST]
         batch = {name: rollout.flat(name) for name in names}
-        seen = self.evaluate_actions({**batch, f.POLICY_STATE: rollout.policy_state})
-        for name, what in ((f.LOG_PROB, "log-probabilities"), (f.VALUE, "values")):
-            acted, replayed = rollout.flat(name), seen[name]
-            error = (acted - replayed).abs() / acted.abs().clamp(min=1.0)
-            if not bool((error < _TOLERANCE).all()):
+        seen, _, replayed = self.evaluate_outputs({**batch, f.POLICY_STATE: rollout.policy_state})
+        log_prob, value = rollout.flat(f.LOG_PROB), rollout.flat(f.VALUE)
+        for what, one, other, allowed in (
+            ("log-probabilities", log_prob, seen[f.LOG_PROB], _TOLERANCE * log_prob.abs().clamp(min=1.0)),
+            ("values", value, seen[f.VALUE], _TOLERANCE * value.abs().clamp(min=1.0)),
+            # Heads begin nearly even, so that in log-probabilities a dependence is tiny before they have learned.
+            ("logits", acted, replayed, _SHARE * acted.std(dim=0) + _ROUNDING * acted.abs().clamp(min=1.0)),
+        ):
+            difference = (one - other).abs()
+            if not bool((difference < allowed).all()):
                 raise SettingsError(
                     f"policy.network: {type(self.network).__name__} gives other {what} for a sequence than step by "
-                    f"step (off by {float(error.max()):.2g} in {_TRIED_STEPS} steps). Steps may depend on the hidden "
-                    f"state and on earlier steps only: not on later ones, on other sequences, or on draws of its own",
+                    f"step (off by {float(difference.max()):.2g} in {_TRIED_STEPS} steps). Steps may depend on the "
+                    f"hidden state and on earlier steps only: not on later ones, on other sequences, or on draws of "
+                    f"its own",
                     code="E0244",
                 )
 

@@ -112,6 +112,15 @@ class DrawsItself(Aged):
         return super().features(input) + torch.rand(())
 
 
+class SeesOthers(Aged):
+    """Lets the policy see other sequences, by heads that are nearly even at the beginning; values do not."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        rows = self.features(input)
+        return {**result, "pi_logits": self.pi_head(0.1 * (rows + rows.mean(dim=0, keepdim=True)))}, state_out
+
+
 class Bare(nn.Module):
     """Has no heads."""
 
@@ -184,10 +193,11 @@ def test_an_episode_begins_with_the_initial_state_of_the_module() -> None:
         (LooksAhead, "gives other log-probabilities for a sequence than step by step|gives other values", "E0244"),
         (DrawsItself, "than step by step", "E0244"),
         (Users, "than step by step", "E0244"),
+        (SeesOthers, "gives other logits for a sequence than step by step", "E0244"),
         (Forgetful, "add merge_state and split_state", "E0245"),
         (Bare, "expected a MinePolicy", "E0244"),
     ],
-    ids=["later steps", "own draws", "counts sequences", "no batch axis", "no MinePolicy"],
+    ids=["later steps", "own draws", "counts sequences", "other sequences", "no batch axis", "no MinePolicy"],
 )
 def test_what_cannot_be_replayed_is_refused(module: Any, words: str, code: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
