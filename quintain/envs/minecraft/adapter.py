@@ -119,8 +119,9 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
             if self.restarts.is_due():
                 self.sim.close()
                 self.sim = self._make()
-            if seed is not None and hasattr(self.sim.env, "seed"):
-                self.sim.env.seed(seed)
+            engine = getattr(self.sim, "env", None)
+            if seed is not None and hasattr(engine, "seed"):
+                engine.seed(seed)
             obs, info = self.sim.reset()
         self._refuse_error(info)
         self.seen, self.age = {}, 0
