@@ -255,6 +255,11 @@ class TrainConfig(LearnerConfig):
         """Fragments that all ranks learn from in an iteration."""
         return self.num_workers * self.batch_size_per_gpu * self.batches_per_iteration
 
+    @property
+    def fragments_per_step(self) -> int:
+        """Fragments that all ranks learn from in a step of the optimizer."""
+        return self.num_workers * self.batch_size_per_gpu * self.gradient_accumulation
+
 
 class LoggerConfig(Settings):
     """Weights & Biases; without a project nothing is sent."""
