@@ -65,7 +65,7 @@ class OnlinePPOSettings(PPOSettings):
     """Let the value head predict returns that are normalized by exponentially weighted averages."""
 
     zero_initial_values: bool = True
-    """Set the value head to zero at the start."""
+    """Set the value head to zero at the start, and the statistics of its normalizer."""
 
     min_log_prob: float | None = -11.0
     """Log-probability below which an action with a negative advantage is not pushed further; null does not bound it."""

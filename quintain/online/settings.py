@@ -215,7 +215,7 @@ class TrainConfig(LearnerConfig):
     """Maximum norm of the gradient."""
 
     zero_initial_vf: bool = True
-    """Whether the value head begins at zero."""
+    """Whether the value head and the statistics of its normaliser begin at zero."""
 
     ppo_policy_coef: Rate = 1.0
     """Weight of the policy loss."""

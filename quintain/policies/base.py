@@ -110,7 +110,7 @@ class Policy(nn.Module, ABC):
         """Updates the normaliser of values by the moments of one step's returns."""
 
     def zero_values(self) -> None:
-        """Sets the value head to zero."""
+        """Sets the value head to zero, and the statistics of its normaliser."""
         raise self._lacks("algorithm.zero_initial_values", "it has no value_head")
 
     def _lacks(self, setting: str, why: str) -> SettingsError:

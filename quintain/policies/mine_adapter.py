@@ -159,9 +159,10 @@ class MinePolicyAdapter(Policy):
         ewma_update(self.normalizer, mean, mean_square)
 
     def zero_values(self) -> None:
+        statistics = () if self.normalizer is None else [getattr(self.normalizer, name) for name in _STATISTICS]
         with torch.no_grad():
-            for parameter in self.network.value_head.parameters():
-                parameter.zero_()
+            for each in (*self.network.value_head.parameters(), *statistics):
+                each.zero_()
 
     # Forward passes.
 

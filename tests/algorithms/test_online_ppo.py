@@ -231,6 +231,17 @@ def test_weights_decay_except_in_groups_of_their_own() -> None:
     assert decays == {0.04: everything - critic, 0.0: critic}
 
 
+def test_parameters_without_gradients_neither_learn_nor_decay() -> None:
+    """A frozen encoder, or a normaliser that keeps its statistics in parameters, as MineStudio's does."""
+    policy = make_mine(None).policy
+    policy.network.latent[0].requires_grad_(False)
+    algorithm = OnlinePPO(OnlinePPOSettings(weight_decay=0.5, learning_rate=0.1), policy, signals(), Rng(0))
+    before = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
+    algorithm.update(estimated(algorithm), Progress(100))
+    same = {name for name, parameter in policy.named_parameters() if torch.equal(parameter, before[name])}
+    assert same == {"network.latent.0.weight", "network.latent.0.bias"}
+
+
 def test_no_version_is_made_in_the_warm_up() -> None:
     settings = run_file(algorithm="online_ppo", cycles=4).replace(
         "experiment.behaviors.default.algorithm.value_warmup", 2
