@@ -81,7 +81,8 @@ class BehaviorCloningSettings(AuxiliaryLossSettings):
     """Folder of rollouts, or one file, as the event collect_data writes them."""
 
     batch_size: Count = 256
-    """Demonstrated steps in each gradient step; for a recurrent policy in whole sequences."""
+    """Demonstrated steps beside each minibatch of a rank, or each part of one with micro_batch_size; for a recurrent
+    policy in whole sequences."""
 
 
 REGISTERED = (
