@@ -195,7 +195,7 @@ class MinePolicyAdapter(Policy):
                 code="E0244",
             )
         value = result["vpred"].reshape(first.numel()).float() * self.value_scale + self.value_mean
-        return output, value, self.layout.pack(after, first.shape[0]) if self.state_size else value[:0]
+        return output, value, self.layout.pack(after, first.shape[0])
 
     def _replay(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the head's inputs and values of a batch of single steps, or of time-major sequences."""

@@ -62,12 +62,17 @@ class StateLayout:
         return not all(mine.shape == ours.shape and torch.equal(mine, ours) for mine, ours in pairs)
 
     def pack(self, state: Tree, num_rows: int) -> torch.Tensor:
-        """Returns rows [N, size] of a state."""
+        """Returns rows [N, size] of a state; refuses one of another structure than that of `initial_state`."""
         if self.asks_network:
-            parts = [list(_tensors(each)) for each in self.network.split_state(state, num_rows)]
+            parts = [self._leaves(each) for each in self.network.split_state(state, num_rows)]
             return torch.stack([torch.cat([each.reshape(-1).float() for each in part]) for part in parts])
-        moved = [leaf.movedim(axis or 0, 0) for leaf, axis in zip(_tensors(state), self.axes, strict=True)]
+        moved = [leaf.movedim(axis or 0, 0) for leaf, axis in zip(self._leaves(state), self.axes, strict=True)]
+        if not moved:
+            return torch.zeros(num_rows, 0)
         return torch.cat([leaf.reshape(num_rows, -1).float() for leaf in moved], dim=1)
+
+    def _leaves(self, state: Tree) -> list[torch.Tensor]:
+        return list(_like(self.template, state, type(self.network).__name__))
 
     def unpack(self, rows: torch.Tensor | None) -> Tree:
         """Returns the state of a batch from rows [N, size]; None is that of a module without memory."""
@@ -105,6 +110,32 @@ def _tensors(state: Tree) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
     elif state is not None:
         yield state
+
+
+def _like(template: Tree, state: Tree, owner: str) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a state in the order of another, which has the same structure."""
+    if isinstance(template, dict) and isinstance(state, dict) and template.keys() == state.keys():
+        for name, each in template.items():
+            yield from _like(each, state[name], owner)
+    elif isinstance(template, list | tuple) and isinstance(state, list | tuple) and len(template) == len(state):
+        for each, own in zip(template, state, strict=True):
+            yield from _like(each, own, owner)
+    elif isinstance(template, torch.Tensor) and isinstance(state, torch.Tensor):
+        yield state
+    elif [*_tensors(template), *_tensors(state)]:
+        raise SettingsError(
+            f"policy.network: {owner} returned a hidden state with {_described(state)} where its initial_state has "
+            f"{_described(template)}; let both have the same structure, and the memory be there from the first step on",
+            code="E0245",
+        )
+
+
+def _described(state: Tree) -> str:
+    if isinstance(state, dict):
+        return f"the entries {', '.join(map(str, state))}"
+    if isinstance(state, list | tuple):
+        return f"{len(state)} parts"
+    return "None" if state is None else f"a {type(state).__name__}"
 
 
 def _rebuilt(template: Tree, tensor: Callable[[], torch.Tensor]) -> Tree:

@@ -112,6 +112,31 @@ class DrawsItself(Aged):
         return super().features(input) + torch.rand(())
 
 
+class BeginsWithNothing(Aged):
+    """Leaves it to its cell to begin with zeros, so that nothing says what its memory is."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        latent, hidden = self.cell(self.features(input), state_in)
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, hidden
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return None
+
+
+class AddsAnEntry(Aged):
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        return result, {**state_out, "extra": state_out["more"][0]}
+
+
+class OtherOrder(Aged):
+    """Returns the entries of its state in another order."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        return result, dict(reversed(state_out.items()))
+
+
 class SeesOthers(Aged):
     """Lets the policy see other sequences, by heads that are nearly even at the beginning; values do not."""
 
@@ -156,7 +181,7 @@ def acted(
 
 
 @pytest.mark.parametrize("context_length", [None, 2])
-@pytest.mark.parametrize("module", [Aged, Merging], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [Aged, Merging, OtherOrder], ids=lambda each: each.__name__)
 def test_a_replay_is_the_rollout_of_a_module_that_knows_nothing_of_episodes(
     module: Any, context_length: int | None
 ) -> None:
@@ -195,9 +220,20 @@ def test_an_episode_begins_with_the_initial_state_of_the_module() -> None:
         (Users, "than step by step", "E0244"),
         (SeesOthers, "gives other logits for a sequence than step by step", "E0244"),
         (Forgetful, "add merge_state and split_state", "E0245"),
+        (BeginsWithNothing, "hidden state with a Tensor where its initial_state has None", "E0245"),
+        (AddsAnEntry, "with the entries hidden, more, extra where its initial_state has the entries hidden", "E0245"),
         (Bare, "expected a MinePolicy", "E0244"),
     ],
-    ids=["later steps", "own draws", "counts sequences", "other sequences", "no batch axis", "no MinePolicy"],
+    ids=[
+        "later steps",
+        "own draws",
+        "counts sequences",
+        "other sequences",
+        "no batch axis",
+        "nothing",
+        "an entry",
+        "no MinePolicy",
+    ],
 )
 def test_what_cannot_be_replayed_is_refused(module: Any, words: str, code: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
