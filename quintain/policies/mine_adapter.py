@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -185,7 +186,10 @@ class MinePolicyAdapter(Policy):
             # One that is no Dict is called image, or obs where it is none.
             seen = {"image" if isinstance(self.spec.obs, BoxSpec) and self.spec.obs.is_image else f.OBS: seen}
         context = {"context": {"first": first}} if self.takes_context else {}
-        result, after = self.network(seen, self.layout.unpack(state), **context)
+        before, with_grad = self.layout.unpack(state), torch.set_grad_enabled(torch.is_grad_enabled())
+        # What a module keeps from acting, such as a table for each shape, it may need in learning, with gradients.
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), with_grad:
+            result, after = self.network(seen, before, **context)
         logits = flatten(self.spec.action, result["pi_logits"], f.ACTION)
         output = torch.cat([logits[name].reshape(first.numel(), -1).float() for name in self.head.names], dim=1)
         if output.shape[1] != self.head.output_size:

@@ -194,6 +194,25 @@ def test_a_replay_is_the_rollout_of_a_module_that_knows_nothing_of_episodes(
         torch.testing.assert_close(seen[name], batch[name], atol=1e-5, rtol=0)
 
 
+class KeepsTables(Aged):
+    """Makes a table once, as rotary embeddings and masks are made."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        rows = super().features(input)
+        tables = vars(self).setdefault("tables", {})
+        return rows * tables.setdefault(rows.shape[-1], torch.full(rows.shape[-1:], 1.5))
+
+
+def test_what_a_module_keeps_while_it_acts_has_gradients_in_learning() -> None:
+    policy = adapted(KeepsTables)
+    policy.network.tables.clear()
+    with torch.inference_mode():
+        batch, _ = acted(policy)
+    batch = {name: each.clone() for name, each in batch.items()}
+    policy.evaluate_actions(batch)[f.LOG_PROB].sum().backward()
+    assert policy.network.read.weight.grad is not None
+
+
 def test_merged_states_are_those_of_the_batch() -> None:
     # Both count and remember alike, so they must act alike from the same weights.
     first, second = adapted(Aged), adapted(Merging)
