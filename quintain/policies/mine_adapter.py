@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -33,7 +34,7 @@ from quintain.policies.heads import CategoricalHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.mine_policy import DictActionHead, ewma_moments, ewma_update, nucleus
 from quintain.policies.settings import MinePolicySettings
-from quintain.policies.state_layout import StateLayout
+from quintain.policies.state_layout import StateLayout, tensors_in
 from quintain.services.user_code import named_failure
 
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ class MinePolicyAdapter(Policy):
                     self.head.only_with(f"{f.ACTION}.{name}", f"{f.ACTION}.{other}", options)
             self.require_same_replay()
         self.train(self.training)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> MinePolicyAdapter:
+        """Copies what the module keeps from its last forward pass without the graph, which torch refuses to copy."""
+        for module in self.network.modules():
+            kept = (each for each in tensors_in(vars(module)) if isinstance(each, torch.Tensor) and not each.is_leaf)
+            memo.update({id(each): each.detach().clone() for each in kept})
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
 
     def train(self, mode: bool = True) -> MinePolicyAdapter:
         """Leaves the network in evaluation mode."""

@@ -25,7 +25,7 @@ class StateLayout:
     def __init__(self, network: MinePolicy) -> None:
         self.network = network
         self.template = network.initial_state(1)
-        one, two = (list(_tensors(network.initial_state(n))) for n in (1, 2))
+        one, two = (list(tensors_in(network.initial_state(n))) for n in (1, 2))
         self.axes: list[int | None] = []
         """The batch axis of each tensor; None where it has none."""
         for small, large in zip(one, two, strict=True):
@@ -58,7 +58,7 @@ class StateLayout:
             ) from error
         if None in self.axes:
             return True
-        pairs = list(zip(_tensors(merged), _tensors(self._stacked(rows)), strict=True))
+        pairs = list(zip(tensors_in(merged), tensors_in(self._stacked(rows)), strict=True))
         return not all(mine.shape == ours.shape and torch.equal(mine, ours) for mine, ours in pairs)
 
     def pack(self, state: Tree, num_rows: int) -> torch.Tensor:
@@ -102,12 +102,13 @@ class StateLayout:
         return _rebuilt(self.template, tensor)
 
 
-def _tensors(state: Tree) -> Iterator[torch.Tensor]:
+def tensors_in(state: Tree) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a nested state in its order."""
     if isinstance(state, dict):
         state = list(state.values())
     if isinstance(state, list | tuple):
         for each in state:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif state is not None:
         yield state
 
@@ -122,7 +123,7 @@ def _like(template: Tree, state: Tree, owner: str) -> Iterator[torch.Tensor]:
             yield from _like(each, own, owner)
     elif isinstance(template, torch.Tensor) and isinstance(state, torch.Tensor):
         yield state
-    elif [*_tensors(template), *_tensors(state)]:
+    elif [*tensors_in(template), *tensors_in(state)]:
         raise SettingsError(
             f"policy.network: {owner} returned a hidden state with {_described(state)} where its initial_state has "
             f"{_described(template)}; let both have the same structure, and the memory be there from the first step on",

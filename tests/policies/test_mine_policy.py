@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,28 @@ def test_what_a_module_keeps_while_it_acts_has_gradients_in_learning() -> None:
     batch = {name: each.clone() for name, each in batch.items()}
     policy.evaluate_actions(batch)[f.LOG_PROB].sum().backward()
     assert policy.network.read.weight.grad is not None
+
+
+class KeepsResults(Aged):
+    """Keeps what it computed last, for logging."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        self.kept = {"rows": [super().features(input)]}
+        return self.kept["rows"][0]
+
+
+def test_a_policy_is_copied_with_what_its_module_keeps_from_an_update() -> None:
+    policy = adapted(KeepsResults)
+    batch, _ = acted(policy)
+    wanted = policy.evaluate_actions(batch)[f.LOG_PROB]
+    copied = copy.deepcopy(policy)
+    [kept], [own] = copied.network.kept["rows"], policy.network.kept["rows"]
+    assert (own.requires_grad, kept.requires_grad) == (True, False)
+    torch.testing.assert_close(kept, own.detach())
+    assert copied.layout.network is copied.network
+    policy.zero_values()
+    torch.testing.assert_close(copied.evaluate_actions(batch)[f.LOG_PROB], wanted, rtol=0, atol=0)
+    assert float(copied.evaluate_actions(batch)[f.VALUE].detach().abs().max()) > 0.0
 
 
 def test_merged_states_are_those_of_the_batch() -> None:
