@@ -215,7 +215,7 @@ class TrainConfig(LearnerConfig):
     """Maximum norm of the gradient."""
 
     zero_initial_vf: bool = True
-    """Whether the value head begins at zero."""
+    """Whether the value head and the statistics of its normaliser begin at zero."""
 
     ppo_policy_coef: Rate = 1.0
     """Weight of the policy loss."""
@@ -254,6 +254,11 @@ class TrainConfig(LearnerConfig):
     def fragments_per_iteration(self) -> int:
         """Fragments that all ranks learn from in an iteration."""
         return self.num_workers * self.batch_size_per_gpu * self.batches_per_iteration
+
+    @property
+    def fragments_per_step(self) -> int:
+        """Fragments that all ranks learn from in a step of the optimizer."""
+        return self.num_workers * self.batch_size_per_gpu * self.gradient_accumulation
 
 
 class LoggerConfig(Settings):

@@ -173,6 +173,9 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     if rollout.is_synchronous:
         # A trainer of a user's own asks for any number of fragments, block by block.
         per_lane = 1 if is_hosted else wanted // rollout.num_lanes
+        if train.fragments_per_step % per_lane:
+            return {"type": "lockstep", "num_steps": rollout.fragment_length, "fragments_per_lane": per_lane}
+        # Where steps of the optimizer take all of a lane, its fragments are one sequence.
         return {"type": "block", "num_steps": rollout.fragment_length * per_lane}
     return {
         "type": "fragments",
@@ -187,14 +190,13 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
 def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
-    ranks, steps = train.num_workers, rollout.fragment_length
     rate = train.learning_rate
     return {
         "type": "online_ppo",
         "learning_rate": {"start": rate, "end": 0.0} if train.anneal_lr_linearly else rate,
         "weight_decay": train.weight_decay,
         "adam_eps": train.adam_eps,
-        "batch_size": ranks * train.batch_size_per_gpu * train.gradient_accumulation * steps,
+        "batch_size": train.fragments_per_step * rollout.fragment_length,
         "micro_batch_size": _steps_per_batch(config),
         "num_epochs": train.epochs_per_iteration,
         "max_grad_norm": train.max_grad_norm,

@@ -18,7 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from quintain import Trainer
+from quintain.algorithms.online_ppo import OnlinePPO
 from quintain.core.rng import Rng
+from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
@@ -435,8 +437,13 @@ STATEFUL = {"kl_divergence_coef_rho": 0.5, "coef_rho_decay": 0.5, "enable_ref_up
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "train"),
-    [(False, STATEFUL), (False, {"anneal_lr_linearly": True}), (True, {"anneal_lr_linearly": True})],
-    ids=["PPOTrainer constant", "PPOTrainer annealed", "own annealed"],
+    [
+        (False, STATEFUL),
+        (False, {"anneal_lr_linearly": True}),
+        (False, {**STATEFUL, "batches_per_iteration": 8}),
+        (True, {"anneal_lr_linearly": True}),
+    ],
+    ids=["PPOTrainer constant", "PPOTrainer annealed", "PPOTrainer in lockstep", "own annealed"],
 )
 def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(
     own: bool, train: dict[str, Any], tmp_path: Path
@@ -457,8 +464,26 @@ def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(
         # Falling to 0 over 4 iterations, of 1e-2; and rho, which is 1 in the warm-up.
         rates = [1e-2, 7.5e-3, 5e-3, 2.5e-3] if train.get("anneal_lr_linearly") else [1e-2] * 4
         assert [row["train/learning_rate"] for row in rows] == pytest.approx(rates)
-        wanted = [1.0, 0.25, 0.125, 0.0625] if train is STATEFUL else [0.0] * 4
+        wanted = [1.0, 0.25, 0.125, 0.0625] if train.get("vf_warmup") else [0.0] * 4
         assert [row["train/kl_coef"] for row in rows] == wanted
+
+
+@pytest.mark.parametrize("accumulation", [2, 4, 8])
+def test_a_synchronous_iteration_has_the_optimizer_steps_that_accumulation_leaves(
+    accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    gradient_step = OnlinePPO.gradient_step
+
+    def step(self: OnlinePPO, minibatch: Any, *given: Any) -> Any:
+        rows.append(len(minibatch[f.LOG_PROB]))
+        return gradient_step(self, minibatch, *given)
+
+    monkeypatch.setattr(OnlinePPO, "gradient_step", step)
+    # 8 fragments of 8 steps, of 2 environments, which make 4 each.
+    train = {"batches_per_iteration": 8, "gradient_accumulation": accumulation, "num_iterations": 1}
+    start_trainer(policy_generator, env_generator, named(online_dict(0, **train), "steps"))
+    assert rows == [accumulation * 8] * (8 // accumulation)
 
 
 RANKS = """
