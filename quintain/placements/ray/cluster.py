@@ -59,8 +59,9 @@ class LocalHead:
         that it asks whether its controller lives.
         """
         self.supervisor = Supervisor([_HEAD_MODULE])
-        self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
+        # Made when there is a server that removes it, also if this process is killed in a moment.
+        self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.supervisor.remove_at_end(self.directory)
         token = self.directory / "token"
         token.touch(mode=0o600)
