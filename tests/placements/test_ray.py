@@ -88,6 +88,8 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     a_second_driver_of_a_run_is_refused()
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
+    listener = ray._private.worker.global_worker.listener_thread
+    assert not listener.is_alive(), "Ray prints to stdout, which with --json is one object"
     directory, head = cluster.head.directory, cluster.head
     pids = _descendants(head.child.pid) | _descendants(head.forks.pid)
     assert directory.stat().st_mode & 0o077 == 0, "other users of the machine reach its sockets"

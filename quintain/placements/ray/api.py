@@ -6,7 +6,8 @@ The only module besides the cluster's that imports Ray, and only when it is call
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -44,6 +45,19 @@ def require_listener(address: str) -> None:
     place = urlsplit(address if "://" in address else f"//{canonicalize_bootstrap_address(address)}")
     if place.hostname and place.port:
         socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
+
+
+@contextmanager
+def without_listener() -> Iterator[None]:
+    """Lets `ray.init` start no thread that prints to stdout, which belongs to the run, what it tells in its own words."""
+    from ray._private import worker
+
+    listen = worker.listen_error_messages
+    worker.listen_error_messages = lambda *given: None
+    try:
+        yield
+    finally:
+        worker.listen_error_messages = listen
 
 
 def put(value: object) -> Reference:

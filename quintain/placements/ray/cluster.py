@@ -214,7 +214,7 @@ class Cluster:
         try:
             if settings.address is not None:
                 api.require_listener(settings.address)
-            with _signals_and_streams_kept():
+            with _signals_and_streams_kept(), api.without_listener():
                 ray.init(
                     address=address,
                     runtime_env=runtime_env,
