@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from quintain.errors import (
     EnvError,
     NonFiniteError,
     QuintainError,
+    RankError,
     ResourceError,
     RunDirectoryError,
     ServiceError,
@@ -86,6 +88,7 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     what_the_cluster_cannot_hold_is_refused_at_once()
     gpus_that_the_cluster_does_not_have_are_refused_at_once(cluster)
     a_second_driver_of_a_run_is_refused()
+    ranks_that_cannot_be_heard_end_the_run(cluster)
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
     listener = ray._private.worker.global_worker.listener_thread
@@ -394,6 +397,21 @@ def a_second_driver_of_a_run_is_refused() -> None:
         ray.kill(mailbox)
     wait_for(lambda: not ray.util.list_named_actors(all_namespaces=True))
     ray.kill(open_mailbox("/runs/walk"))
+
+
+def ranks_that_cannot_be_heard_end_the_run(cluster: Any) -> None:
+    from quintain.placements.ray import api
+    from quintain.placements.ray.learners import TrainedRanks
+    from quintain.placements.ray.mailbox import open_mailbox
+
+    learners = TrainedRanks.__new__(TrainedRanks)
+    learners.cluster, learners.mailbox, learners._thread = cluster, open_mailbox("/runs/unheard"), threading.Thread()
+    learners._thread.start()
+    assert learners.take(0.0) == []
+    api.kill(learners.mailbox)
+    with pytest.raises(RankError, match="cannot be heard") as lost:
+        learners.take(0.0)
+    assert (lost.value.code, lost.value.exit_code) == ("E0530", 5)
 
 
 def the_doctor_explains_the_cluster(runs_dir: Path) -> None:

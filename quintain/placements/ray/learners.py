@@ -18,9 +18,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quintain.errors import RankError
 from quintain.placements.ray import api
 from quintain.placements.ray.cluster import Cluster
 from quintain.placements.ray.mailbox import Desk, open_mailbox
+from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.signals import SignalRelay
 
@@ -66,7 +68,14 @@ class TrainedRanks:
         """Returns messages of ranks, after waiting a moment for their end."""
         self._thread.join(timeout=seconds)
         self.cluster.require_alive()
-        messages: list[JsonObject] = api.get(self.mailbox.take.remote(), CALL_SECONDS)
+        try:
+            messages: list[JsonObject] = api.get(self.mailbox.take.remote(), CALL_SECONDS)
+        except api.RayFailure as error:
+            raise RankError(
+                "the ranks under Ray Train cannot be heard: the actor that keeps their messages, on the driver's node, died "
+                "or does not answer",
+                notes=("help: continue from the last checkpoint with: quintain resume",),
+            ) from RemoteTraceback(str(error))
         return messages
 
     @property
