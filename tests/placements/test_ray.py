@@ -107,6 +107,19 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     assert not directory.exists()
 
 
+def test_what_ray_would_leave_out_of_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quintain.placements.ray import api
+
+    api.require_known({"working_dir": ".", "pip": ["six"], "env_vars": {"NAME": "walker"}, "nsight": "default"})
+    with pytest.raises(
+        SettingsError, match=r"runtime_env\.workingdir: unknown to Ray, .* uv, .* working_dir$"
+    ) as refused:
+        api.require_known({"workingdir": "."})
+    assert (refused.value.code, refused.value.exit_code) == ("E0203", 2)
+    monkeypatch.setenv("RAY_RUNTIME_ENV_PLUGINS", "[]")
+    api.require_known({"workingdir": "."})
+
+
 def lanes_give_the_numbers_of_local() -> None:
     assert trained("ray", 0, num_collectors=2) == trained("local", 0, num_collectors=2)
     # One actor with both collectors, and a reader; its weights are put once for each version.

@@ -5,12 +5,15 @@ The only module besides the cluster's that imports Ray, and only when it is call
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from quintain.errors import SettingsError
 from quintain.typing import JsonObject, Saved
 
 Reference: TypeAlias = Saved
@@ -47,9 +50,23 @@ def require_listener(address: str) -> None:
         socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
 
 
+def require_known(runtime_env: Mapping[str, object]) -> None:
+    """Refuses what Ray would leave out without a word; plugins of a cluster may know more."""
+    from ray.runtime_env import RuntimeEnv
+
+    known = {*signature(RuntimeEnv).parameters, *RuntimeEnv.known_fields} - {"kwargs"}
+    unknown = sorted(runtime_env.keys() - known)
+    if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
+        raise SettingsError(
+            f"run.placement.runtime_env.{unknown[0]}: unknown to Ray, which has "
+            f"{', '.join(sorted(name for name in known if not name.startswith('_')))}",
+            code="E0203",
+        )
+
+
 @contextmanager
 def without_listener() -> Iterator[None]:
-    """Lets `ray.init` start no thread that prints to stdout, which belongs to the run, what it tells in its own words."""
+    """Lets `ray.init` start no thread that prints to stdout, which is the run's; runs tell of deaths themselves."""
     from ray._private import worker
 
     listen = worker.listen_error_messages

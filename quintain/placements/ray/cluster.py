@@ -211,6 +211,7 @@ class Cluster:
         if ray.is_initialized():
             return False
         runtime_env = dict(settings.runtime_env) or None
+        api.require_known(settings.runtime_env)
         try:
             if settings.address is not None:
                 api.require_listener(settings.address)

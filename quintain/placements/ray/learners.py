@@ -72,8 +72,8 @@ class TrainedRanks:
             messages: list[JsonObject] = api.get(self.mailbox.take.remote(), CALL_SECONDS)
         except api.RayFailure as error:
             raise RankError(
-                "the ranks under Ray Train cannot be heard: the actor that keeps their messages, on the driver's node, died "
-                "or does not answer",
+                "the ranks under Ray Train cannot be heard: the actor that keeps their messages, on the driver's node, "
+                "died or does not answer",
                 notes=("help: continue from the last checkpoint with: quintain resume",),
             ) from RemoteTraceback(str(error))
         return messages
