@@ -32,6 +32,8 @@ def join_blocks(whole: TrajectoryBlock | SequenceBlock, parts: Sequence[Trajecto
                 final[name] = resized(final[name], TEAMMATE_AXIS - 1, width)
         index = fields[f.FINAL_INDEX]
         fields[f.FINAL_INDEX] = torch.where(index >= 0, index + num_final, index)
+        # The row of padding names no final row, and a part may have none.
+        fields[f.FINAL_INDEX][-1] = 0
         num_final += len(final["policy_state"])
     # Trajectories stand one below the other in one lane, or side by side; every field ends with one row of padding.
     if isinstance(whole, SequenceBlock):

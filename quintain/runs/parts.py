@@ -36,7 +36,10 @@ def make_policy(run_file: RunFile, spec: BehaviorSpec, name: str | None = None) 
     name = next(iter(run_file.experiment.behaviors)) if name is None else name
     behavior, rng = settings_of(run_file, name), stream_of(run_file, name)
     policy: Policy = load_part("policy", behavior.policy)(behavior.policy, spec, rng.child("policy"))
+    # What the algorithm wants of its policy: one in another process acts without the algorithm.
     policy.split_values(num_streams(behavior.algorithm, behavior.reward_signals))
+    if getattr(behavior.algorithm, "clip_per_component", False):
+        policy.keep_components()
     return policy
 
 

@@ -33,6 +33,7 @@ TASKS: dict[str, tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
         ("Door",),
         {"algorithm": {"type": "poca", "embedding_size": 8}, "policy": {"type": "actor_only"}},
     ),
+    "components": ("tasks:balance_ball", "num_agents", ("Ball",), {"algorithm": {"clip_per_component": True}}),
     "two behaviours": ("tasks:ball_and_gates", "num_agents", ("Ball", "Gate"), {}),
 }
 LAST_HOLD = 8

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from quintain.errors import (
     EnvError,
     NonFiniteError,
     QuintainError,
+    RankError,
     ResourceError,
     RunDirectoryError,
     ServiceError,
@@ -86,8 +88,11 @@ def test_one_cluster_serves_all_of_it(cluster: Any, tmp_path: Path) -> None:
     what_the_cluster_cannot_hold_is_refused_at_once()
     gpus_that_the_cluster_does_not_have_are_refused_at_once(cluster)
     a_second_driver_of_a_run_is_refused()
+    ranks_that_cannot_be_heard_end_the_run(cluster)
     the_doctor_explains_the_cluster(tmp_path)
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray took over a signal"
+    listener = ray._private.worker.global_worker.listener_thread
+    assert not listener.is_alive(), "Ray prints to stdout, which with --json is one object"
     directory, head = cluster.head.directory, cluster.head
     pids = _descendants(head.child.pid) | _descendants(head.forks.pid)
     assert directory.stat().st_mode & 0o077 == 0, "other users of the machine reach its sockets"
@@ -394,6 +399,21 @@ def a_second_driver_of_a_run_is_refused() -> None:
     ray.kill(open_mailbox("/runs/walk"))
 
 
+def ranks_that_cannot_be_heard_end_the_run(cluster: Any) -> None:
+    from quintain.placements.ray import api
+    from quintain.placements.ray.learners import TrainedRanks
+    from quintain.placements.ray.mailbox import open_mailbox
+
+    learners = TrainedRanks.__new__(TrainedRanks)
+    learners.cluster, learners.mailbox, learners._thread = cluster, open_mailbox("/runs/unheard"), threading.Thread()
+    learners._thread.start()
+    assert learners.take(0.0) == []
+    api.kill(learners.mailbox)
+    with pytest.raises(RankError, match="cannot be heard") as lost:
+        learners.take(0.0)
+    assert (lost.value.code, lost.value.exit_code) == ("E0530", 5)
+
+
 def the_doctor_explains_the_cluster(runs_dir: Path) -> None:
     from quintain.placements.ray.examine import examine
 
@@ -463,13 +483,15 @@ def test_an_address_at_which_nothing_listens_is_refused(scheme: str) -> None:
         ({"working_dir": "nowhere"}, "runtime_env.working_dir: found 'nowhere', expected a folder that exists here"),
     ],
 )
-def test_what_ray_could_not_ship_is_named(given: dict[str, Any], said: str) -> None:
+def test_what_ray_could_not_ship_is_named(given: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from quintain.placements.ray.api import require_runtime_env
 
     with pytest.raises(SettingsError, match=f"run.placement.{said}"):
         require_runtime_env(given)
     require_runtime_env({"working_dir": ".", "pip": ["numpy"], "env_vars": {"A": "b"}})
-    require_runtime_env({"working_dir": "s3://bucket/code.zip"})
+    require_runtime_env({"working_dir": "s3://bucket/code.zip", "nsight": "default"})
+    monkeypatch.setenv("RAY_RUNTIME_ENV_PLUGINS", "[]")
+    require_runtime_env({"workingdir": "."})
 
 
 def test_ranks_are_not_started_through_a_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

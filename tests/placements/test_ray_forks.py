@@ -24,9 +24,11 @@ WORKER = """
 import json, os, sys
 from pathlib import Path
 import numpy as np
+import torch
 score = Path("/proc/self/oom_score_adj").read_text()
 found = {"how": HOW, "arguments": sys.argv[1:], "cwd": os.getcwd(), "name": os.environ.get("NAME"), "score": score}
 found["drawn"] = np.random.random()
+found["drawn_by_torch"] = torch.rand(()).item()
 print(json.dumps(found), flush=True)
 """
 WAITS = """
@@ -78,7 +80,7 @@ def told(asking: subprocess.Popen[str]) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with forks(tmp_path, monkeypatch, "import numpy") as child:
+    with forks(tmp_path, monkeypatch, "import numpy, torch") as child:
         held = tmp_path / "held"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty, held.open("w") as stream:
             hasty.connect(str(tmp_path / start_worker.SOCKET))
@@ -92,9 +94,9 @@ def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch:
             "score": "500\n",
         }
         found = [told(ask(tmp_path)) for _ in range(2)]
-        drawn = {each.pop("drawn") for each in found}
+        drawn = [{each.pop(name) for each in found} for name in ("drawn", "drawn_by_torch")]
         assert found == [expected, expected]
-        assert len(drawn) == 2, "numpy's global random stream is the same in all forks"
+        assert [len(each) for each in drawn] == [2, 2], "a library's global random stream is the same in all forks"
         open_there = {os.path.realpath(each) for each in Path(f"/proc/{child.pid}/fd").iterdir()}
         assert str(held.resolve()) not in open_there, "streams of a request that was not whole are never closed"
 

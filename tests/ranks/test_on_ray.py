@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quintain.errors import RankError, ResourceError, ServiceError, SettingsError
+from quintain.errors import RankError, ResourceError, RunDirectoryError, ServiceError, SettingsError
 from quintain.placements.ray.mailbox import Mailbox
 from quintain.placements.settings import RaySettings
 from quintain.runs.ranks.lead import Ranks, are_on_ray, num_ranks_of
@@ -58,6 +58,15 @@ def test_rank_0_sees_whether_the_folder_of_runs_is_the_drivers(tmp_path: Path) -
     ) as refused:
         require_reachable(tmp_path, ".probe-2")
     assert refused.value.code == "E0549"
+
+
+def test_a_folder_of_runs_that_the_driver_cannot_write_is_refused(tmp_path: Path) -> None:
+    runs_dir, run_file = tmp_path / "runs", settings("placement.num_ranks=2")
+    run = new_run(run_file, runs_dir=runs_dir, run_id="walk")
+    runs_dir.write_text("a file")
+    with pytest.raises(RunDirectoryError, match=r"not writable: .*runs .*Choose another with --runs-dir") as refused:
+        driver_of(Small(2), run_file).train(run)
+    assert refused.value.code == "E0305"
 
 
 def test_one_rank_is_the_driver_and_several_are_rays() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quintain.data import fields as f
+from quintain.data.joined_blocks import join_blocks
 from quintain.data.rollout import Batch
 from quintain.data.sequence_block import SequenceBlock
 from quintain.data.spec import BehaviorSpec, box
@@ -21,7 +22,7 @@ def block() -> SequenceBlock:
     return made
 
 
-def add(made: SequenceBlock) -> None:
+def add(made: SequenceBlock, terminated: tuple[bool, ...] = (True, False, False)) -> None:
     steps = {
         f.OBS: np.arange(9, dtype=np.float32).reshape(3, 3, 1),
         f.ACTION: np.ones((3, 3, 1), np.float32),
@@ -33,8 +34,8 @@ def add(made: SequenceBlock) -> None:
             slots=np.array([2, 0, 1]),
             ids=np.arange(3),
             lengths=np.array([3, 1, 2]),
-            terminated=np.array([True, False, False]),
-            truncated=np.array([False, True, False]),
+            terminated=np.array(terminated),
+            truncated=np.array([False, not all(terminated), False]),
             begins=np.array([True, False, True]),
             group_id=np.zeros(3, np.int64),
             next_obs={f.OBS: np.array([[50.0], [60.0], [70.0]], np.float32)},
@@ -71,6 +72,24 @@ def test_what_learners_write_stays_where_they_read_it() -> None:
     assert made.array(f.ADVANTAGE)[:-1].min() == 3.0
     batch = Batch(made)
     assert (batch.num_valid, batch.num_episodes) == (6, 2)
+
+
+def test_parts_of_which_one_has_only_true_ends_are_joined() -> None:
+    whole, ended = (SequenceBlock(SPEC, horizon=3, num_columns=1, fields=declared(state=2)) for _ in range(2))
+    add(ended, (True, True, True))
+    for parts, index in (
+        ([block(), ended, block()], [0, 1, -1, -1, 2, 3]),
+        ([block(), ended], [0, 1, -1, -1]),
+        ([ended, block()], [-1, -1, 0, 1]),
+    ):
+        join_blocks(whole, parts)
+        # The second and third trajectory of each part ends after 1 and 2 steps.
+        numbers = whole.array(f.FINAL_INDEX)
+        assert [
+            int(numbers[row, column + part]) for part in range(0, 3 * len(parts), 3) for row, column in ((0, 1), (1, 2))
+        ] == index
+        assert whole.final.array(f.OBS)[:, 0].tolist() == [60.0, 70.0] * (len(parts) - 1)
+        assert whole.num_held == 6 * len(parts)
 
 
 def test_it_survives_a_resume_and_does_not_remember_what_was_there_before() -> None:

@@ -248,3 +248,42 @@ def test_nobody_outlives_an_owner_that_was_killed_by_two_seconds() -> None:
     assert wait_until(lambda: not any(map(is_alive, pids)), 10.0)
     assert time.monotonic() - killed < 2.0
     owner.stdout.close()
+
+
+HASTY_OWNER = """
+import json, sys, time
+from pathlib import Path
+from quintain.services.processes.supervisor import Supervisor
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+supervisor = Supervisor(["imported_by_the_server"])
+supervisor.start("child", "tests.services.test_supervisor:sleep")
+removed = folder / "removed"
+removed.mkdir()
+supervisor.remove_at_end(removed)
+print(supervisor._server.pid, flush=True)
+time.sleep(600)
+"""
+IMPORTS_FOR_LONG = """
+import pathlib, time
+folder = pathlib.Path(__file__).parent
+(folder / "begun").touch()
+while not (folder / "gate").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_folder_goes_also_if_the_owner_is_killed_before_the_server_can_read(tmp_path: Path) -> None:
+    (tmp_path / "imported_by_the_server.py").write_text(IMPORTS_FOR_LONG)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HASTY_OWNER, str(tmp_path)], stdout=subprocess.PIPE, env=environment, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        server = int(owner.stdout.readline())
+        assert wait_until((tmp_path / "begun").exists, 60.0)
+        owner.kill()
+    assert (tmp_path / "removed").exists()
+    (tmp_path / "gate").touch()
+    assert wait_until(lambda: not is_alive(server), 30.0)
+    assert not (tmp_path / "removed").exists()

@@ -5,9 +5,12 @@ The only module besides the cluster's that imports Ray, and only when it is call
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -53,9 +56,11 @@ def require_runtime_env(given: JsonObject) -> None:
     """Refuses names that Ray would ignore with a line in its log, and folders that it cannot ship."""
     from ray.runtime_env import RuntimeEnv
 
-    known = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
-    for name in given:
-        if name not in RuntimeEnv.known_fields:
+    names = {*signature(RuntimeEnv).parameters, *RuntimeEnv.known_fields} - {"kwargs"}
+    known = sorted(name for name in names if not name.startswith("_"))
+    # Plugins of a cluster may know more.
+    for name in given if "RAY_RUNTIME_ENV_PLUGINS" not in os.environ else ():
+        if name not in names:
             near = get_close_matches(name, known, n=1)
             advice = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(known)}"
             raise SettingsError(f"run.placement.runtime_env.{name}: Ray knows no such setting; {advice}", code="E0203")
@@ -65,6 +70,19 @@ def require_runtime_env(given: JsonObject) -> None:
             f"run.placement.runtime_env.working_dir: found {folder!r}, expected a folder that exists here, or a URI",
             code="E0205",
         )
+
+
+@contextmanager
+def without_listener() -> Iterator[None]:
+    """Lets `ray.init` start no thread that prints to stdout, which is the run's; runs tell of deaths themselves."""
+    from ray._private import worker
+
+    listen = worker.listen_error_messages
+    worker.listen_error_messages = lambda *given: None
+    try:
+        yield
+    finally:
+        worker.listen_error_messages = listen
 
 
 def put(value: object) -> Reference:

@@ -64,8 +64,9 @@ class LocalHead:
         that it asks whether its controller lives.
         """
         self.supervisor = Supervisor([_HEAD_MODULE])
-        self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
+        # Made when there is a server that removes it, also if this process is killed in a moment.
+        self.directory = Path(tempfile.mkdtemp(prefix="quintain-ray-", dir=_short_folder()))
         self.supervisor.remove_at_end(self.directory)
         token = self.directory / "token"
         token.touch(mode=0o600)
@@ -218,7 +219,7 @@ class Cluster:
         try:
             if settings.address is not None:
                 api.require_listener(settings.address)
-            with _signals_and_streams_kept():
+            with _signals_and_streams_kept(), api.without_listener():
                 ray.init(
                     address=address,
                     runtime_env=runtime_env,

@@ -86,6 +86,8 @@ def _become_worker(
     # Python's global random stream is another in each fork by itself.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     for target, source in enumerate(streams):
         os.dup2(source, target)
         os.close(source)

@@ -17,9 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quintain.errors import RankError
 from quintain.placements.ray import api
 from quintain.placements.ray.cluster import Cluster, code_paths_for
 from quintain.placements.ray.mailbox import Desk, open_mailbox
+from quintain.placements.remote_errors import RemoteTraceback
 from quintain.placements.settings import RaySettings
 from quintain.services.processes.child_environment import add_code_paths
 from quintain.services.processes.signals import SignalRelay
@@ -65,7 +67,14 @@ class TrainedRanks:
         """Returns messages of ranks, after waiting a moment for their end."""
         self._thread.join(timeout=seconds)
         self.cluster.require_alive()
-        messages: list[JsonObject] = api.get(self.mailbox.take.remote())
+        try:
+            messages: list[JsonObject] = api.get(self.mailbox.take.remote())
+        except api.RayFailure as error:
+            raise RankError(
+                "the ranks under Ray Train cannot be heard: the actor that keeps their messages, on the driver's node, "
+                "died or does not answer",
+                notes=("help: continue from the last checkpoint with: quintain resume",),
+            ) from RemoteTraceback(str(error))
         return messages
 
     @property

@@ -21,6 +21,7 @@ from quintain.runs.output import env_name
 from quintain.runs.ranks.lead import NUM_RANKS, are_on_ray, num_ranks_of
 from quintain.runs.restore import names_given_by, stored_settings
 from quintain.runs.sent_parts import pack_parts
+from quintain.services.files.atomic import write_error
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.services.processes.signals import StopSignals
@@ -291,8 +292,11 @@ def _num_actors(run_file: RunFile) -> int:
 def _probe(runs_dir: Path) -> Iterator[str]:
     """Leaves a file in the folder of runs, which rank 0 takes away if it sees the same folder; returns its name."""
     name = f".probe-{uuid.uuid4().hex}"
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    (runs_dir / name).touch()
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        (runs_dir / name).touch()
+    except OSError as error:
+        raise write_error(error, doing="create the run", directory=runs_dir) from error
     try:
         yield name
     finally:

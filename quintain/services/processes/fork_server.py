@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -89,6 +89,9 @@ class ForkServer:
                 self._look_for_strays()
         finally:
             self._end_everyone()
+            for request in self._unread():
+                if request["do"] == "remove":
+                    self._removed_at_end.append(request["directory"])
             for directory in self._removed_at_end:
                 shutil.rmtree(directory, ignore_errors=True)
 
@@ -114,6 +117,21 @@ class ForkServer:
                 child.output.log_to(self._log_directory)
         elif request["do"] == "remove":
             self._removed_at_end.append(request["directory"])
+
+    def _unread(self) -> Iterator[JsonObject]:
+        """Yields what an owner that has ended left in the socket: it may be killed while modules are imported here."""
+        self._owner.setblocking(False)
+        while True:
+            try:
+                data = self._owner.recv(MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                # Told once, and before the requests, where the owner had not read all reports.
+                continue
+            if not data:
+                return
+            yield json.loads(data)
 
     def _start(self, request: JsonObject, descriptors: list[int]) -> None:
         ends: tuple[int, ...] = ()
