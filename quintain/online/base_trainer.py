@@ -144,7 +144,7 @@ class BaseTrainer(ABC):
         function = self._train_in if self.has_own_loop else None
         manager, generators = self._manager, Generators(self.policy_generator, self.env_generator)
         config = manager.config.model_copy(update={"trainer_name": type(self).__name__, "train_config": self.config})
-        refuse_impossible(config)
+        refuse_impossible(config, is_hosted=self.has_own_loop)
         place = None if manager.address is None else RayPlace(manager.address, is_under_train=True)
         return train_online(config, generators, trainer=trainer, function=function, idle=manager.idle_keys, place=place)
 

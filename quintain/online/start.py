@@ -12,7 +12,7 @@ import torch
 from quintain.core import registry, trust
 from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
-from quintain.online.config import document_of, idle_keys, online_config, refuse_missing_gpus
+from quintain.online.config import document_of, idle_keys, online_config, refuse_impossible, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
 from quintain.online.ray_actors import LOCAL, as_actor, is_connected
 from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
@@ -81,7 +81,7 @@ def host_trainer(
     """Makes a trainer from names and settings of a run file, and trains; see `experiment...trainer.function`."""
     updates = host.progress.budget.updates
     train = {**train_config, **({"num_iterations": updates} if updates else {})}
-    config = online_config({"rollout_config": rollout_config, "train_config": train})
+    config = online_config({"rollout_config": rollout_config, "train_config": train}, is_hosted=True)
     made_policy, made_env = (registry.import_part("function", each) for each in (policy_generator, env_generator))
     trainer_class: type[BaseTrainer] = registry.import_part("trainer", trainer)  # type: ignore[assignment]  # a class
     generators = Generators(made_policy, made_env)
@@ -143,7 +143,9 @@ def _trainer_class(given: object, module: Mapping[str, object] | None = None) ->
 
 
 def _split(given: object, trainer_class: type[BaseTrainer]) -> tuple[OnlineConfig, Keywords]:
+    is_hosted = trainer_class.has_own_loop
     """Reads a configuration; parameters of the trainer's own constructor are taken out of its train_config."""
+        refuse_impossible(given, is_hosted=is_hosted)
     if isinstance(given, OnlineConfig):
         return given, {}
     document = document_of(given)
@@ -151,9 +153,9 @@ def _split(given: object, trainer_class: type[BaseTrainer]) -> tuple[OnlineConfi
              and issubclass(base, BaseTrainer) for name in inspect.signature(base).parameters}  # fmt: skip
     train = document.get("train_config")
     if not isinstance(train, dict):
-        return online_config(document), {}
+        return online_config(document, is_hosted=is_hosted), {}
     own = {name: train.pop(name) for name in sorted(takes & set(train) - set(TrainConfig.model_fields))}
-    return online_config(document), own
+    return online_config(document, is_hosted=is_hosted), own
 
 
 def config_module(path: Path) -> dict[str, object]:

@@ -177,7 +177,7 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     return {
         "type": "fragments",
         "num_steps": rollout.fragment_length,
-        "num_fragments": wanted,
+        "num_fragments": min(wanted, buffer.max_chunks) if is_hosted else wanted,
         "max_staleness": buffer.max_staleness,
         "max_reuse": buffer.max_reuse,
         "capacity": buffer.max_chunks,
@@ -194,8 +194,8 @@ def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
         "learning_rate": {"start": rate, "end": 0.0} if train.anneal_lr_linearly else rate,
         "weight_decay": train.weight_decay,
         "adam_eps": train.adam_eps,
-        "batch_size": ranks * train.batch_size_per_gpu * train.gradient_accumulation * steps,
-        "micro_batch_size": _steps_per_batch(config),
+        "batch_size": ranks * fragments_per_step * steps,
+        "micro_batch_size": steps if is_hosted else _steps_per_batch(config),
         "num_epochs": train.epochs_per_iteration,
         "max_grad_norm": train.max_grad_norm,
         "gae_lambda": train.gae_lambda,
@@ -204,6 +204,8 @@ def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
         "policy_coef": train.ppo_policy_coef,
         "value_coef": train.ppo_vf_coef,
         "entropy_coef": train.entropy_bonus_coef,
+    # Minibatches of a loop of a user's own are the user's.
+    fragments_per_step = 1 if is_hosted else train.batch_size_per_gpu * train.gradient_accumulation
         "kl_coef": train.kl_divergence_coef_rho,
         "kl_decay": train.coef_rho_decay,
         "kl_direction": train.kl_direction,

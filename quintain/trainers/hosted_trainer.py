@@ -151,6 +151,9 @@ class HostedTrainer(HostedLoop, Trainer):
         self.modules, self.waiting = self._new_modules(), {}
         super()._call()
         self._meet("return")
+        if self.has_collected:
+            # Its last iteration published nothing, and no `collect` follows that would end it.
+            self._tick()
 
     def _new_modules(self) -> RankModules:
         return RankModules(self.world, partial(self._meet, "backward"))

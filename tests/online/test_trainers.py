@@ -611,3 +611,81 @@ def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_t
 def test_the_manager_that_was_started_last_is_found() -> None:
     manager = start_rolloutmanager(policy_generator, env_generator, online_dict(1))
     assert get_rollout_manager() is manager
+@pytest.mark.parametrize("parameters", ["**kwargs", "*, policy_generator=None"])
+def test_a_setup_without_a_positional_parameter_gets_none(parameters: str) -> None:
+    made: dict[str, Any] = {"torch": torch}
+    exec(
+        f"def setup(self, {parameters}): return (m := self.policy_generator()), torch.optim.Adam(m.parameters())", made
+    )
+    trainer: Any = type("Takes", (OwnTrainer,), {"setup_model_and_optimizer": made["setup"]})
+    start_trainer(policy_generator, env_generator, named(online_dict(0, num_iterations=1), "a"), trainer_class=trainer)
+    assert len(rows_of(Path("runs/a"))) == 1
+
+
+class Loops(OwnTrainer):
+    """Fetches 3 fragments of 3 environments, twice, and publishes nothing."""
+
+    def train(self) -> None:
+        for _ in range(self.num_updates, 2):
+            self.fetch_fragments_and_estimate_advantages(num_fragments=3)
+
+
+@pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_loop_of_ones_own_fetches_what_it_likes_and_its_last_iteration_counts_without_a_version(
+    max_staleness: int,
+) -> None:
+    buffer = {"max_staleness": max_staleness, "max_reuse": 1, "max_chunks": 12}
+    rollout = {"fragment_length": 8, "worker_config": {"num_envs": 3}, "replay_buffer_config": buffer}
+    # The 200 fragments and minibatches of 10 that PPOTrainer would take by default are more than there are.
+    with pytest.raises(SettingsError, match="an iteration takes 200 fragments"):
+        start_trainer(policy_generator, env_generator, {"rollout_config": rollout})
+    manager = start_rolloutmanager(policy_generator, env_generator, {"rollout_config": rollout})
+    made = Loops(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    summary = made.fit()
+    # 2 iterations of 3 fragments of 8 steps.
+    assert (summary.updates, summary.env_steps) == (2, 48)
+
+
+# By its names in the run file, and as an object.
+@pytest.mark.parametrize("module", ["tests.online.parts", pytest.param("__main__", marks=pytest.mark.slow)])
+def test_an_error_in_a_trainer_names_it_and_the_users_own_line(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(self: Any, iteration: int) -> None:
+        # Torch raises it in a file of its own.
+        torch.nn.functional.layer_norm(torch.zeros(2, 3), (4,))
+
+    monkeypatch.setattr(OwnTrainer, "before_broadcast", breaks)
+    monkeypatch.setattr(OwnTrainer, "__module__", module)
+    with pytest.raises(HostedError, match=r"^OwnTrainer: RuntimeError: .*, raised in test_trainers.py:\d+\."):
+        start_trainer(policy_generator, env_generator, online_dict(0), trainer_class=OwnTrainer)
+
+
+def test_a_train_without_an_iteration_is_told_what_one_is() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(0))
+    trainer: Any = OwnTrainer(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    trainer._train_func = lambda: None
+    host = SimpleNamespace(
+        world=SimpleNamespace(rank=0, size=1), progress=SimpleNamespace(iteration=0), has_collected=False
+    )
+    with pytest.raises(
+        HostedError, match=r"^OwnTrainer.train returned without an iteration, .*broadcast_model_to_roll"
+    ):
+        trainer._train_in(host)
+
+
+@pytest.mark.slow
+def test_a_loop_that_counts_for_itself_is_told_so_also_where_environments_do_not_wait(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Blind(OwnTrainer):
+        def train(self) -> None:
+            for _ in range(2):
+                self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+                self.broadcast_model_to_rollout_workers(new_version=True)
+
+    start_trainer(policy_generator, env_generator, online_dict(1), trainer_class=Blind)
+    said = [line for line in capfd.readouterr().out.splitlines() if "W0402" in line]
+    assert [("do not wait" in line, "Blind never reads where it stands" in line) for line in said] == [
+        (True, False), (False, True),
+    ]  # fmt: skip
+
+
