@@ -9,13 +9,12 @@ import typer
 
 from quintain.behaviors.translate import CommandLine, Request, translate
 from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
-from quintain.cli.requests import TrainRequest, usage_error
+from quintain.cli.requests import DEFAULT_RUNS_DIR, TrainRequest, usage_error
 from quintain.cli.training import output, train_launched
 from quintain.runs import launch
 from quintain.services.files.run_names import resolve_run
 from quintain.settings.yaml_text import read_file
 
-DEFAULT_RUNS_DIR = Path("runs")
 SEED = "experiment.seed="
 """The override that --seed becomes."""
 

@@ -11,6 +11,7 @@ import typer
 from quintain.cli.words import USAGE_CODE, FileSource, NamesSource
 from quintain.errors import SettingsError
 
+DEFAULT_RUNS_DIR = Path("runs")
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where run directories are.")]
 Allow = Annotated[
     list[str] | None,

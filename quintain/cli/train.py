@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from quintain.cli.requests import (
+    DEFAULT_RUNS_DIR,
     AgentOptions,
     Allow,
     Json,
@@ -35,7 +37,7 @@ def train(
         list[str] | None,
         typer.Argument(metavar="FILE|ALGO ENV|KEY=VALUE", help="What to train, and settings to change."),
     ] = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Name of the run; chosen if left out.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Short for experiment.seed=N.")] = None,
     tuned: Annotated[
@@ -92,7 +94,7 @@ def train(
 def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An id, a unique prefix, `latest`, or a path.")],
     words: Overrides = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     allow: Allow = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -136,10 +138,16 @@ def run_training(request: TrainRequest) -> None:
             return
     if idle := request.agents.names():
         raise usage_error(f"{idle[0]} goes with a configuration of ML-Agents, and this is none. Leave it out")
+    if (module := _module_of(request.source)) is not None:
+        request = _as_configured(request, module)
     if request.is_resume:
-        assert request.run_id is not None
+        run = request.run_id
+        assert run is not None
         run_file = None if request.source is None else _load(request.source, request)
-        _resume(request, request.run_id, run_file)
+        if module is not None and run_file is not None:
+            changes = import_module("quintain.online.runner").changes_on_resume(run_file.to_dict())
+            request = replace(request, overrides=(*changes, *request.overrides))
+        _resume(request, run, run_file)
         return
     start_from = request.initialize_from
     weights = None if start_from is None else launch.checkpoint_of(request.runs_dir, start_from)
@@ -154,6 +162,23 @@ def run_training(request: TrainRequest) -> None:
         start_on_ray(settings, request, place)
         return
     train_launched(launch.start(settings, **place, **output(request.is_json, request.is_quiet)), request)
+
+
+def _as_configured(request: TrainRequest, path: Path) -> TrainRequest:
+    """Takes what options leave open from a configuration module: the folder of runs, and the run that goes on."""
+    begun = import_module("quintain.online.start").file_beginning(path)
+    if request.runs_dir == DEFAULT_RUNS_DIR:
+        request = replace(request, runs_dir=begun.runs_dir)
+    if request.is_resume or request.initialize_from is not None:
+        return request
+    if begun.run is not None:
+        if request.run_id is not None or request.is_forced:
+            option = "--force" if request.run_id is None else f"--run-id {request.run_id}"
+            raise usage_error(
+                f"{option} is for a new run, and train_config.resume goes on with {begun.run}. Leave one out"
+            )
+        return replace(request, runs_dir=begun.runs_dir, run_id=begun.run, is_resume=True)
+    return replace(request, initialize_from=None if begun.weights is None else str(begun.weights))
 
 
 def _resume(request: TrainRequest | ResumeRequest, run: str, run_file: RunFile | None = None) -> None:
@@ -174,11 +199,16 @@ def run_resume(request: ResumeRequest) -> None:
     _resume(request, request.run)
 
 
+def _module_of(source: FileSource | NamesSource | None) -> Path | None:
+    """Returns the path of a configuration module."""
+    return source.path if isinstance(source, FileSource) and source.path.suffix == ".py" else None
+
+
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
-    if isinstance(source, FileSource) and source.path.suffix == ".py":
+    if (module := _module_of(source)) is not None:
         # Only for modules: most runs have nothing to do with online trainers.
-        settings, notes = import_module("quintain.online.start").file_settings(source.path)
-        return RunFile.from_mapping(settings, *request.overrides, origin=str(source.path), notes=notes)
+        settings, notes = import_module("quintain.online.start").file_settings(module)
+        return RunFile.from_mapping(settings, *request.overrides, origin=str(module), notes=notes)
     if isinstance(source, FileSource):
         return RunFile.load(source.path, *request.overrides)
     return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)

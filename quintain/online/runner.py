@@ -13,7 +13,7 @@ import torch
 
 from quintain.errors import RunDirectoryError, SettingsError
 from quintain.online.config import refuse_missing_gpus
-from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig
+from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, OnlineConfig, TrainConfig
 from quintain.online.translate import Generators, env_slot, run_settings
 from quintain.runs import launch
 from quintain.runs.assemble import Slots
@@ -24,7 +24,7 @@ from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
-    from quintain.typing import JsonObject
+    from quintain.typing import JsonObject, Keywords
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,28 @@ class RayPlace:
     address: str
     is_under_train: bool = False
     """Whether a single rank, too, is a worker of Ray Train; otherwise it is this process."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where the run of a configuration is, and what it begins with."""
+
+    runs_dir: Path
+    run: str | None = None
+    """RUN or RUN@CHECKPOINT that goes on."""
+    weights: Path | None = None
+    """The checkpoint whose weights a new run begins with."""
+
+
+def beginning_of(train: TrainConfig) -> Beginning:
+    """Returns what `save_path`, `resume` and `resume_optimizer` ask for."""
+    runs_dir = Path(train.save_path or "runs")
+    if train.resume is None:
+        return Beginning(runs_dir)
+    folder, run = run_of(runs_dir, train.resume)
+    if train.resume_optimizer:
+        return Beginning(folder, run)
+    return Beginning(runs_dir, weights=launch.checkpoint_of(folder, run))
 
 
 def train_online(
@@ -56,19 +78,18 @@ def train_online(
     address = None if place is None else place.address
     settings = run_settings(config, generators, trainer, address)
     run_file = RunFile.from_mapping(settings, origin=PYTHON)
-    slot = env_slot(config, generators.env_generator)
+    slot = env_slot(config, generators)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
-    runs_dir = Path(train.save_path or "runs")
     if is_under_train:
-        return _train_under_ray_train(config, settings, runs_dir, slots, idle)
+        return _train_under_ray_train(config, settings, slots, idle)
     with _advising_scripts():
-        if train.resume is not None and train.resume_optimizer:
-            folder, run = run_of(runs_dir, train.resume)
-            launched = launch.resume(folder, run, changes_on_resume(settings), run_file=run_file, slots=slots)
+        begun = beginning_of(train)
+        if begun.run is not None:
+            changes = changes_on_resume(settings)
+            launched = launch.resume(begun.runs_dir, begun.run, changes, run_file=run_file, slots=slots)
         else:
-            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-            run_id = config.logger_config.name
-            launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
+            new: Keywords = {"runs_dir": begun.runs_dir, "run_id": config.logger_config.name}
+            launched = launch.start(run_file, **new, initialize_from=begun.weights, slots=slots)
     try:
         if idle:
             launched.run.writer.note(idle_note(idle, on_ray=place is not None))
@@ -79,19 +100,18 @@ def train_online(
 
 
 def _train_under_ray_train(
-    config: OnlineConfig, settings: JsonObject, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
+    config: OnlineConfig, settings: JsonObject, slots: Slots | None, idle: Sequence[str]
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
-    train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
+    run_file = RunFile.from_mapping(settings, origin=PYTHON)
     with _advising_scripts():
-        if train.resume is not None and train.resume_optimizer:
-            folder, name = run_of(runs_dir, train.resume)
-            run = old_run(folder, name, changes_on_resume(settings), run_file=run_file, slots=slots)
+        begun = beginning_of(config.train_config)
+        if begun.run is not None:
+            changes = changes_on_resume(settings)
+            run = old_run(begun.runs_dir, begun.run, changes, run_file=run_file, slots=slots)
         else:
-            weights = None if train.resume is None else launch.checkpoint_of(*run_of(runs_dir, train.resume))
-            run = new_run(
-                run_file, runs_dir=runs_dir, run_id=config.logger_config.name, initialize_from=weights, slots=slots
-            )
+            new: Keywords = {"runs_dir": begun.runs_dir, "run_id": config.logger_config.name}
+            run = new_run(run_file, **new, initialize_from=begun.weights, slots=slots)
     end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from quintain.online.config import document_of, idle_keys, online_config, refuse
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
 from quintain.online.ray_actors import LOCAL, as_actor, is_connected
 from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
-from quintain.online.runner import RayPlace, idle_note, train_online
+from quintain.online.runner import Beginning, RayPlace, beginning_of, idle_note, train_online
 from quintain.online.settings import OnlineConfig, TrainConfig
 from quintain.online.translate import HOST, Generators, path_of, run_settings
 
@@ -191,4 +191,11 @@ def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
     settings["run"]["id"] = config.logger_config.name
     settings["run"]["code_dir"] = None if path.parent == Path() else str(path.parent)
     idle = [key for key in idle_keys(given) if key not in own]
+
+
+def file_beginning(path: Path) -> Beginning:
+    """Returns where the run of a configuration module is, and what it begins with."""
+    names = config_module(path)
+    config, _ = _split(names["online_dict"], _trainer_class(names["online_dict"], names))
+    return beginning_of(config.train_config)
     return settings, [idle_note(idle)] if idle else []

@@ -518,6 +518,30 @@ def test_a_configuration_in_another_folder_is_found_again_by_resume_and_eval(tmp
 def test_demonstrations_are_cloned_beside_ppo() -> None:
     """Those of an expert that always pushes to the right make that likelier."""
     shown = [{"type": "collect_data", "every_updates": 1}]
+@pytest.mark.slow
+def test_the_command_trains_a_configuration_where_it_says_and_goes_on_from_what_it_names(tmp_path: Path) -> None:
+    parts = "from tests.online.parts import env_generator, online_dict, policy_generator\n"
+
+    def train(words: str, **values: Any) -> tuple[int, str]:
+        Path("placed.py").write_text(f"{parts}online_dict = online_dict(0, save_path='there', **{values})\n")
+        command = [sys.executable, "-m", "quintain", "train", "placed.py", *words.split()]
+        done = warm.run(command, cwd=tmp_path, env=warm.ENVIRONMENT, capture_output=True)
+        return done.returncode, done.stderr
+
+    assert train("--run-id first", num_iterations=2) == (0, "")
+    assert train("", num_iterations=4, resume="first") == (0, "")
+    assert len(rows_of(Path("there/first"))) == 4
+    assert train("--run-id second", num_iterations=3, resume="first", resume_optimizer=False) == (0, "")
+    assert len(rows_of(Path("there/second"))) == 3
+    assert "initialize_from: first@" in Path("there/second/config.yaml").read_text()
+    # Options come first.
+    assert train("--runs-dir here --run-id third", num_iterations=1) == (0, "")
+    assert len(rows_of(Path("here/third"))) == 1
+    refused = "error[E0201]: --run-id other is for a new run, and train_config.resume goes on with first. Leave one out"
+    assert train("--run-id other", resume="first") == (2, refused + "\n")
+    assert not Path("runs").exists()
+
+
     Trainer("ppo", "CartPole-v1", events=shown, run_id="shown", num_lanes=2, num_steps=16, batch_size=16).train(64)
     for path in Path("runs/shown/rollouts").iterdir():
         with safe_open(path, "pt") as opened:
