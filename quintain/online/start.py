@@ -115,8 +115,7 @@ def _by_names(
     config: OnlineConfig, own: Keywords, trainer_class: type[BaseTrainer], generators: Generators
 ) -> JsonObject | None:
     """Returns settings by which any process can make the trainer again; None if a part is of the main script."""
-    parts: list[Callable[..., object]] = [trainer_class, generators.policy_generator, generators.env_generator]
-    paths = [path_of(each) for each in parts]
+    paths = [path_of(trainer_class), generators.policy_path, generators.env_path]
     if not all(paths):
         return None
     train = config.train_config.model_dump(mode="json", exclude_defaults=True, exclude=set(_OF_RUN))
@@ -143,10 +142,10 @@ def _trainer_class(given: object, module: Mapping[str, object] | None = None) ->
 
 
 def _split(given: object, trainer_class: type[BaseTrainer]) -> tuple[OnlineConfig, Keywords]:
-    is_hosted = trainer_class.has_own_loop
     """Reads a configuration; parameters of the trainer's own constructor are taken out of its train_config."""
-        refuse_impossible(given, is_hosted=is_hosted)
+    is_hosted = trainer_class.has_own_loop
     if isinstance(given, OnlineConfig):
+        refuse_impossible(given, is_hosted=is_hosted)
         return given, {}
     document = document_of(given)
     takes = {name for base in trainer_class.__mro__ if base is not BaseTrainer and "__init__" in vars(base)
@@ -184,13 +183,14 @@ def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
     given = names["online_dict"]
     trainer_class = _trainer_class(given, names)
     config, own = _split(given, trainer_class)
-    generators = Generators(names["policy_generator"], names["env_generator"])  # type: ignore[arg-type]  # checked there
+    generators = Generators(names["policy_generator"], names["env_generator"], path.stem)  # type: ignore[arg-type]  # checked there
     trainer = _by_names(config, own, trainer_class, generators) if trainer_class.has_own_loop else None
     refuse_missing_gpus(config, torch.cuda.device_count())
     settings = run_settings(config, generators, trainer)
     settings["run"]["id"] = config.logger_config.name
     settings["run"]["code_dir"] = None if path.parent == Path() else str(path.parent)
     idle = [key for key in idle_keys(given) if key not in own]
+    return settings, [idle_note(idle)] if idle else []
 
 
 def file_beginning(path: Path) -> Beginning:
@@ -198,4 +198,3 @@ def file_beginning(path: Path) -> Beginning:
     names = config_module(path)
     config, _ = _split(names["online_dict"], _trainer_class(names["online_dict"], names))
     return beginning_of(config.train_config)
-    return settings, [idle_note(idle)] if idle else []

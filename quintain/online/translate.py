@@ -32,6 +32,8 @@ class Generators:
 
     policy_generator: Callable[[], MinePolicy]
     env_generator: Callable[[], GymEnv]
+    module: str | None = None
+    """The configuration module that has them by these names, such as lambdas, which have none of their own."""
 
     def __post_init__(self) -> None:
         for name, made, kinds in (
@@ -45,6 +47,19 @@ class Generators:
                     code="E0264",
                 )
 
+    @property
+    def env_path(self) -> str:
+        """The module:Name of env_generator; empty if there is none."""
+        return path_of(self.env_generator) or self._name_in_module("env_generator")
+
+    @property
+    def policy_path(self) -> str:
+        """The module:Name of policy_generator; empty if there is none."""
+        return path_of(self.policy_generator) or self._name_in_module("policy_generator")
+
+    def _name_in_module(self, name: str) -> str:
+        return "" if self.module is None else f"{self.module}:{name}"
+
 
 def path_of(part: Callable[..., object]) -> str:
     """Returns the module:Name under which any process can import a function or class; empty if there is none."""
@@ -55,12 +70,12 @@ def path_of(part: Callable[..., object]) -> str:
     return f"{module}:{name}" if found is part and module != "__main__" else ""
 
 
-def env_slot(config: OnlineConfig, generator: Callable[[], GymEnv]) -> Callable[..., GymEnv] | None:
+def env_slot(config: OnlineConfig, generators: Generators) -> Callable[..., GymEnv] | None:
     """Returns the factory of environments, where settings cannot name it."""
-    if path_of(generator):
+    if generators.env_path:
         return None
     worker = config.rollout_config.worker_config
-    return partial(online_env, generator, worker.restart_interval or None, float(worker.video_fps))
+    return partial(online_env, generators.env_generator, worker.restart_interval or None, float(worker.video_fps))
 
 
 def run_settings(
@@ -79,7 +94,7 @@ def run_settings(
         "algorithm": algorithm_settings(config, is_hosted=trainer is not None),
         "policy": {
             "type": "mine_policy",
-            "network": {"type": _name_of_policy(generators.policy_generator)},
+            "network": {"type": _name_of_policy(generators)},
             "context_length": train.context_length,
         },
         "reward_signals": {"extrinsic": {"gamma": train.discount}},
@@ -100,7 +115,7 @@ def run_settings(
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
         "env": {
-            **env_settings(config, generators.env_generator),
+            **env_settings(config, generators),
             "num_lanes": lanes,
             "num_collectors": 1 if is_synchronous else rollout.num_rollout_workers // train.num_workers,
         },
@@ -142,21 +157,22 @@ def _steps_per_batch(config: OnlineConfig) -> int:
     return config.train_config.batch_size_per_gpu * config.rollout_config.fragment_length
 
 
-def _name_of_policy(generator: Callable[[], MinePolicy]) -> str:
+def _name_of_policy(generators: Generators) -> str:
     """Returns a name for the policy's network: module:Name, or that under which it is registered in this process."""
-    if path := path_of(generator):
+    if path := generators.policy_path:
         return path
 
     def policy_generator() -> nn.Module:
-        return generator()
+        return generators.policy_generator()
 
     return registry.name_for("network", policy_generator)
 
 
-def env_settings(config: OnlineConfig, generator: Callable[[], GymEnv]) -> JsonObject:
+def env_settings(config: OnlineConfig, generators: Generators) -> JsonObject:
     """Returns the settings of the environment: the generator by its name, or a description of it."""
-    worker, path = config.rollout_config.worker_config, path_of(generator)
+    worker, path = config.rollout_config.worker_config, generators.env_path
     if not path:
+        generator = generators.env_generator
         return {"type": "gym", "id": getattr(generator, "__name__", type(generator).__name__)}
     given = {"generator": path, "restart_interval": worker.restart_interval or None}
     return {
@@ -188,6 +204,8 @@ def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
     ranks, steps = train.num_workers, rollout.fragment_length
+    # Minibatches of a loop of a user's own are the user's.
+    fragments_per_step = 1 if is_hosted else train.batch_size_per_gpu * train.gradient_accumulation
     rate = train.learning_rate
     return {
         "type": "online_ppo",
@@ -204,8 +222,6 @@ def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
         "policy_coef": train.ppo_policy_coef,
         "value_coef": train.ppo_vf_coef,
         "entropy_coef": train.entropy_bonus_coef,
-    # Minibatches of a loop of a user's own are the user's.
-    fragments_per_step = 1 if is_hosted else train.batch_size_per_gpu * train.gradient_accumulation
         "kl_coef": train.kl_divergence_coef_rho,
         "kl_decay": train.coef_rho_decay,
         "kl_direction": train.kl_direction,

@@ -190,6 +190,9 @@ def test_a_model_that_rollout_workers_do_not_have_is_refused_in_a_sentence() -> 
     with pytest.raises(SettingsError, match=r"returned Small; expected \(model, optimizer\)") as refused:
         trainer._train_func()
     assert refused.value.code == "E0267"
+    trainer.setup_model_and_optimizer = lambda: (torch.optim.Adam(policy.parameters()), policy)
+    with pytest.raises(SettingsError, match=r"returned \(Adam, MinePolicyAdapter\); expected \(model, optimizer\)"):
+        trainer._train_func()
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
@@ -515,9 +518,6 @@ def test_a_configuration_in_another_folder_is_found_again_by_resume_and_eval(tmp
     assert (done.returncode, "E0208" in done.stderr) == (2, True), done.stderr
 
 
-def test_demonstrations_are_cloned_beside_ppo() -> None:
-    """Those of an expert that always pushes to the right make that likelier."""
-    shown = [{"type": "collect_data", "every_updates": 1}]
 @pytest.mark.slow
 def test_the_command_trains_a_configuration_where_it_says_and_goes_on_from_what_it_names(tmp_path: Path) -> None:
     parts = "from tests.online.parts import env_generator, online_dict, policy_generator\n"
@@ -542,6 +542,9 @@ def test_the_command_trains_a_configuration_where_it_says_and_goes_on_from_what_
     assert not Path("runs").exists()
 
 
+def test_demonstrations_are_cloned_beside_ppo() -> None:
+    """Those of an expert that always pushes to the right make that likelier."""
+    shown = [{"type": "collect_data", "every_updates": 1}]
     Trainer("ppo", "CartPole-v1", events=shown, run_id="shown", num_lanes=2, num_steps=16, batch_size=16).train(64)
     for path in Path("runs/shown/rollouts").iterdir():
         with safe_open(path, "pt") as opened:
@@ -622,19 +625,6 @@ def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
     assert seen == [("scaler", True)]
 
 
-@pytest.mark.parametrize("name", ["setup_model_and_optimizer", "ppo_update", "_train_func"])
-def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_train_is_overridden_too(
-    name: str,
-) -> None:
-    with pytest.raises(TypeError, match=f"Own overrides {name}, which the core's loop does not call; write train"):
-        type("Own", (PPOTrainer,), {name: lambda self: None})
-    own: Any = type("Own", (PPOTrainer,), {name: lambda self: None, "train": lambda self: None})
-    assert own.has_own_loop
-
-
-def test_the_manager_that_was_started_last_is_found() -> None:
-    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(1))
-    assert get_rollout_manager() is manager
 @pytest.mark.parametrize("parameters", ["**kwargs", "*, policy_generator=None"])
 def test_a_setup_without_a_positional_parameter_gets_none(parameters: str) -> None:
     made: dict[str, Any] = {"torch": torch}
@@ -713,3 +703,16 @@ def test_a_loop_that_counts_for_itself_is_told_so_also_where_environments_do_not
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["setup_model_and_optimizer", "ppo_update", "_train_func"])
+def test_what_the_loop_of_the_shipped_trainer_would_not_call_is_refused_unless_train_is_overridden_too(
+    name: str,
+) -> None:
+    with pytest.raises(TypeError, match=f"Own overrides {name}, which the core's loop does not call; write train"):
+        type("Own", (PPOTrainer,), {name: lambda self: None})
+    own: Any = type("Own", (PPOTrainer,), {name: lambda self: None, "train": lambda self: None})
+    assert own.has_own_loop
+
+
+def test_the_manager_that_was_started_last_is_found() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(1))
+    assert get_rollout_manager() is manager
