@@ -90,6 +90,7 @@ def train_online(
         else:
             new: Keywords = {"runs_dir": begun.runs_dir, "run_id": config.logger_config.name}
             launched = launch.start(run_file, **new, initialize_from=begun.weights, slots=slots)
+    launched.run.commands.continued_by = f'train_config.resume = "{launched.directory.run_id}"'
     try:
         if idle:
             launched.run.writer.note(idle_note(idle, on_ray=place is not None))

@@ -90,6 +90,8 @@ def run_settings(
     """
     rollout, train = config.rollout_config, config.train_config
     lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
+    # MineStudio's BaseTrainer has no save_interval: a loop of a user's own is saved at each broadcast.
+    is_set = "save_interval" in train.model_fields_set
     behavior: JsonObject = {
         "algorithm": algorithm_settings(config, is_hosted=trainer is not None),
         "policy": {
@@ -126,7 +128,7 @@ def run_settings(
         "device": "cuda" if train.num_gpus_per_worker else "cpu",
         "env_workers": {"num_workers": lanes},
         "checkpoint": {
-            "every_updates": train.save_interval,
+            "every_updates": 1 if trainer is not None and not is_set else train.save_interval,
             "every_seconds": None,
             "keep_every_updates": train.keep_interval,
         },
@@ -193,27 +195,37 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     return {
         "type": "fragments",
         "num_steps": rollout.fragment_length,
-        "num_fragments": min(wanted, buffer.max_chunks) if is_hosted else wanted,
+        "num_fragments": _num_fragments(config, is_hosted=is_hosted),
         "max_staleness": buffer.max_staleness,
         "max_reuse": buffer.max_reuse,
         "capacity": buffer.max_chunks,
     }
 
 
+def _num_fragments(config: OnlineConfig, *, is_hosted: bool) -> int:
+    """Returns the fragments of a batch; a loop of a user's own begins with them, and asks for any number."""
+    wanted = config.train_config.fragments_per_iteration
+    return min(wanted, config.rollout_config.replay_buffer_config.max_chunks) if is_hosted else wanted
+
+
 def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
-    ranks, steps = train.num_workers, rollout.fragment_length
-    # Minibatches of a loop of a user's own are the user's.
-    fragments_per_step = 1 if is_hosted else train.batch_size_per_gpu * train.gradient_accumulation
+    micro_batch_size = _steps_per_batch(config)
+    batch_size = train.num_workers * train.gradient_accumulation * micro_batch_size
+    # Minibatches of a loop of a user's own are the user's; those of the settings only have to exist.
+    most = (
+        rollout.num_lanes if rollout.is_synchronous else _num_fragments(config, is_hosted=is_hosted)
+    ) * rollout.fragment_length
+    is_cut = is_hosted and batch_size > most
     rate = train.learning_rate
     return {
         "type": "online_ppo",
         "learning_rate": {"start": rate, "end": 0.0} if train.anneal_lr_linearly else rate,
         "weight_decay": train.weight_decay,
         "adam_eps": train.adam_eps,
-        "batch_size": ranks * fragments_per_step * steps,
-        "micro_batch_size": steps if is_hosted else _steps_per_batch(config),
+        "batch_size": most if is_cut else batch_size,
+        "micro_batch_size": None if is_cut else micro_batch_size,
         "num_epochs": train.epochs_per_iteration,
         "max_grad_norm": train.max_grad_norm,
         "gae_lambda": train.gae_lambda,

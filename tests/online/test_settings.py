@@ -494,6 +494,18 @@ def test_a_trainer_of_the_configurations_module_is_named_in_the_run_file_with_it
     assert (fancy.bonus, fancy.discount, fancy.num_iterations) == (3, 0.5, 7)
 
 
+def test_a_loop_of_ones_own_is_saved_at_each_broadcast_unless_its_interval_is_set() -> None:
+    generators, own = Generators(policy_generator, env_generator), {"type": "hosted", "function": "mine:train"}
+
+    def interval(trainer: Any, **train: int) -> int:
+        config = online_config({"train_config": train}, is_hosted=trainer is not None)
+        found: int = run_settings(config, generators, trainer)["run"]["checkpoint"]["every_updates"]
+        return found
+
+    assert (interval(own), interval(own, save_interval=10), interval(own, save_interval=4)) == (1, 10, 4)
+    assert interval(None) == 10
+
+
 LAMBDAS = """
 from functools import partial
 from tests.online import parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -592,7 +593,7 @@ def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> Non
     assert told == [1, 2]
 
 
-def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
+def test_a_trainer_that_counts_for_itself_fits_again_from_0(capfd: pytest.CaptureFixture[str]) -> None:
     class Counts(OwnTrainer):
         def train(self) -> None:
             while self.num_updates < 2:
@@ -606,6 +607,9 @@ def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
     made = Counts(rollout_manager=manager, **generators, **config["train_config"])
     # Two blocks of 2 environments and 8 steps.
     assert [made.fit().env_steps for _ in range(2)] == [32, 32]
+    # No command and no `Trainer.load` could make its objects again.
+    said = re.findall(r'train_config.resume = "(.+)" goes on from there', capfd.readouterr().out)
+    assert sorted(said) == sorted(path.name for path in Path("runs").iterdir())
 
 
 def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
