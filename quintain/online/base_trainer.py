@@ -273,9 +273,8 @@ class BaseTrainer(ABC):
             self._hosts.pop()
         if host.progress.iteration == 0 and not host.has_collected:
             raise HostedError(
-                f"{host.name}.train returned without an iteration, each of which is "
-                f"self.fetch_fragments_and_estimate_advantages(...), an update, and "
-                f"self.broadcast_model_to_rollout_workers(new_version=True)"
+                f"{host.name}.train returned without an iteration: self.fetch_fragments_and_estimate_advantages(...), "
+                f"an update, and self.broadcast_model_to_rollout_workers(new_version=True)"
             )
 
     def _train_func(self, config: Keywords | None = None) -> None:
@@ -284,8 +283,7 @@ class BaseTrainer(ABC):
         is_given = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
         made = self.setup_model_and_optimizer(*([self.policy_generator] if is_given else []))
         if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
-            kinds = [type(each).__name__ for each in made] if isinstance(made, tuple) else []
-            found = f"({', '.join(kinds)})" if kinds else type(made).__name__
+            found = [type(each).__name__ for each in made] if isinstance(made, tuple) else type(made).__name__
             raise SettingsError(
                 f"setup_model_and_optimizer of {type(self).__name__} returned {found}; expected (model, optimizer) or "
                 f"(model, optimizer, scaler)",
@@ -293,8 +291,7 @@ class BaseTrainer(ABC):
             )
         self.inner_model, self.optimizer = made[:2]
         # In place, so that the optimizer has its parameters still.
-        self.inner_model.to(self.host.policy.device)
-        self.model = self.inner_model
+        self.model = self.inner_model.to(self.host.policy.device)
         self.scaler = made[-1] if len(made) > 2 else None
         vars(self).pop("_evaluator", None)
         self._kept |= {"inner_model", "model", "optimizer", "scaler"}

@@ -192,7 +192,7 @@ def test_a_model_that_rollout_workers_do_not_have_is_refused_in_a_sentence() -> 
         trainer._train_func()
     assert refused.value.code == "E0267"
     trainer.setup_model_and_optimizer = lambda: (torch.optim.Adam(policy.parameters()), policy)
-    with pytest.raises(SettingsError, match=r"returned \(Adam, MinePolicyAdapter\); expected \(model, optimizer\)"):
+    with pytest.raises(SettingsError, match=r"returned \['Adam', 'MinePolicyAdapter'\]; expected \(model, optimizer\)"):
         trainer._train_func()
 
 
@@ -685,7 +685,7 @@ def test_a_train_without_an_iteration_is_told_what_one_is() -> None:
         world=SimpleNamespace(rank=0, size=1), progress=SimpleNamespace(iteration=0), has_collected=False
     )
     with pytest.raises(
-        HostedError, match=r"^OwnTrainer.train returned without an iteration, .*broadcast_model_to_roll"
+        HostedError, match=r"^OwnTrainer.train returned without an iteration: .*broadcast_model_to_roll"
     ):
         trainer._train_in(host)
 
