@@ -75,7 +75,14 @@ def env_slot(config: OnlineConfig, generators: Generators) -> Callable[..., GymE
     if generators.env_path:
         return None
     worker = config.rollout_config.worker_config
-    return partial(online_env, generators.env_generator, worker.restart_interval or None, float(worker.video_fps))
+    made = partial(online_env, generators.env_generator, worker.restart_interval or None, float(worker.video_fps))
+    # What messages call it.
+    vars(made)["__name__"] = _name_of_env(generators.env_generator)
+    return made
+
+
+def _name_of_env(generator: Callable[[], GymEnv]) -> str:
+    return str(getattr(generator, "__name__", type(generator).__name__))
 
 
 def run_settings(
@@ -174,8 +181,7 @@ def env_settings(config: OnlineConfig, generators: Generators) -> JsonObject:
     """Returns the settings of the environment: the generator by its name, or a description of it."""
     worker, path = config.rollout_config.worker_config, generators.env_path
     if not path:
-        generator = generators.env_generator
-        return {"type": "gym", "id": getattr(generator, "__name__", type(generator).__name__)}
+        return {"type": "gym", "id": _name_of_env(generators.env_generator)}
     given = {"generator": path, "restart_interval": worker.restart_interval or None}
     return {
         "type": "gym",

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from quintain.core.rng import Rng
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
-from quintain.errors import HostedError, SettingsError
+from quintain.errors import EnvError, HostedError, SettingsError
 from quintain.online import (
     BaseTrainer,
     FragmentIndex,
@@ -675,6 +676,16 @@ def test_an_error_in_a_trainer_names_it_and_the_users_own_line(module: str, monk
     monkeypatch.setattr(OwnTrainer, "__module__", module)
     with pytest.raises(HostedError, match=r"^OwnTrainer: RuntimeError: .*, raised in test_trainers.py:\d+\."):
         start_trainer(policy_generator, env_generator, online_dict(0), trainer_class=OwnTrainer)
+
+
+def test_an_error_in_a_generator_of_the_script_names_it_and_its_line_in_the_traceback() -> None:
+    def no_java() -> Any:
+        raise ValueError("no java")
+
+    with pytest.raises(EnvError, match="env 'no_java' cannot be created: ValueError: no java") as raised:
+        start_trainer(policy_generator, no_java, online_dict(0))
+    shown = "".join(traceback.format_exception_only(raised.value))
+    assert re.search(r'note: File ".*test_trainers.py", line \d+, in no_java', shown)
 
 
 def test_a_train_without_an_iteration_is_told_what_one_is() -> None:
