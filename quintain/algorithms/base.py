@@ -292,11 +292,10 @@ class Algorithm(Optimization):
     def minibatches(self, batch: Batch, batch_size: int, *counters: int) -> Iterator[Minibatch]:
         """Yields all valid steps once, in a random order that depends on the counters only, where the policy is."""
         draw, device = self.sampler.lanes if self.policy.state_size else self.sampler.rows, self.policy.device
-        drawn = draw(batch, self.minibatch_fields, batch_size, *counters)
-        return drawn if batch.rollout.device == device else (moved(each, device) for each in drawn)
+        return (moved(each, device) for each in draw(batch, self.minibatch_fields, batch_size, *counters))
 
     @torch.no_grad()
-    def evaluate_batch(self, batch: Batch, names: Sequence[str], size: int) -> dict[str, torch.Tensor]:
+    def evaluate_batch(self, batch: Batch, names: Sequence[str], size: int) -> Minibatch:
         """Returns the policy's current evaluation of all actions of a batch, [T * N, ...], by `size` rows at a time.
 
         It is where the batch is, which may be another device than the policy's.
@@ -308,7 +307,7 @@ class Algorithm(Optimization):
         whole = {
             name: join_parts([each[name] for each in parts], steps, are_sequences=are_sequences) for name in parts[0]
         }
-        return dict(moved(whole, batch.rollout.device))
+        return moved(whole, batch.rollout.device)
 
     def evaluate_minibatch(self, minibatch: Minibatch) -> tuple[Minibatch, Minibatch]:
         """Returns the valid steps, and the policy's current evaluation of their actions."""

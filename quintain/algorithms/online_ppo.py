@@ -34,7 +34,7 @@ REFERENCE_KL = "reference_kl"
 class OnlinePPO(PPO):
     """PPO with a KL penalty to a reference policy, a value warm-up and normalised values."""
 
-    not_state = PPO.not_state | {"iteration"}
+    not_state = PPO.not_state | {"iteration", "old_moments"}
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class OnlinePPO(PPO):
         self.best_reward: float | None = None
         """The largest sum of rewards of a batch, where it updates the reference."""
         self.iteration = 0
+        self.old_moments: tuple[torch.Tensor | float, torch.Tensor | float] = (0.0, 1.0)
+        """Mean and deviation of returns that values of the batch were predicted with."""
 
     def begin_from_policy(self) -> None:
         if self.settings.zero_initial_values:
@@ -74,11 +76,16 @@ class OnlinePPO(PPO):
         """The coefficient rho of the KL penalty in this iteration; 1 in the warm-up."""
         return 1.0 if self.is_warming_up else self.settings.kl_coef * self.settings.kl_decay**self.iteration
 
+    @property
+    def policy_coef(self) -> float:
+        return self.settings.policy_coef
+
     def makes_version(self, progress: Progress) -> bool:
         return progress.updates >= self.settings.value_warmup
 
     def update(self, batch: Batch, progress: Progress) -> Metrics:
         self.iteration = progress.updates
+        self.old_moments = (self.policy.value_mean, self.policy.value_scale)
         if self.settings.update_reference and self.reference is not None:
             valid = batch.rollout.array(f.VALID)[:-1]
             [reward] = self.world.sum([float(self.reward(batch.rollout)[valid].sum())])
@@ -118,7 +125,7 @@ class OnlinePPO(PPO):
         surrogate, reference_kl = self.surrogate(then, now, fraction), now[REFERENCE_KL].mean()
         total = settings.value_coef * value_loss + self.kl_coef * reference_kl
         if not self.is_warming_up:
-            total = total + settings.policy_coef * surrogate.total
+            total = total + surrogate.total
         parts = {"train/value_loss": value_loss.detach(), "train/reference_kl": reference_kl.detach()}
         return Loss(total, {**surrogate.parts, **parts})
 
@@ -137,6 +144,11 @@ class OnlinePPO(PPO):
     def value_loss(
         self, value: torch.Tensor, old_value: torch.Tensor, target: torch.Tensor, fraction: float = 0.0
     ) -> torch.Tensor:
-        """Returns half of the mean squared error in units of the deviation of returns, as clip_value is too."""
-        scale = self.policy.value_scale
-        return 0.5 * super().value_loss(value / scale, old_value / scale, target / scale, fraction)
+        """Returns half of the mean squared error in units of the deviation of returns, as clip_value is too.
+
+        Clipping compares outputs of the value head, which statistics that moved in between have not changed.
+        """
+        mean, scale = self.policy.value_mean, self.policy.value_scale
+        old_mean, old_scale = self.old_moments
+        old = (old_value - old_mean) / old_scale + mean / scale
+        return 0.5 * super().value_loss(value / scale, old, target / scale, fraction)

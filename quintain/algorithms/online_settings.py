@@ -43,7 +43,7 @@ class OnlinePPOSettings(PPOSettings):
     """Lambda of generalized advantage estimation (GAE): 0 bootstraps, 1 uses sampled returns."""
 
     policy_coef: NonNegative = 1.0
-    """Coefficient of the policy loss and its entropy bonus."""
+    """Coefficient of the policy loss."""
 
     kl_coef: NonNegative = 0.2
     """Coefficient rho of the KL divergence to the reference: the policy as the run began. 0 keeps no reference."""
@@ -65,7 +65,7 @@ class OnlinePPOSettings(PPOSettings):
     """Let the value head predict returns that are normalized by exponentially weighted averages."""
 
     zero_initial_values: bool = True
-    """Set the value head to zero at the start."""
+    """Set the value head to zero at the start, and the statistics of its normalizer."""
 
     min_log_prob: float | None = -11.0
     """Log-probability below which an action with a negative advantage is not pushed further; null does not bound it."""
@@ -81,7 +81,8 @@ class BehaviorCloningSettings(AuxiliaryLossSettings):
     """Folder of rollouts, or one file, as the event collect_data writes them."""
 
     batch_size: Count = 256
-    """Demonstrated steps in each gradient step; for a recurrent policy in whole sequences."""
+    """Demonstrated steps beside each minibatch of a rank, or each part of one with micro_batch_size; for a recurrent
+    policy in whole sequences."""
 
 
 REGISTERED = (

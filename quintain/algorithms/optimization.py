@@ -141,7 +141,8 @@ class Optimization(KeepsState, metaclass=_BuildsOptimizers):
 
         `auxiliary.*` are the parameters of auxiliary losses, and matches none where there are none.
         """
-        settings, trained = self.settings, dict(self.all_parameters())
+        settings = self.settings
+        trained = {name: each for name, each in self.all_parameters() if each.requires_grad}
         if not any(name.startswith(AUXILIARY) for name in trained):
             patterns = tuple(pattern for pattern in patterns if not pattern.startswith(AUXILIARY))
         names = matching(patterns or ("*",), trained, "make_optimizer")

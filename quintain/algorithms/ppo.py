@@ -67,6 +67,11 @@ class PPO(Algorithm):
         self.accelerator: StepAccelerator | None = None
         """Takes the steps of updates if set; `quintain.compiled.accelerate` sets it."""
 
+    @property
+    def policy_coef(self) -> float:
+        """The coefficient of the policy loss, beside those of the value loss and of the entropy bonus."""
+        return 1.0
+
     def declare_fields(self) -> Declared:
         """Declares the fields of decoupled PPO; none without it."""
         if not self.is_decoupled:
@@ -197,7 +202,7 @@ class PPO(Algorithm):
             behavior_ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
             clip_fraction = ((ratio - 1.0).abs() > clip).float().mean()
         return Loss(
-            policy_loss - entropy_coef * entropy,
+            self.policy_coef * policy_loss - entropy_coef * entropy,
             {
                 "train/policy_loss": policy_loss.detach(),
                 "train/entropy": entropy.detach(),

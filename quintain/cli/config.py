@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from quintain.cli.online import load_file
 from quintain.cli.requests import usage_error
 from quintain.cli.words import FileSource, source_of, split_words
 from quintain.services.reporting.printable import escape_control_characters
@@ -51,5 +52,5 @@ def run_file_of(words: list[str], *, tuned: bool = False) -> RunFile:
     if isinstance(source, FileSource):
         if tuned:
             raise usage_error("--tuned goes with two names: quintain config show ppo LunarLander-v3 --tuned")
-        return RunFile.load(source.path, *overrides)
+        return load_file(source.path, *overrides)
     return RunFile.from_names(source.algorithm, source.env, *overrides, tuned=tuned)

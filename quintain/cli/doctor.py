@@ -7,9 +7,11 @@ import json as json_text
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -39,18 +41,21 @@ class Diagnosis:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print a list of {about, state, text}.")] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Connect to a Ray cluster, or start one, and explain it.")] = False,
-    address: Annotated[str | None, typer.Option(help="The cluster of --ray; else RAY_ADDRESS, or a local one.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="The cluster of --ray, which it implies; else RAY_ADDRESS, or a local one.")
+    ] = None,
 ) -> None:
     """Explains Python, torch, devices, threads, compiled code and extras of this installation, and a Ray cluster."""
-    findings = [*about_python(), *about_torch(), about_threads(), about_kernels(), *about_extras()]
-    if ray:
-        findings += about_ray(address)
+    installed = [*about_python(), *about_torch(), about_threads(), about_kernels(), *about_extras()]
+    width, findings = max(len(finding.about) for finding in installed), []
+    # Line by line: a cluster takes seconds to start or to answer.
+    for finding in chain(installed, about_ray(address) if ray or address is not None else ()):
+        findings.append(finding)
+        if not json:
+            told = f"{finding.state:<8} {finding.about:<{width}}  {finding.text}"
+            typer.echo(escape_control_characters(told))
     if json:
         typer.echo(json_text.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        width = max(len(finding.about) for finding in findings)
-        for finding in findings:
-            typer.echo(escape_control_characters(f"{finding.state:<8} {finding.about:<{width}}  {finding.text}"))
     if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(1)
 
@@ -115,12 +120,13 @@ def about_extras() -> list[Diagnosis]:
     return findings
 
 
-def about_ray(address: str | None) -> list[Diagnosis]:
-    """Returns what is known of a Ray cluster; imports Ray."""
+def about_ray(address: str | None) -> Iterator[Diagnosis]:
+    """Yields what is known of a Ray cluster, as soon as it is; imports Ray."""
     if find_spec("ray") is None:
-        return [Diagnosis("ray", "missing", f"not installed. Install it with: {install_command('ray')}")]
-    examine = import_module("quintain.placements.ray.examine").examine
-    return [Diagnosis(*line) for line in examine(address, Path("runs"))]
+        yield Diagnosis("ray", "missing", f"not installed. Install it with: {install_command('ray')}")
+        return
+    for line in import_module("quintain.placements.ray.examine").examine(address, Path("runs")):
+        yield Diagnosis(*line)
 
 
 def packages_of(package: str, extra: str) -> list[str]:

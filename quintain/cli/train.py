@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from quintain.cli.online import is_module, load_file, with_run_of_module
 from quintain.cli.requests import (
     DEFAULT_RUNS_DIR,
     AgentOptions,
@@ -129,7 +128,9 @@ def run_training(request: TrainRequest) -> None:
 
         follow_in_torchrun()
         return
-    if isinstance(request.source, FileSource) and request.source.path.suffix != ".py":
+    if isinstance(request.source, FileSource) and is_module(request.source.path):
+        request = with_run_of_module(request, request.source.path)
+    elif isinstance(request.source, FileSource):
         # Only for files: ML-Agents' settings are as many as all others together, and take as long to import.
         from quintain.cli.mlagents import is_mlagents_source, run_configuration
 
@@ -138,16 +139,10 @@ def run_training(request: TrainRequest) -> None:
             return
     if idle := request.agents.names():
         raise usage_error(f"{idle[0]} goes with a configuration of ML-Agents, and this is none. Leave it out")
-    if (module := _module_of(request.source)) is not None:
-        request = _as_configured(request, module)
     if request.is_resume:
-        run = request.run_id
-        assert run is not None
+        assert request.run_id is not None
         run_file = None if request.source is None else _load(request.source, request)
-        if module is not None and run_file is not None:
-            changes = import_module("quintain.online.runner").changes_on_resume(run_file.to_dict())
-            request = replace(request, overrides=(*changes, *request.overrides))
-        _resume(request, run, run_file)
+        _resume(request, request.run_id, run_file)
         return
     start_from = request.initialize_from
     weights = None if start_from is None else launch.checkpoint_of(request.runs_dir, start_from)
@@ -162,23 +157,6 @@ def run_training(request: TrainRequest) -> None:
         start_on_ray(settings, request, place)
         return
     train_launched(launch.start(settings, **place, **output(request.is_json, request.is_quiet)), request)
-
-
-def _as_configured(request: TrainRequest, path: Path) -> TrainRequest:
-    """Takes what options leave open from a configuration module: the folder of runs, and the run that goes on."""
-    begun = import_module("quintain.online.start").file_beginning(path)
-    if request.runs_dir == DEFAULT_RUNS_DIR:
-        request = replace(request, runs_dir=begun.runs_dir)
-    if request.is_resume or request.initialize_from is not None:
-        return request
-    if begun.run is not None:
-        if request.run_id is not None or request.is_forced:
-            option = "--force" if request.run_id is None else f"--run-id {request.run_id}"
-            raise usage_error(
-                f"{option} is for a new run, and train_config.resume goes on with {begun.run}. Leave one out"
-            )
-        return replace(request, runs_dir=begun.runs_dir, run_id=begun.run, is_resume=True)
-    return replace(request, initialize_from=None if begun.weights is None else str(begun.weights))
 
 
 def _resume(request: TrainRequest | ResumeRequest, run: str, run_file: RunFile | None = None) -> None:
@@ -199,18 +177,9 @@ def run_resume(request: ResumeRequest) -> None:
     _resume(request, request.run)
 
 
-def _module_of(source: FileSource | NamesSource | None) -> Path | None:
-    """Returns the path of a configuration module."""
-    return source.path if isinstance(source, FileSource) and source.path.suffix == ".py" else None
-
-
 def _load(source: FileSource | NamesSource, request: TrainRequest) -> RunFile:
-    if (module := _module_of(source)) is not None:
-        # Only for modules: most runs have nothing to do with online trainers.
-        settings, notes = import_module("quintain.online.start").file_settings(module)
-        return RunFile.from_mapping(settings, *request.overrides, origin=str(module), notes=notes)
     if isinstance(source, FileSource):
-        return RunFile.load(source.path, *request.overrides)
+        return load_file(source.path, *request.overrides)
     return RunFile.from_names(source.algorithm, source.env, *request.overrides, tuned=request.is_tuned)
 
 

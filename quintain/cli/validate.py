@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quintain.behaviors.yaml_import import check_configuration, env_path_of, is_mlagents_file
+from quintain.cli.online import is_module, load_file
 from quintain.errors import QuintainError, SettingsError
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.settings.tree import RunFile
@@ -62,8 +63,9 @@ def _rows(paths: list[Path], allow: Collection[str]) -> Iterator[JsonObject]:
 
 def _row(path: Path, *, trusted: bool, allow: Collection[str]) -> JsonObject:
     try:
-        document = read_file(path)
-        if is_mlagents_file(document):
+        if trusted and is_module(path):
+            load_file(path)
+        elif is_mlagents_file(document := read_file(path)):
             check_configuration(document, env_path_of(document) if trusted else None)
         else:
             RunFile.load(path, trusted=trusted, allow=allow)

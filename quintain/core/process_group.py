@@ -169,11 +169,8 @@ class GlooGroup:
         return buffer.numpy().tobytes()
 
     def share(self, values: torch.Tensor) -> None:
-        dense = values.cpu().contiguous()
-        with _explained(self.rank):
+        with _dense_on_cpu(values) as dense, _explained(self.rank):
             self._dist.broadcast(dense, src=0, group=self._patient)
-        if dense is not values:
-            values.copy_(dense)
 
     def any(self, flag: bool) -> bool:
         return self.sum([float(flag)])[0] > 0
@@ -190,11 +187,8 @@ class GlooGroup:
             self._dist.destroy_process_group()
 
     def _add(self, values: torch.Tensor) -> None:
-        here = values.cpu()
-        with _explained(self.rank):
-            self._dist.all_reduce(here, group=self._group)
-        if here is not values:
-            values.copy_(here)
+        with _dense_on_cpu(values) as dense, _explained(self.rank):
+            self._dist.all_reduce(dense, group=self._group)
 
 
 def joint_moments(
@@ -223,6 +217,15 @@ def join_parts(owner: object, world: ProcessGroup) -> None:
         for each in part.modules() if isinstance(part, torch.nn.Module) else (part,):
             if hasattr(each, "world"):
                 each.world = world
+
+
+@contextmanager
+def _dense_on_cpu(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields what gloo takes: the values themselves, or a copy from which they are written back."""
+    dense = values.cpu().contiguous()
+    yield dense
+    if dense is not values:
+        values.copy_(dense)
 
 
 @contextmanager

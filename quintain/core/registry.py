@@ -386,7 +386,8 @@ def _settings_from_parameters(
         has_default = parameter.default is not parameter.empty
         if parameter.name not in hints and (not has_default or parameter.default is None):
             raise SettingsError(
-                f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float, or a default; "
+                f"{name}(): parameter {parameter.name} needs a type, such as {parameter.name}: float, or a default "
+                f"other than None; "
                 f"{' and '.join(sorted(GIVEN_BY_NAME))} are given by their names"
             )
         annotation = hints.get(parameter.name, type(parameter.default))

@@ -122,6 +122,11 @@ class Env(KeepsState, ABC):
         return None
 
     @property
+    def renders_ends(self) -> bool:
+        """Whether `render` shows the end of an episode after the step that ended it, and not yet the next one."""
+        return False
+
+    @property
     def frames_per_second(self) -> float:
         """Steps per second of simulated time, for videos."""
         return 30.0

@@ -74,6 +74,10 @@ class EventfulEnv(Env):
     def can_reset_lanes(self) -> bool:
         return self.env.can_reset_lanes
 
+    @property
+    def renders_ends(self) -> bool:
+        return self.env.renders_ends
+
     def render(self) -> Array | None:
         return self.env.render()
 

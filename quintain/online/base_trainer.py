@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import is_dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from quintain.online.fragments import (
     FragmentRecord,
     SampleFragment,
     data_iter,
+    mapped,
     sample_fragments,
 )
 from quintain.online.gae_worker import GAEInfo, GAEWorker
@@ -37,6 +38,7 @@ from quintain.online.settings import LearnerConfig, TrainConfig
 from quintain.online.translate import Generators
 from quintain.policies.mine_adapter import MinePolicyAdapter
 from quintain.policies.mine_policy import ewma_moments
+from quintain.trainers.hosted import SHARED
 from quintain.trainers.hosted_trainer import HostedTrainer
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from quintain.typing import Keyword, Keywords, Saved, Tree
 
 _USUAL = LearnerConfig()
-_KEPT = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator, np.random.Generator)
+_KEPT = (*SHARED, torch.Generator, np.random.Generator)
 """Objects that are saved by themselves if they are attributes of a trainer; dataclasses are, too."""
 
 
@@ -190,7 +192,9 @@ class BaseTrainer(ABC):
             "td_targets": FragmentDataDict({i: torch.tensor(targets[i][0]) for i in indexes}),
             "advantages": FragmentDataDict({i: torch.tensor(targets[i][1]) for i in indexes}),
             "old_logps": FragmentDataDict({i: log_probs[:, column[i]] for i in indexes}),
-            "old_pi_logits": FragmentDataDict({i: _column(logits, column[i]) for i in indexes}),
+            "old_pi_logits": FragmentDataDict(
+                {i: mapped(partial(torch.select, dim=1, index=column[i]), logits) for i in indexes}
+            ),
             "old_vpreds": FragmentDataDict({i: values[:, column[i]] for i in indexes}),
             "behavior_logps": FragmentDataDict(
                 {i: torch.from_numpy(steps[f.LOG_PROB][:-1, column[i]].copy()) for i in indexes}
@@ -217,7 +221,8 @@ class BaseTrainer(ABC):
         """
         columns = torch.tensor([each.column for each in fragments])
         logits, log_probs, values = self._replay(self._blocks[-1], columns)
-        return _swapped(logits), log_probs.transpose(0, 1), values.transpose(0, 1)
+        logits = mapped(lambda leaf: leaf.transpose(0, 1), logits)
+        return logits, log_probs.transpose(0, 1), values.transpose(0, 1)
 
     def log(self, metrics: Mapping[str, float | torch.Tensor]) -> None:
         """Adds metrics to the row of this iteration; of several ranks it has the mean."""
@@ -339,7 +344,7 @@ class BaseTrainer(ABC):
         parts = [self._replay(block, columns[start : start + size]) for start in range(0, len(columns), size)]
         self.inner_model.train(was_training)
         logits, log_probs, values = zip(*parts, strict=True)
-        return _joined(logits), torch.cat(log_probs, dim=1).cpu(), torch.cat(values, dim=1).cpu()
+        return mapped(_joined, *logits), _joined(*log_probs), _joined(*values)
 
     def _replay(self, block: FragmentBlock, columns: torch.Tensor) -> tuple[Tree, torch.Tensor, torch.Tensor]:
         policy, num_steps, num_columns = self._evaluator, block.num_steps, len(columns)
@@ -382,19 +387,6 @@ def _copy_weights(source: nn.Module, target: nn.Module) -> None:
         ) from error
 
 
-def _column(tree: Tree, column: int) -> Tree:
-    if isinstance(tree, Mapping):
-        return {name: _column(each, column) for name, each in tree.items()}
-    return tree[:, column]
-
-
-def _swapped(tree: Tree) -> Tree:
-    if isinstance(tree, Mapping):
-        return {name: _swapped(each) for name, each in tree.items()}
-    return tree.transpose(0, 1)
-
-
-def _joined(trees: tuple[Tree, ...]) -> Tree:
-    if isinstance(trees[0], Mapping):
-        return {name: _joined(tuple(each[name] for each in trees)) for name in trees[0]}
-    return torch.cat(trees, dim=1).cpu()
+def _joined(*parts: torch.Tensor) -> torch.Tensor:
+    """Returns the values [T, F] of fragments that were evaluated in parts, on the CPU."""
+    return torch.cat(parts, dim=1).cpu()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -141,10 +141,15 @@ def batch_of(fragments: Sequence[SampleFragment], device: torch.device | str = "
     return {name: _stacked([getattr(each, name) for each in fragments], device) for name in names}
 
 
-def _stacked(values: Sequence[Tree], device: torch.device | str) -> Tree:
-    first = values[0]
+def mapped(function: Callable[..., Tree], *trees: Tree) -> Tree:
+    """Returns a tree with what a function makes of the leaves of trees that have one structure."""
+    first = trees[0]
     if isinstance(first, Mapping):
-        return {name: _stacked([each[name] for each in values], device) for name in first}
+        return {name: mapped(function, *(each[name] for each in trees)) for name in first}
     if isinstance(first, tuple):
-        return tuple(_stacked([each[i] for each in values], device) for i in range(len(first)))
-    return torch.stack([torch.as_tensor(each) for each in values]).to(device)
+        return tuple(mapped(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
+
+
+def _stacked(values: Sequence[Tree], device: torch.device | str) -> Tree:
+    return mapped(lambda *parts: torch.stack([torch.as_tensor(each) for each in parts]).to(device), *values)

@@ -33,8 +33,8 @@ def connect(config: OnlineConfig, address: str) -> None:
     atexit.register(import_module(_CLUSTER).Cluster.join(settings, min_cpus, has_ranks=True).leave)
 
 
-def is_connected() -> bool:
-    """Whether this process is connected to a cluster, for a run or by `connect`."""
+def has_joined() -> bool:
+    """Whether this process has joined a cluster, for a run or by `connect`."""
     module = sys.modules.get(_CLUSTER)
     return module is not None and module.Cluster._current is not None
 

@@ -24,7 +24,7 @@ from quintain.settings.tree import RunFile
 
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
-    from quintain.typing import JsonObject, Keywords
+    from quintain.typing import JsonObject
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,6 @@ class RayPlace:
     address: str
     is_under_train: bool = False
     """Whether a single rank, too, is a worker of Ray Train; otherwise it is this process."""
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """Where the run of a configuration is, and what it begins with."""
-
-    runs_dir: Path
-    run: str | None = None
-    """RUN or RUN@CHECKPOINT that goes on."""
-    weights: Path | None = None
-    """The checkpoint whose weights a new run begins with."""
-
-
-def beginning_of(train: TrainConfig) -> Beginning:
-    """Returns what `save_path`, `resume` and `resume_optimizer` ask for."""
-    runs_dir = Path(train.save_path or "runs")
-    if train.resume is None:
-        return Beginning(runs_dir)
-    folder, run = run_of(runs_dir, train.resume)
-    if train.resume_optimizer:
-        return Beginning(folder, run)
-    return Beginning(runs_dir, weights=launch.checkpoint_of(folder, run))
 
 
 def train_online(
@@ -80,16 +58,15 @@ def train_online(
     run_file = RunFile.from_mapping(settings, origin=PYTHON)
     slot = env_slot(config, generators)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
+    runs_dir = Path(train.save_path or "runs")
     if is_under_train:
-        return _train_under_ray_train(config, settings, slots, idle)
+        return _train_under_ray_train(config, settings, runs_dir, slots, idle)
     with _advising_scripts():
-        begun = beginning_of(train)
-        if begun.run is not None:
-            changes = changes_on_resume(settings)
-            launched = launch.resume(begun.runs_dir, begun.run, changes, run_file=run_file, slots=slots)
+        if (continued := run_to_continue(train, runs_dir)) is not None:
+            launched = launch.resume(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
-            new: Keywords = {"runs_dir": begun.runs_dir, "run_id": config.logger_config.name}
-            launched = launch.start(run_file, **new, initialize_from=begun.weights, slots=slots)
+            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
+            launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     launched.run.commands.continued_by = f'train_config.resume = "{launched.directory.run_id}"'
     try:
         if idle:
@@ -101,18 +78,16 @@ def train_online(
 
 
 def _train_under_ray_train(
-    config: OnlineConfig, settings: JsonObject, slots: Slots | None, idle: Sequence[str]
+    config: OnlineConfig, settings: JsonObject, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
-    run_file = RunFile.from_mapping(settings, origin=PYTHON)
+    train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
     with _advising_scripts():
-        begun = beginning_of(config.train_config)
-        if begun.run is not None:
-            changes = changes_on_resume(settings)
-            run = old_run(begun.runs_dir, begun.run, changes, run_file=run_file, slots=slots)
+        if (continued := run_to_continue(train, runs_dir)) is not None:
+            run = old_run(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
         else:
-            new: Keywords = {"runs_dir": begun.runs_dir, "run_id": config.logger_config.name}
-            run = new_run(run_file, **new, initialize_from=begun.weights, slots=slots)
+            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
+            run = new_run(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
     end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
@@ -149,6 +124,18 @@ def idle_note(keys: Sequence[str], *, on_ray: bool = False) -> str:
     """Says which keys change nothing here, and why, in one line."""
     where, why = ("Ray", WITHOUT_EFFECT_ON_RAY) if on_ray else ("processes", WITHOUT_EFFECT)
     return f"note: on {where} these change nothing: " + "; ".join(f"{key} ({why[key]})" for key in keys)
+
+
+def run_to_continue(train: TrainConfig, runs_dir: Path) -> tuple[Path, str] | None:
+    """Returns the folder and the name of the run that `resume` continues; None for a new run."""
+    return None if train.resume is None or not train.resume_optimizer else run_of(runs_dir, train.resume)
+
+
+def initial_weights(train: TrainConfig, runs_dir: Path) -> Path | None:
+    """Returns the checkpoint with whose weights a new run begins, by `resume` without `resume_optimizer`."""
+    if train.resume is None or train.resume_optimizer:
+        return None
+    return launch.checkpoint_of(*run_of(runs_dir, train.resume))
 
 
 def run_of(runs_dir: Path, resume: str) -> tuple[Path, str]:

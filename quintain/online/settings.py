@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -215,7 +215,7 @@ class TrainConfig(LearnerConfig):
     """Maximum norm of the gradient."""
 
     zero_initial_vf: bool = True
-    """Whether the value head begins at zero."""
+    """Whether the value head and the statistics of its normaliser begin at zero."""
 
     ppo_policy_coef: Rate = 1.0
     """Weight of the policy loss."""
@@ -255,6 +255,11 @@ class TrainConfig(LearnerConfig):
         """Fragments that all ranks learn from in an iteration."""
         return self.num_workers * self.batch_size_per_gpu * self.batches_per_iteration
 
+    @property
+    def fragments_per_step(self) -> int:
+        """Fragments that all ranks learn from in a step of the optimizer."""
+        return self.num_workers * self.batch_size_per_gpu * self.gradient_accumulation
+
 
 class LoggerConfig(Settings):
     """Weights & Biases; without a project nothing is sent."""
@@ -268,6 +273,8 @@ class LoggerConfig(Settings):
 
 class OnlineConfig(Settings):
     """The configuration of an online run: `online_dict`."""
+
+    told_as: ClassVar[str] = "online_dict"
 
     trainer_name: str = "PPOTrainer"
     """PPOTrainer, PPOBCTrainer, a trainer class of the configuration's module, or module:Name."""

@@ -14,9 +14,9 @@ from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
 from quintain.online.config import document_of, idle_keys, online_config, refuse_impossible, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
-from quintain.online.ray_actors import LOCAL, as_actor, is_connected
+from quintain.online.ray_actors import LOCAL, as_actor, has_joined
 from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
-from quintain.online.runner import Beginning, RayPlace, beginning_of, idle_note, train_online
+from quintain.online.runner import RayPlace, idle_note, train_online
 from quintain.online.settings import OnlineConfig, TrainConfig
 from quintain.online.translate import HOST, Generators, path_of, run_settings
 
@@ -87,7 +87,7 @@ def host_trainer(
     generators = Generators(made_policy, made_env)
     # On Ray a manager is an actor, also where this process has not started it.
     manager: Saved = RolloutManager(made_policy, made_env, config)
-    if is_connected():
+    if has_joined():
         manager = as_actor(RolloutManager, made_policy, made_env, config, LOCAL)
     made = _make(trainer_class, manager, generators, config, own or {})
     made._train_in(host)
@@ -177,7 +177,13 @@ def config_module(path: Path) -> dict[str, object]:
     return names
 
 
-def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
+def module_config(path: Path) -> OnlineConfig:
+    """Returns the configuration of a module."""
+    names = config_module(path)
+    return _split(names["online_dict"], _trainer_class(names["online_dict"], names))[0]
+
+
+def file_settings(path: Path, *, on_ray: bool = False) -> tuple[JsonObject, list[str]]:
     """Returns the run file of a configuration module, and notes for the user."""
     names = config_module(path)
     given = names["online_dict"]
@@ -186,15 +192,8 @@ def file_settings(path: Path) -> tuple[JsonObject, list[str]]:
     generators = Generators(names["policy_generator"], names["env_generator"], path.stem)  # type: ignore[arg-type]  # checked there
     trainer = _by_names(config, own, trainer_class, generators) if trainer_class.has_own_loop else None
     refuse_missing_gpus(config, torch.cuda.device_count())
-    settings = run_settings(config, generators, trainer)
+    settings = run_settings(config, generators, trainer, LOCAL if on_ray else None)
     settings["run"]["id"] = config.logger_config.name
     settings["run"]["code_dir"] = None if path.parent == Path() else str(path.parent)
-    idle = [key for key in idle_keys(given) if key not in own]
-    return settings, [idle_note(idle)] if idle else []
-
-
-def file_beginning(path: Path) -> Beginning:
-    """Returns where the run of a configuration module is, and what it begins with."""
-    names = config_module(path)
-    config, _ = _split(names["online_dict"], _trainer_class(names["online_dict"], names))
-    return beginning_of(config.train_config)
+    idle = [key for key in idle_keys(given, on_ray=on_ray) if key not in own]
+    return settings, [idle_note(idle, on_ray=on_ray)] if idle else []

@@ -197,6 +197,9 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     if rollout.is_synchronous:
         # A trainer of a user's own asks for any number of fragments, block by block.
         per_lane = 1 if is_hosted else wanted // rollout.num_lanes
+        if train.fragments_per_step % per_lane:
+            return {"type": "lockstep", "num_steps": rollout.fragment_length, "fragments_per_lane": per_lane}
+        # Where steps of the optimizer take all of a lane, its fragments are one sequence.
         return {"type": "block", "num_steps": rollout.fragment_length * per_lane}
     return {
         "type": "fragments",
@@ -218,7 +221,7 @@ def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
     micro_batch_size = _steps_per_batch(config)
-    batch_size = train.num_workers * train.gradient_accumulation * micro_batch_size
+    batch_size = train.fragments_per_step * rollout.fragment_length
     # Minibatches of a loop of a user's own are the user's; those of the settings only have to exist.
     most = (
         rollout.num_lanes if rollout.is_synchronous else _num_fragments(config, is_hosted=is_hosted)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 from quintain.errors import CollectorDied, NonFiniteError, QuintainError
 from quintain.placements.remote_errors import RemoteTraceback, error_from_json
 from quintain.services.checkpoints.packed_state import unpack_value
-from quintain.services.processes.child_environment import withheld_note
+from quintain.services.processes.child_environment import code_paths, withheld_note
 from quintain.services.processes.supervisor import Supervisor
 
 CHILD_MODULE = "quintain.runs.collector_process"
@@ -46,8 +44,7 @@ class CollectorProcess:
         self._poller = select.poll()
         for descriptor in (self.child.channel.fileno(), self.supervisor.report_descriptor):
             self._poller.register(descriptor, select.POLLIN)
-        path = [os.path.abspath(entry) for entry in sys.path]
-        self.send({**plan, "collectors": list(collectors), "sys_path": path, "cwd": os.getcwd()})
+        self.send({**plan, **code_paths(), "collectors": list(collectors)})
 
     def send(self, words: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Sends a message. A process that has ended is noticed in `receive`."""

@@ -250,3 +250,17 @@ def joined_news(news: Sequence[FaultNews]) -> FaultNews:
         spent.spent,
         spent.fatal,
     )
+
+
+def joined_pieces(answers: Sequence[Answer]) -> Answer:
+    """Returns the answer to one command that came in pieces."""
+    whole = answers[-1]
+    for piece in reversed(answers[:-1]):
+        assert piece.report is not None, "pieces are parts of fills"
+        whole.report = Report() if whole.report is None else whole.report
+        piece.report.extend(whole.report)
+        whole.report = piece.report
+        for name, seconds in piece.seconds.items():
+            whole.seconds[name] = whole.seconds.get(name, 0.0) + seconds
+        whole.faults = joined_news([piece.faults, whole.faults])
+    return whole

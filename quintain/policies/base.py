@@ -97,6 +97,11 @@ class Policy(nn.Module, ABC):
         """The deviation of returns by which errors of the value function are divided; 1 without a normaliser."""
         return 1.0
 
+    @property
+    def value_mean(self) -> torch.Tensor | float:
+        """The mean of returns that the normaliser adds to the value head's outputs; 0 without one."""
+        return 0.0
+
     def normalize_values(self) -> None:
         """Makes the value head predict normalised returns; values are in the scale of rewards all the same."""
         raise self._lacks("algorithm.normalize_values", "it has no value head with a normalizer")
@@ -105,7 +110,7 @@ class Policy(nn.Module, ABC):
         """Updates the normaliser of values by the moments of one step's returns."""
 
     def zero_values(self) -> None:
-        """Sets the value head to zero."""
+        """Sets the value head to zero, and the statistics of its normaliser."""
         raise self._lacks("algorithm.zero_initial_values", "it has no value_head")
 
     def _lacks(self, setting: str, why: str) -> SettingsError:

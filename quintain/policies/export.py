@@ -96,7 +96,7 @@ def export_onnx(policy: Policy, directory: Path, about: Mapping[str, Any]) -> Ex
     module = ActingModule(require_cpu(policy)).eval()
     inputs = random_inputs(policy, 4, Rng(0))
     batch = torch.export.Dim("batch", min=1)
-    with quiet_exporter(), torch.no_grad(), _said_in_a_line(policy):
+    with quiet_exporter(), torch.no_grad(), _exporter_explained(policy):
         program: Any = torch.onnx.export(
             module,
             # By name: a mapping that comes last among the arguments would be taken for keywords.
@@ -173,7 +173,7 @@ def _compare(module: ActingModule, session: Any, policy: Policy) -> float:
         inputs = random_inputs(policy, num_rows, Rng(1))
         with torch.no_grad():
             expected = module({name: value.clone() for name, value in inputs.items()})
-        with _said_in_a_line(policy):
+        with _exporter_explained(policy):
             found = session.run(list(expected), {name: inputs[name].numpy() for name in wanted})
         for (name, value), other in zip(expected.items(), found, strict=True):
             difference = float(np.max(np.abs(value.numpy().astype(np.float64) - np.asarray(other, dtype=np.float64))))
@@ -244,7 +244,7 @@ def quiet_exporter() -> Iterator[None]:
 
 
 @contextmanager
-def _said_in_a_line(policy: Policy) -> Iterator[None]:
+def _exporter_explained(policy: Policy) -> Iterator[None]:
     """Refuses a policy that the exporter cannot translate, or only for one size of the batch."""
     try:
         yield

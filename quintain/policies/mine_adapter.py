@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ from quintain.policies.heads import CategoricalHead, MultiCategoricalHead
 from quintain.policies.joint_head import JointHead
 from quintain.policies.mine_policy import DictActionHead, ewma_moments, ewma_update, nucleus
 from quintain.policies.settings import MinePolicySettings
-from quintain.policies.state_layout import StateLayout
+from quintain.policies.state_layout import StateLayout, tensors_in
 from quintain.services.user_code import named_failure
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ _NEEDED = ("pi_head", "value_head", "initial_state")
 _TRIED_LANES, _TRIED_STEPS = 3, 7
 _TOLERANCE = 1e-3
 """How far a replayed log-probability or value may be from the acted one, relative to 1 or to its size."""
+_SHARE, _ROUNDING = 0.05, 1e-5
+"""How far a replayed logit may be from the acted one: by a share of its deviation over the steps, and by rounding."""
 
 
 class MinePolicyAdapter(Policy):
@@ -76,6 +80,15 @@ class MinePolicyAdapter(Policy):
             self.require_same_replay()
         self.train(self.training)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> MinePolicyAdapter:
+        """Copies what the module keeps from its last forward pass without the graph, which torch refuses to copy."""
+        for module in self.network.modules():
+            kept = (each for each in tensors_in(vars(module)) if isinstance(each, torch.Tensor) and not each.is_leaf)
+            memo.update({id(each): each.detach().clone() for each in kept})
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
+
     def train(self, mode: bool = True) -> MinePolicyAdapter:
         """Leaves the network in evaluation mode."""
         super().train(mode)
@@ -88,6 +101,10 @@ class MinePolicyAdapter(Policy):
         return self.network.pi_head
 
     def act(self, slot: Slot, state: torch.Tensor | None = None, *, deterministic: bool = False) -> None:
+        self._act(slot, state, deterministic=deterministic)
+
+    def _act(self, slot: Slot, state: torch.Tensor | None, *, deterministic: bool = False) -> torch.Tensor:
+        """Acts, and returns the inputs of the head."""
         output, value, after = self._step(slot.leaves, state, slot.leaves[f.FIRST])
         mask = self._drawn_from(output, slot.mask())
         if deterministic:
@@ -97,6 +114,7 @@ class MinePolicyAdapter(Policy):
         slot.value.copy_(value)
         if self.state_size and state is not None:
             state.copy_(after)
+        return output
 
     def value_of(
         self, obs: Observation, state: torch.Tensor | None = None, first: torch.Tensor | None = None
@@ -141,14 +159,21 @@ class MinePolicyAdapter(Policy):
             return 1.0
         return torch.where(self.normalizes_values, ewma_moments(self.normalizer)[1].sqrt().squeeze(), 1.0)
 
+    @property
+    def value_mean(self) -> torch.Tensor | float:
+        if self.normalizer is None:
+            return 0.0
+        return torch.where(self.normalizes_values, ewma_moments(self.normalizer)[0].squeeze(), 0.0)
+
     def observe_returns(self, mean: torch.Tensor, mean_square: torch.Tensor) -> None:
         assert self.normalizer is not None, "normalize_values was called"
         ewma_update(self.normalizer, mean, mean_square)
 
     def zero_values(self) -> None:
+        statistics = () if self.normalizer is None else [getattr(self.normalizer, name) for name in _STATISTICS]
         with torch.no_grad():
-            for parameter in self.network.value_head.parameters():
-                parameter.zero_()
+            for each in (*self.network.value_head.parameters(), *statistics):
+                each.zero_()
 
     # Forward passes.
 
@@ -171,7 +196,10 @@ class MinePolicyAdapter(Policy):
             # One that is no Dict is called image, or obs where it is none.
             seen = {"image" if isinstance(self.spec.obs, BoxSpec) and self.spec.obs.is_image else f.OBS: seen}
         context = {"context": {"first": first}} if self.takes_context else {}
-        result, after = self.network(seen, self.layout.unpack(state), **context)
+        before, with_grad = self.layout.unpack(state), torch.set_grad_enabled(torch.is_grad_enabled())
+        # What a module keeps from acting, such as a table for each shape, it may need in learning, with gradients.
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), with_grad:
+            result, after = self.network(seen, before, **context)
         logits = flatten(self.spec.action, result["pi_logits"], f.ACTION)
         output = torch.cat([logits[name].reshape(first.numel(), -1).float() for name in self.head.names], dim=1)
         if output.shape[1] != self.head.output_size:
@@ -180,11 +208,8 @@ class MinePolicyAdapter(Policy):
                 f"{self.head.output_size}",
                 code="E0244",
             )
-        value = result["vpred"].reshape(first.numel()).float()
-        if self.normalizer is not None:
-            mean = ewma_moments(self.normalizer)[0].squeeze()
-            value = value * self.value_scale + torch.where(self.normalizes_values, mean, 0.0)
-        return output, value, self.layout.pack(after, first.shape[0]) if self.state_size else value[:0]
+        value = result["vpred"].reshape(first.numel()).float() * self.value_scale + self.value_mean
+        return output, value, self.layout.pack(after, first.shape[0])
 
     def _replay(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the head's inputs and values of a batch of single steps, or of time-major sequences."""
@@ -251,19 +276,24 @@ class MinePolicyAdapter(Policy):
             rollout.storage[f.ACTION_MASK].fill_(True)
         state = self.initial_state(_TRIED_LANES)
         rollout.policy_state.copy_(state)
-        for slot in rollout.slots[:-1]:
-            self.act(slot, state)
+        acted = torch.cat([self._act(slot, state) for slot in rollout.slots[:-1]])
         names = [*leaves(self.spec.obs, f.OBS), *leaves(self.spec.action, f.ACTION), f.FIRST]
         batch = {name: rollout.flat(name) for name in names}
-        seen = self.evaluate_actions({**batch, f.POLICY_STATE: rollout.policy_state})
-        for name, what in ((f.LOG_PROB, "log-probabilities"), (f.VALUE, "values")):
-            acted, replayed = rollout.flat(name), seen[name]
-            error = (acted - replayed).abs() / acted.abs().clamp(min=1.0)
-            if not bool((error < _TOLERANCE).all()):
+        seen, _, replayed = self.evaluate_outputs({**batch, f.POLICY_STATE: rollout.policy_state})
+        log_prob, value = rollout.flat(f.LOG_PROB), rollout.flat(f.VALUE)
+        for what, one, other, allowed in (
+            ("log-probabilities", log_prob, seen[f.LOG_PROB], _TOLERANCE * log_prob.abs().clamp(min=1.0)),
+            ("values", value, seen[f.VALUE], _TOLERANCE * value.abs().clamp(min=1.0)),
+            # Heads begin nearly even, so that in log-probabilities a dependence is tiny before they have learned.
+            ("logits", acted, replayed, _SHARE * acted.std(dim=0) + _ROUNDING * acted.abs().clamp(min=1.0)),
+        ):
+            difference = (one - other).abs()
+            if not bool((difference < allowed).all()):
                 raise SettingsError(
                     f"policy.network: {type(self.network).__name__} gives other {what} for a sequence than step by "
-                    f"step (off by {float(error.max()):.2g} in {_TRIED_STEPS} steps). Steps may depend on the hidden "
-                    f"state and on earlier steps only: not on later ones, on other sequences, or on draws of its own",
+                    f"step (off by {float(difference.max()):.2g} in {_TRIED_STEPS} steps). Steps may depend on the "
+                    f"hidden state and on earlier steps only: not on later ones, on other sequences, or on draws of "
+                    f"its own",
                     code="E0244",
                 )
 

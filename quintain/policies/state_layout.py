@@ -25,7 +25,7 @@ class StateLayout:
     def __init__(self, network: MinePolicy) -> None:
         self.network = network
         self.template = network.initial_state(1)
-        one, two = (list(_tensors(network.initial_state(n))) for n in (1, 2))
+        one, two = (list(tensors_in(network.initial_state(n))) for n in (1, 2))
         self.axes: list[int | None] = []
         """The batch axis of each tensor; None where it has none."""
         for small, large in zip(one, two, strict=True):
@@ -58,16 +58,21 @@ class StateLayout:
             ) from error
         if None in self.axes:
             return True
-        pairs = list(zip(_tensors(merged), _tensors(self._stacked(rows)), strict=True))
+        pairs = list(zip(tensors_in(merged), tensors_in(self._stacked(rows)), strict=True))
         return not all(mine.shape == ours.shape and torch.equal(mine, ours) for mine, ours in pairs)
 
     def pack(self, state: Tree, num_rows: int) -> torch.Tensor:
-        """Returns rows [N, size] of a state."""
+        """Returns rows [N, size] of a state; refuses one of another structure than that of `initial_state`."""
         if self.asks_network:
-            parts = [list(_tensors(each)) for each in self.network.split_state(state, num_rows)]
+            parts = [self._leaves(each) for each in self.network.split_state(state, num_rows)]
             return torch.stack([torch.cat([each.reshape(-1).float() for each in part]) for part in parts])
-        moved = [leaf.movedim(axis or 0, 0) for leaf, axis in zip(_tensors(state), self.axes, strict=True)]
+        moved = [leaf.movedim(axis or 0, 0) for leaf, axis in zip(self._leaves(state), self.axes, strict=True)]
+        if not moved:
+            return torch.zeros(num_rows, 0)
         return torch.cat([leaf.reshape(num_rows, -1).float() for leaf in moved], dim=1)
+
+    def _leaves(self, state: Tree) -> list[torch.Tensor]:
+        return list(_like(self.template, state, type(self.network).__name__))
 
     def unpack(self, rows: torch.Tensor | None) -> Tree:
         """Returns the state of a batch from rows [N, size]; None is that of a module without memory."""
@@ -97,14 +102,41 @@ class StateLayout:
         return _rebuilt(self.template, tensor)
 
 
-def _tensors(state: Tree) -> Iterator[torch.Tensor]:
+def tensors_in(state: Tree) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a nested state in its order."""
     if isinstance(state, dict):
         state = list(state.values())
     if isinstance(state, list | tuple):
         for each in state:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif state is not None:
         yield state
+
+
+def _like(template: Tree, state: Tree, owner: str) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a state in the order of another, which has the same structure."""
+    if isinstance(template, dict) and isinstance(state, dict) and template.keys() == state.keys():
+        for name, each in template.items():
+            yield from _like(each, state[name], owner)
+    elif isinstance(template, list | tuple) and isinstance(state, list | tuple) and len(template) == len(state):
+        for each, own in zip(template, state, strict=True):
+            yield from _like(each, own, owner)
+    elif isinstance(template, torch.Tensor) and isinstance(state, torch.Tensor):
+        yield state
+    elif [*tensors_in(template), *tensors_in(state)]:
+        raise SettingsError(
+            f"policy.network: {owner} returned a hidden state with {_described(state)} where its initial_state has "
+            f"{_described(template)}; let both have the same structure, and the memory be there from the first step on",
+            code="E0245",
+        )
+
+
+def _described(state: Tree) -> str:
+    if isinstance(state, dict):
+        return f"the entries {', '.join(map(str, state))}"
+    if isinstance(state, list | tuple):
+        return f"{len(state)} parts"
+    return "None" if state is None else f"a {type(state).__name__}"
 
 
 def _rebuilt(template: Tree, tensor: Callable[[], torch.Tensor]) -> Tree:

@@ -31,6 +31,16 @@ class BlockSettings(RolloutSettings):
     """Whole rollouts for on-policy algorithms, in blocks that are allocated once and used once."""
 
 
+class LockstepSettings(RolloutSettings):
+    """Fixed-length fragments of lanes that step together, several of each lane in one update; such runs are exact."""
+
+    num_steps: Count = 64
+    """Steps of one lane in a fragment."""
+
+    fragments_per_lane: Count = 2
+    """Fragments of each lane in one update, each a sequence of its own for recurrent policies."""
+
+
 class FragmentSettings(RolloutSettings):
     """Fixed-length fragments of lanes that do not wait for each other; such runs are not exact."""
 
@@ -142,6 +152,7 @@ class TrajectoryReplaySettings(PartSettings):
 
 REGISTERED = (
     Registration("rollout", "block", BlockSettings, "quintain.rollouts.store:RolloutBuffer"),
+    Registration("rollout", "lockstep", LockstepSettings, "quintain.rollouts.lockstep_store:LockstepBuffer"),
     Registration("rollout", "fragments", FragmentSettings, "quintain.rollouts.fragment_store:FragmentBuffer"),
     Registration("rollout", "replay", ReplaySettings, "quintain.rollouts.replay:ReplayBuffer"),
     Registration("rollout", "trajectories", TrajectorySettings, "quintain.rollouts.store:RolloutBuffer"),

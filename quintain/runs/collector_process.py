@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import traceback
 from collections import deque
@@ -28,6 +27,7 @@ from quintain.policies.base import Policy
 from quintain.runs.acting import ActingPlan
 from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value
+from quintain.services.processes.child_environment import take_code_paths
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 from quintain.services.processes.unnamed_memory import ProcessLock
 from quintain.services.reporting.redaction import redact
@@ -60,8 +60,7 @@ class CollectorServer:
         self.channel = channel
         self.assembler = Assembler()
         words, _ = self._receive()
-        sys.path[:] = words["sys_path"]
-        os.chdir(words["cwd"])
+        take_code_paths(words)
         self.collectors = HostedCollectors(words)
 
     def live(self) -> None:

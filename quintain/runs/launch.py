@@ -25,6 +25,7 @@ from quintain.runs.restore import (
     stored_settings,
 )
 from quintain.runs.run import Run
+from quintain.runs.slow_start import telling_of_start
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load, verify
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
@@ -74,7 +75,7 @@ def start(
     if slots is None or slots.env is None:
         require_known_env(run_file)
     run = Run(run_file, writers, planned, ranks=Ranks(run_file, slots), has_objects=slots is not None, is_quiet=quiet)
-    with _closing_on_failure(run.resources), run.ranks.leading():
+    with _closing_on_failure(run.resources), run.ranks.leading(), telling_of_start(run.writer.note):
         run.show_header()
         _show_notes(run, run_file)
         if advice := tuned_advice(run_file):
@@ -135,7 +136,7 @@ def resume(
             has_objects=slots is not None,
             is_quiet=quiet,
         )
-        with run.ranks.leading():
+        with run.ranks.leading(), telling_of_start(run.writer.note):
             trainer = _continue(run, directory, which, changed_keys(stored, settings), slots)
     return Launched(run, trainer, directory)
 

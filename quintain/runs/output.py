@@ -39,12 +39,16 @@ class CommandHints:
         how = "Trainer.load(run, env)" if self.has_policy else "quintain.host(..., resume=True)"
         self.continued_by = "run_experiment(..., run_id=...)" if self.is_experiment else how
         """The call that goes on with a run of objects; facades have calls of their own."""
-        # What this user makes here needs no permission, unless no key can be kept.
-        is_own = directory is None or directory.doubt() is None
-        names = () if is_own else dict.fromkeys(name for _, name in code_names(run_file.to_dict()))
-        self.allowed = "".join(f" --allow {name}" for name in names)
+        self.directory, self.run_file = directory, run_file
         default_place = directory is None or directory.shown.parent == Path("runs")
         self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
+
+    def allowed(self) -> str:
+        """Returns the options by which commands may load the run's code, once its settings are written."""
+        # What this user makes here needs no permission, unless no key can be kept.
+        is_own = self.directory is None or self.directory.doubt() is None
+        names = () if is_own else dict.fromkeys(name for _, name in code_names(self.run_file.to_dict()))
+        return "".join(f" --allow {name}" for name in names)
 
     def when_spent(self, loop: Loop) -> str:
         """Says that nothing is left to do, and how to train for longer."""
@@ -71,11 +75,12 @@ class CommandHints:
         saved = (f"quintain checkpoints list {run}", f"what was saved; {self.continued_by} goes on from there")
         if self.has_objects:
             return [saved]
+        allowed = self.allowed()
         if state != "finished":
             purpose = "once the mistake is mended" if self.is_refused else "continue where it stopped"
-            return [(f"quintain resume {run}{self.allowed}", purpose)]
-        longer = f"quintain resume {run}{self.allowed} {longer_by(budget)}"
-        play = f"quintain eval {run}{self.allowed} --episodes 100"
+            return [(f"quintain resume {run}{allowed}", purpose)]
+        longer = f"quintain resume {run}{allowed} {longer_by(budget)}"
+        play = f"quintain eval {run}{allowed} --episodes 100"
         return [
             *([(play, "play episodes with the result")] if self.has_policy else []),
             *([] if budget is None else [(longer, "train for longer")]),

@@ -26,6 +26,7 @@ from quintain.placements.shared_blocks import SharedBlocks, allocate_here
 from quintain.placements.wire import answer_to_json, as_arrays
 from quintain.runs.hosted_collectors import HostedCollectors, as_ours
 from quintain.services.checkpoints.packed_state import pack_value, unpack_value
+from quintain.services.processes.child_environment import add_code_paths
 from quintain.services.reporting.redaction import redact
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ class RolloutActor:
     def start(self) -> Reply:
         """Makes the environments; returns their descriptions."""
         words = self.words
-        # On another node some of the driver's paths, and its working directory, may not exist.
-        sys.path += [entry for entry in words["sys_path"] if entry not in sys.path and os.path.exists(entry)]
-        if words["cwd"] and os.path.isdir(words["cwd"]):
-            os.chdir(words["cwd"])
+        add_code_paths(words)
         self.hosted = HostedCollectors(words)
         return {"envs": self.hosted.make_envs(), "pid": os.getpid()}, None
 

@@ -21,6 +21,7 @@ from quintain.runs.ranks.decisions import decide, is_commit_due, is_report_due
 from quintain.runs.ranks.lead import Ranks
 from quintain.runs.ranks.state import broadcast_state, gather_state, joint_exactness
 from quintain.runs.restore import num_ranks_in, require_same_settings, restore_rank
+from quintain.runs.slow_start import telling_of_first_update
 from quintain.services.checkpoints.catalog import Checkpoint, load, verify
 from quintain.services.checkpoints.manager import CheckpointManager
 from quintain.services.files.run_directory import RunDirectory, Status
@@ -193,7 +194,7 @@ class Run:
                     self._write_status(loop)
                     if decide(loop.world, self.checkpoints is not None and self.last is None):
                         self._commit(loop)
-                    with watching_environments(self, loop):
+                    with watching_environments(self, loop), telling_of_first_update(self.writer.note, loop):
                         yield
                         self.state = "stopped" if loop.stop_reason else "finished"
                         self._commit_last(loop)

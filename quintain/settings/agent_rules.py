@@ -65,7 +65,8 @@ def agents_have_trajectories(path: KeyPath, behavior: Behavior, experiment: Expe
             "E0226",
         )
         return
-    is_in_pieces = keeps or integer(behavior.rollout, "num_fragments") is not None
+    counts = [integer(behavior.rollout, name) for name in ("num_fragments", "fragments_per_lane")]
+    is_in_pieces = keeps or counts != [None, None]
     for name, signal in behavior.reward_signals.items() if is_in_pieces else ():
         if getattr(signal, "normalize_reward", False):
             yield Problem(

@@ -66,6 +66,9 @@ class Settings(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    told_as: ClassVar[str] = ""
+    """Name in errors; the class's own if empty."""
+
     _tuple_fields: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, /, **data: Keyword) -> None:
@@ -104,7 +107,8 @@ def _refusal(settings_class: type[Settings], error: ValidationError) -> Settings
             below = None if field is None else field.annotation
         return list(below.model_fields) if isinstance(below, type(Settings)) else []
 
-    return settings_error(problems_of(error.errors(include_url=False), names_at), lambda path: settings_class.__name__)
+    where = settings_class.told_as or settings_class.__name__
+    return settings_error(problems_of(error.errors(include_url=False), names_at), lambda path: where)
 
 
 class PartSettings(Settings):

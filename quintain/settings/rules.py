@@ -55,11 +55,13 @@ def _minibatch_fits_batch(path: KeyPath, behavior: Behavior, experiment: Experim
     batch_size = integer(behavior.algorithm, "batch_size")
     num_fragments = integer(behavior.rollout, "num_fragments")
     num_columns = num_fragments or integer(experiment.env, "num_lanes")
-    num_steps = integer(behavior.rollout, "num_steps")
+    num_steps, per_lane = (integer(behavior.rollout, name) for name in ("num_steps", "fragments_per_lane"))
     if batch_size is None or num_columns is None or num_steps is None or keeps_replay(behavior):
         return
+    num_columns *= per_lane or 1
     if batch_size > num_columns * num_steps:
         columns = "experiment.env.num_lanes" if num_fragments is None else dotted((*path, "rollout", "num_fragments"))
+        columns += "" if per_lane is None else f" * {dotted((*path, 'rollout', 'fragments_per_lane'))}"
         yield Problem(
             (*path, "algorithm", "batch_size"),
             f"{batch_size} is more than one batch has: {columns} * "
@@ -84,6 +86,7 @@ def _events_can_happen(path: KeyPath, behavior: Behavior, experiment: Experiment
     budget, most_updates = experiment.budget.env_steps, experiment.budget.updates
     num_lanes, num_steps = integer(experiment.env, "num_lanes"), integer(behavior.rollout, "num_steps")
     num_lanes = integer(behavior.rollout, "num_fragments") or num_lanes
+    num_steps = (num_steps or 0) * (integer(behavior.rollout, "fragments_per_lane") or 1)
     for place, event in enumerate(behavior.events):
         steps, updates = integer(event, "every_env_steps"), integer(event, "every_updates")
         # An evaluation comes at the end in any case.

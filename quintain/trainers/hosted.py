@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from quintain.settings.base import PartSettings
     from quintain.typing import State
 
-
-_SHARED = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+SHARED = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 """Objects that are equal on all ranks; generators and dataclasses are each rank's own."""
 
 
@@ -84,7 +83,7 @@ class KeptParts:
             names = [each.name for each in fields(part)] if is_dataclass(part) else []
             self.knows_position |= any(type(getattr(part, each)) is int for each in names)
         self.parts |= parts
-        self.shared |= {name for name, part in parts.items() if isinstance(part, _SHARED)}
+        self.shared |= {name for name, part in parts.items() if isinstance(part, SHARED)}
         for name in parts:
             if name in self.waiting:
                 self._restore(name, self.waiting.pop(name))
@@ -240,9 +239,7 @@ class HostedLoop(Loop):
         self.progress.is_closing = True
         self._end_cycle()
         if (self.is_finished and self.ends_with_budget) or self._must_stop():
-            # A `finally` of the function may change what it likes; this is the state that is saved.
-            self.kept.let_go()
-            raise Stop(self.global_streams.state_dict())
+            self._leave()
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -282,6 +279,11 @@ class HostedLoop(Loop):
 
     def _call(self) -> None:
         self.function(self, **self.settings.kwargs)
+
+    def _leave(self) -> NoReturn:
+        """Leaves the function; whatever a `finally` of it still changes, the state that is saved is that of now."""
+        self.kept.let_go()
+        raise Stop(self.global_streams.state_dict())
 
     @property
     def exactness(self) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
 import torch
@@ -33,7 +33,7 @@ from quintain.errors import HostedError, SettingsError
 from quintain.rollouts.fragment_store import FragmentBuffer
 from quintain.rollouts.store import RolloutBuffer
 from quintain.trainers.base import Trainer
-from quintain.trainers.hosted import HostedLoop, Stop
+from quintain.trainers.hosted import HostedLoop
 from quintain.trainers.parts import Parts
 from quintain.trainers.rank_modules import RankModules
 from quintain.trainers.settings import HostedTrainerSettings
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 CALLS = ("keep", "collect", "backward", "tick", "publish", "publish(is_new=False)", "return")
 """What a function does with its host that all ranks do together."""
-WITH = {"keep": "other names or shapes", "collect": "another number", "backward": "other parameters"}
+DIFFERENCES = {"keep": "other names or shapes", "collect": "another number", "backward": "other parameters"}
 """What may differ between ranks that call the same."""
 
 
@@ -79,7 +79,7 @@ class HostedTrainer(HostedLoop, Trainer):
         HostedLoop.__init__(self, given.settings, given.rng, given.function)
         self.modules = self._new_modules()
         """Modules that were kept in the call that is on."""
-        self.waiting: dict[str, float | torch.Tensor] = {}
+        self.logged: dict[str, float | torch.Tensor] = {}
         """Metrics for the row of this iteration."""
         self.num_new_steps = self.num_new_episodes = 0
         """Steps of this iteration's fragments that were not in an earlier batch, and episodes that ended in them."""
@@ -128,7 +128,7 @@ class HostedTrainer(HostedLoop, Trainer):
 
     def log(self, metrics: Mapping[str, float | torch.Tensor]) -> None:
         """Adds metrics to the row of this iteration; of several ranks it has the mean."""
-        self.waiting |= metrics
+        self.logged |= metrics
 
     def publish(self, *, is_new: bool = True, metrics: Mapping[str, float | torch.Tensor] | None = None) -> None:
         """Gives the policy's weights to all actors; a new version after `collect` ends the iteration.
@@ -148,7 +148,7 @@ class HostedTrainer(HostedLoop, Trainer):
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _call(self) -> None:
-        self.modules, self.waiting = self._new_modules(), {}
+        self.modules, self.logged = self._new_modules(), {}
         super()._call()
         self._meet("return")
         if self.has_collected:
@@ -183,11 +183,6 @@ class HostedTrainer(HostedLoop, Trainer):
                 )
             self._publish(calls[0] == "publish")
 
-    def _leave(self) -> NoReturn:
-        """Leaves the function between two iterations, as a tick that spends the budget leaves that of a hosted loop."""
-        self.kept.let_go()
-        raise Stop(self.global_streams.state_dict())
-
     def _publish(self, is_new: bool) -> None:
         for tensor in self.policy.state_dict().values():
             self.world.share(tensor)
@@ -198,7 +193,7 @@ class HostedTrainer(HostedLoop, Trainer):
             self.source.publish(self.learner.name, self.progress.version, self.policy)
 
     def _tick(self, env_steps: int = 0) -> None:
-        metrics, self.waiting = self.waiting, {}
+        metrics, self.logged = self.logged, {}
         super().tick(env_steps, metrics)
 
     def _collect_one(self) -> None:
@@ -235,7 +230,7 @@ class HostedTrainer(HostedLoop, Trainer):
         progress, publishes = self.progress, self.has_new_version
         if self.world.size > 1:
             self.modules.average_buffers()
-            if (rank := self.modules.other_rank()) is not None:
+            if (rank := self.modules.diverged_rank()) is not None:
                 raise HostedError(
                     f"{self.name}: rank {rank} has other weights than rank 0 in iteration {progress.iteration + 1}; "
                     f"keep each module before its first backward pass, and take the same optimizer steps on every rank"
@@ -288,4 +283,4 @@ def _said(rank: int, call: str) -> str:
 
 
 def _where(first: str, call: str) -> str:
-    return f"with {WITH[call]} than rank 0" if call == first else f"where {_said(0, first)}"
+    return f"with {DIFFERENCES[call]} than rank 0" if call == first else f"where {_said(0, first)}"

@@ -31,7 +31,7 @@ class RankModules:
         self.modules: list[nn.Module] = []
         self.parameters: list[nn.Parameter] = []
         """Those that are learned by gradients, now or once they are no longer frozen."""
-        self.is_on = True
+        self.is_syncing = True
         self._pass = -1
         """The backward pass that ends with an average."""
         self._message = torch.zeros(0)
@@ -57,11 +57,11 @@ class RankModules:
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Lets backward passes accumulate gradients of this rank alone; the next one outside averages them all."""
-        before, self.is_on = self.is_on, False
+        before, self.is_syncing = self.is_syncing, False
         try:
             yield
         finally:
-            self.is_on = before
+            self.is_syncing = before
 
     @torch.no_grad()
     def average_buffers(self) -> None:
@@ -72,28 +72,28 @@ class RankModules:
                 self.world.share(buffer)
                 if buffer.is_floating_point():
                     # Those that are equal stay as they are, to the last bit.
-                    difference = (own - buffer).contiguous()
+                    difference = own - buffer
                     self.world.average(difference)
                     buffer.add_(difference)
 
     @torch.no_grad()
-    def other_rank(self) -> int | None:
-        """Returns the first rank whose weights are not those of rank 0, up to rounding."""
+    def diverged_rank(self) -> int | None:
+        """Returns the first rank whose weights are not those of rank 0, up to rounding; None if all are equal."""
         squares = [float(each.double().square().sum()) for each in self.parameters]
         first, *others = np.array(self.world.gather(squares))
         are_other = (not np.allclose(own, first, rtol=1e-6, atol=0.0, equal_nan=True) for own in others)
         return next((rank for rank, is_other in enumerate(are_other, start=1) if is_other), None)
 
     def _hear(self, parameter: torch.Tensor) -> None:
-        """Is called for each parameter that a backward pass has reached, in an order that ranks may not share."""
+        """The gradient hook of each parameter; ranks may reach their parameters in different orders."""
         # One that failed in the middle had an average that was never called.
-        if self.is_on and self._pass != (now := torch._C._current_graph_task_id()):
+        if self.is_syncing and self._pass != (now := torch._C._current_graph_task_id()):
             self._pass = now
             torch.autograd.Variable._execution_engine.queue_callback(self._average)
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Averages at the end of the backward pass. A rank without a gradient counts as zeros.
+        """All-reduces gradients to their mean after the backward pass. A rank without a gradient counts as zeros.
 
         Gradients that were averaged before and accumulate further are right again: their mean is themselves.
         """
@@ -103,13 +103,13 @@ class RankModules:
         if len(self._message) != sum(sizes):
             dtype = reduce(torch.promote_types, (each.dtype for each in learned), torch.float32)
             self._message = torch.zeros(sum(sizes), dtype=dtype)
-        parts: tuple[torch.Tensor, ...] = torch.split(self._message, sizes)
-        has_gradient = parts[-1]
-        for place, parameter in enumerate(learned):
-            has_gradient[place] = parameter.grad is not None
-            parts[place].copy_(parameter.grad.reshape(-1)) if parameter.grad is not None else parts[place].zero_()
+        *parts, has_gradient = torch.split(self._message.zero_(), sizes)
+        for place, (part, parameter) in enumerate(zip(parts, learned, strict=True)):
+            if parameter.grad is not None:
+                part.copy_(parameter.grad.reshape(-1))
+                has_gradient[place] = 1.0
         self.world.average(self._message)
-        for is_given, part, parameter in zip(has_gradient.tolist(), parts, learned, strict=False):
+        for is_given, part, parameter in zip(has_gradient.tolist(), parts, learned, strict=True):
             if is_given and parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             if parameter.grad is not None:

@@ -14,12 +14,13 @@ from quintain.algorithms.online_settings import OnlinePPOSettings
 from quintain.core.progress import Progress
 from quintain.core.rng import Rng
 from quintain.data import fields as f
+from quintain.data.rollout import Batch
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.errors import SettingsError
 from quintain.policies.distribution import ActionDistribution
 from quintain.policies.mine_adapter import MinePolicyAdapter
 from quintain.policies.settings import MinePolicySettings
-from tests.algorithms.samples import CHOICES, disturb, estimated, make_policy, signals
+from tests.algorithms.samples import CHOICES, disturb, estimated, make_policy, rollout_of, signals
 from tests.contracts.cases import make_trainer, run_file
 
 TWO_OPTIONS = BehaviorSpec(obs=box(3), action=discrete(2))
@@ -79,6 +80,24 @@ def test_the_loss_by_hand_with_both_divergences(direction: str, kl: float, monke
     assert float(algorithm.loss(minibatch, 0.0).total) == pytest.approx(-6.0 + 1.0 + 0.025 * kl, abs=1e-6)
 
 
+@pytest.mark.parametrize("kl_coef", [0.0, 0.2])
+def test_the_policy_loss_has_a_coefficient_of_its_own_with_and_without_a_reference(
+    kl_coef: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make(kl_coef=kl_coef, policy_coef=0.25, entropy_coef=0.1)
+    then, now = one_row(math.log(0.5), math.log(0.5), 2.0, value=1.0, old_value=1.0, target=3.0)
+    judged = {**now, f.ENTROPY: torch.tensor([0.7])}
+    output = torch.tensor([[0.5, 0.5]]).log()
+    for policy in filter(None, (algorithm.policy, algorithm.reference)):
+        monkeypatch.setattr(policy, "evaluate_actions", lambda batch: judged)
+        monkeypatch.setattr(policy, "evaluate_outputs", lambda batch, own=policy: (judged, own.head, output))
+    # A surrogate of -2, an entropy of 0.7 whose bonus is not scaled, a value's error of 2, halved and squared, and the
+    # reference itself.
+    wanted = 0.25 * -2.0 - 0.1 * 0.7 + 0.5 * 2.0
+    assert float(algorithm.loss(then, 0.0).total) == pytest.approx(wanted, abs=1e-6)
+    assert float(algorithm.loss(then, 0.0).parts["train/policy_loss"]) == pytest.approx(-2.0)
+
+
 def test_in_the_warm_up_values_and_the_divergence_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(kl_coef=0.0, value_warmup=2)
     minibatch = fixed(monkeypatch, algorithm, (0.5, 0.5), (0.9, 0.1))
@@ -114,6 +133,29 @@ def test_the_clipped_value_loss_by_hand(scale: float, loss: float, monkeypatch: 
     value, old, target = (torch.tensor([x]) for x in (1.0, 0.0, 2.0))
     # Scale 1: clipped to 0.2, errors 1 and 1.8, half of 3.24. Scale 2: 0.5 is clipped to 0.2, errors 0.5 and 0.8.
     assert float(algorithm.value_loss(value, old, target)) == pytest.approx(loss)
+
+
+def test_clipping_the_value_compares_outputs_of_the_value_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(kl_coef=0.0, clip_value=0.2)
+    algorithm.old_moments = (4.0, 1.0)
+    for name, now in (("value_mean", 10.0), ("value_scale", 2.0)):
+        monkeypatch.setattr(type(algorithm.policy), name, now)
+    value, old, target = (torch.tensor([x]) for x in (11.0, 4.1, 14.0))
+    # The head said 0.1, as 4 + 1 * 0.1, and says 0.5, as 10 + 2 * 0.5: clipped to 0.3. The target is 2: half of 1.7^2.
+    assert float(algorithm.value_loss(value, old, target)) == pytest.approx(0.5 * 1.7**2, rel=1e-5)
+
+
+def test_statistics_that_move_clip_no_value() -> None:
+    """The first returns move them far: their mean is 10 or more, and 0 is assumed before."""
+    weights = []
+    for clip in (None, 0.2):
+        algorithm = make_mine(MEMORIES["lstm"], clip_value=clip, kl_coef=0.0, batch_size=24, zero_initial_values=True)
+        batch = Batch(rollout_of(algorithm.policy))
+        batch.rollout.storage[f.REWARD].add_(10.0)
+        algorithm.estimate(batch)
+        algorithm.update(batch, Progress(100))
+        weights.append(torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()]))
+    torch.testing.assert_close(weights[1], weights[0], atol=1e-7, rtol=0)
 
 
 def test_divergences_of_gaussians_by_hand() -> None:
@@ -187,6 +229,17 @@ def test_weights_decay_except_in_groups_of_their_own() -> None:
     critic = sum(parameter.numel() for parameter in algorithm.policy.critic.parameters())
     everything = sum(parameter.numel() for parameter in algorithm.policy.parameters())
     assert decays == {0.04: everything - critic, 0.0: critic}
+
+
+def test_parameters_without_gradients_neither_learn_nor_decay() -> None:
+    """A frozen encoder, or a normaliser that keeps its statistics in parameters, as MineStudio's does."""
+    policy = make_mine(None).policy
+    policy.network.latent[0].requires_grad_(False)
+    algorithm = OnlinePPO(OnlinePPOSettings(weight_decay=0.5, learning_rate=0.1), policy, signals(), Rng(0))
+    before = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
+    algorithm.update(estimated(algorithm), Progress(100))
+    same = {name for name, parameter in policy.named_parameters() if torch.equal(parameter, before[name])}
+    assert same == {"network.latent.0.weight", "network.latent.0.bias"}
 
 
 def test_no_version_is_made_in_the_warm_up() -> None:

@@ -56,6 +56,11 @@ def test_hints_name_the_code_that_must_be_allowed(
     assert len(hints) == 3
     for hint in hints:
         assert main(hint.split()[1:]) == 0, hint
+    # A run of one's own needs no permission, also one whose settings are signed after its first checkpoint.
+    capsys.readouterr()
+    assert main(["train", "--initialize-from", "a", "--run-id", "fork", "--json"]) == 0
+    forked = json.loads(capsys.readouterr().out)["next_commands"]
+    assert not any("--allow" in command for command, _ in [*forked, *zip(hints, hints, strict=True)])
 
 
 def test_another_thread_count_has_to_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,3 +55,22 @@ def test_a_build_without_torch_is_missing_something(quintain: Command, monkeypat
     answer = quintain("doctor")
     assert answer.exit_code == 1
     assert any(line.startswith("missing  torch") and "pip install" in line for line in answer.out.splitlines())
+
+
+@pytest.mark.parametrize("words", [("--ray",), ("--ray", "--address", "HOST:1"), ("--address", "HOST:1")])
+def test_what_is_installed_is_told_before_a_cluster_is_waited_for(
+    quintain: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    told_before, asked_for = [], []
+
+    def examine(address: str | None, runs_dir: Path) -> Iterator[tuple[str, str, str]]:
+        asked_for.append(address)
+        told_before.append(capsys.readouterr().out)
+        yield "ray address", "ok", "there"
+        told_before.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(module, "import_module", lambda name: SimpleNamespace(examine=examine))
+    assert quintain("doctor", *words).exit_code == 0
+    assert asked_for == [words[-1] if "--address" in words else None]
+    assert told_before[0].startswith("ok       quintain")
+    assert told_before[1].split() == ["ok", "ray", "address", "there"]

@@ -138,8 +138,8 @@ def test_a_video_is_one_animation_of_the_first_episode(quintain: Command, tmp_pa
     [path] = (tmp_path / "runs/a1/videos").iterdir()
     assert f"video runs/a1/videos/{path.name}" in answer.out
     with image.open(path) as found:
-        # The first observation and five of six steps: after the last one the environment shows the next episode.
-        assert (found.format, found.n_frames, found.size) == ("WEBP", 6, (20, 8))
+        # The first observation and six steps.
+        assert (found.format, found.n_frames, found.size) == ("WEBP", 7, (20, 8))
         found.load()
         assert found.info["duration"] == 100
     assert quintain("eval", "a1", "--episodes", "1", "--video", "--json").json["video"].endswith(".webp")

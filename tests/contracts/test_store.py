@@ -13,8 +13,10 @@ from quintain.rollouts.settings import BlockSettings, ReplaySettings
 from quintain.rollouts.store import RolloutStore
 from tests.declared import declared
 
-# Blocks of trajectories and of fragments are filled in other ways: tests/rollouts.
-NAMES = [name for name in registry.names("rollout") if "trajector" not in name and name != "fragments"]
+# Blocks of trajectories are filled, and batches of fragments made, in other ways: tests/rollouts.
+NAMES = [
+    name for name in registry.names("rollout") if "trajector" not in name and name not in ("fragments", "lockstep")
+]
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 

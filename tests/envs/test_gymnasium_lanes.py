@@ -96,6 +96,33 @@ def test_the_true_last_observation_is_kept_apart_from_the_next_first_one() -> No
     assert third.terminated.tolist() == [False, False]
 
 
+class Drawn(Recorder):
+    """Is drawn as a grey that tells how many steps its episode has had, always into the same array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.canvas = np.zeros((1, 1, 3), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.actions = []
+        return super().reset(seed=seed)
+
+    def render(self) -> Any:
+        self.canvas[:] = len(self.actions)
+        return self.canvas
+
+
+def test_the_end_of_an_episode_is_drawn_before_the_next_one_begins() -> None:
+    env = lanes(Drawn)
+    env.reset()
+    drawn = [env.render()]
+    for _ in range(5):
+        env.step(coin_flips(1, 2)[0])
+        drawn.append(env.render())
+    # Episodes have 3 steps. A frame that was returned stays as it was.
+    assert [int(frame[0, 0, 0]) for frame in drawn if frame is not None] == [0, 1, 2, 3, 1, 2]
+
+
 def test_a_mask_resets_only_its_lanes() -> None:
     env = scripted_env([[Episode(9, "terminated")]] * 3, "lanes")
     env.reset()

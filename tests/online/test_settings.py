@@ -582,11 +582,10 @@ def test_one_learner_on_ray_has_the_gpu_of_the_driver_and_several_those_of_the_c
     config = online_config({"rollout_config": {"num_rollout_workers": 2}, "train_config": wants})
     train_online(config, generators, place=RayPlace("auto"))
     assert dict(reached[0].run.placement)["num_gpus_per_rank"] == 1.0
-    if not torch.cuda.is_available():
-        with pytest.raises(SettingsError, match=r"num_gpus_per_worker is 1, and this machine has no GPUs; set it to 0"):
-            train_online(
-                online_config({"train_config": {"num_gpus_per_worker": 1}}), generators, place=RayPlace("auto")
-            )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    config = online_config({"train_config": {"num_gpus_per_worker": 1}})
+    with pytest.raises(SettingsError, match=r"num_gpus_per_worker is 1, and this machine has no GPUs; set it to 0"):
+        train_online(config, generators, place=RayPlace("auto"))
 
 
 def test_a_cluster_for_the_script_counts_cpus_for_actors_ranks_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from quintain import Trainer
+from quintain.algorithms.online_ppo import OnlinePPO
 from quintain.core.rng import Rng
+from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
@@ -125,8 +127,6 @@ def test_advantages_over_a_border_a_hole_an_end_and_a_truncation_by_hand() -> No
 class Forgets(BaseTrainer):
     """Forgets its policy between two fetches, without a broadcast."""
 
-    seen: ClassVar[list[Any]] = []
-
     def setup_model_and_optimizer(self) -> Any:
         model = self.policy_generator()
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
@@ -143,7 +143,7 @@ class Forgets(BaseTrainer):
                 parameter.zero_()
         again = self.fetch_fragments_and_estimate_advantages(num_fragments=4)
         [later] = self.data_iter(again["records"], 4)
-        self.seen.append((self, data, fragments, noisy, log_probs, again, later))
+        self.seen = data, fragments, noisy, log_probs, again, later
         self.broadcast_model_to_rollout_workers(new_version=True)
 
 
@@ -151,9 +151,10 @@ def test_a_fetch_has_the_documented_keys_and_what_current_and_acting_weights_say
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     manager = start_rolloutmanager(partial(Small, 0.5), env_generator, online_dict(0, num_readers=2))
-    Forgets(rollout_manager=manager, policy_generator=partial(Small, 0.5), env_generator=env_generator,
-            num_iterations=2, batches_per_iteration=4, gradient_accumulation=2).fit()  # fmt: skip
-    [(trainer, data, first, noisy, log_probs, again, later)] = Forgets.seen
+    trainer = Forgets(rollout_manager=manager, policy_generator=partial(Small, 0.5), env_generator=env_generator,
+                      num_iterations=2, batches_per_iteration=4, gradient_accumulation=2)  # fmt: skip
+    trainer.fit()
+    data, first, noisy, log_probs, again, later = trainer.seen
     assert {
         "records", "rewards", "td_targets", "advantages", "old_logps", "old_pi_logits", "old_vpreds",
     } <= data.keys()  # fmt: skip
@@ -441,8 +442,13 @@ STATEFUL = {"kl_divergence_coef_rho": 0.5, "coef_rho_decay": 0.5, "enable_ref_up
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "train"),
-    [(False, STATEFUL), (False, {"anneal_lr_linearly": True}), (True, {"anneal_lr_linearly": True})],
-    ids=["PPOTrainer constant", "PPOTrainer annealed", "own annealed"],
+    [
+        (False, STATEFUL),
+        (False, {"anneal_lr_linearly": True}),
+        (False, {**STATEFUL, "batches_per_iteration": 8}),
+        (True, {"anneal_lr_linearly": True}),
+    ],
+    ids=["PPOTrainer constant", "PPOTrainer annealed", "PPOTrainer in lockstep", "own annealed"],
 )
 def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(
     own: bool, train: dict[str, Any], tmp_path: Path
@@ -463,8 +469,26 @@ def test_a_synchronous_run_that_was_killed_is_bit_for_bit_the_run_that_was_not(
         # Falling to 0 over 4 iterations, of 1e-2; and rho, which is 1 in the warm-up.
         rates = [1e-2, 7.5e-3, 5e-3, 2.5e-3] if train.get("anneal_lr_linearly") else [1e-2] * 4
         assert [row["train/learning_rate"] for row in rows] == pytest.approx(rates)
-        wanted = [1.0, 0.25, 0.125, 0.0625] if train is STATEFUL else [0.0] * 4
+        wanted = [1.0, 0.25, 0.125, 0.0625] if train.get("vf_warmup") else [0.0] * 4
         assert [row["train/kl_coef"] for row in rows] == wanted
+
+
+@pytest.mark.parametrize("accumulation", [2, 4, 8])
+def test_a_synchronous_iteration_has_the_optimizer_steps_that_accumulation_leaves(
+    accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    gradient_step = OnlinePPO.gradient_step
+
+    def step(self: OnlinePPO, minibatch: Any, *given: Any) -> Any:
+        rows.append(len(minibatch[f.LOG_PROB]))
+        return gradient_step(self, minibatch, *given)
+
+    monkeypatch.setattr(OnlinePPO, "gradient_step", step)
+    # 8 fragments of 8 steps, of 2 environments, which make 4 each.
+    train = {"batches_per_iteration": 8, "gradient_accumulation": accumulation, "num_iterations": 1}
+    start_trainer(policy_generator, env_generator, named(online_dict(0, **train), "steps"))
+    assert rows == [accumulation * 8] * (8 // accumulation)
 
 
 RANKS = """
@@ -518,30 +542,6 @@ def test_a_configuration_in_another_folder_is_found_again_by_resume_and_eval(tmp
     command = [sys.executable, "-m", "quintain", "resume", "../runs/small", "budget.updates=6"]
     done = warm.run(command, cwd=tmp_path / "elsewhere", env=warm.ENVIRONMENT, capture_output=True)
     assert (done.returncode, "E0208" in done.stderr) == (2, True), done.stderr
-
-
-@pytest.mark.slow
-def test_the_command_trains_a_configuration_where_it_says_and_goes_on_from_what_it_names(tmp_path: Path) -> None:
-    parts = "from tests.online.parts import env_generator, online_dict, policy_generator\n"
-
-    def train(words: str, **values: Any) -> tuple[int, str]:
-        Path("placed.py").write_text(f"{parts}online_dict = online_dict(0, save_path='there', **{values})\n")
-        command = [sys.executable, "-m", "quintain", "train", "placed.py", *words.split()]
-        done = warm.run(command, cwd=tmp_path, env=warm.ENVIRONMENT, capture_output=True)
-        return done.returncode, done.stderr
-
-    assert train("--run-id first", num_iterations=2) == (0, "")
-    assert train("", num_iterations=4, resume="first") == (0, "")
-    assert len(rows_of(Path("there/first"))) == 4
-    assert train("--run-id second", num_iterations=3, resume="first", resume_optimizer=False) == (0, "")
-    assert len(rows_of(Path("there/second"))) == 3
-    assert "initialize_from: first@" in Path("there/second/config.yaml").read_text()
-    # Options come first.
-    assert train("--runs-dir here --run-id third", num_iterations=1) == (0, "")
-    assert len(rows_of(Path("here/third"))) == 1
-    refused = "error[E0201]: --run-id other is for a new run, and train_config.resume goes on with first. Leave one out"
-    assert train("--run-id other", resume="first") == (2, refused + "\n")
-    assert not Path("runs").exists()
 
 
 def test_demonstrations_are_cloned_beside_ppo() -> None:

@@ -34,7 +34,7 @@ def start(folder: Path, head: LocalHead, address: str, name: str, how: str) -> s
 def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        head = LocalHead(8)
+        head = LocalHead(8, prestarts=False, has_ranks=True)
         address = head.await_address()
         below = _descendants(os.getpid()) - {os.getpid()}
         began = time.monotonic()

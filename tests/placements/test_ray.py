@@ -454,6 +454,24 @@ def test_an_address_at_which_nothing_listens_is_refused(scheme: str) -> None:
     assert Cluster._current is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"workin_dir": "."}, r"runtime_env.workin_dir: Ray knows no such setting; did you mean 'working_dir'\?"),
+        ({"x": 1}, "runtime_env.x: Ray knows no such setting; expected one of: .*pip.*working_dir"),
+        ({"working_dir": "nowhere"}, "runtime_env.working_dir: found 'nowhere', expected a folder that exists here"),
+    ],
+)
+def test_what_ray_could_not_ship_is_named(given: dict[str, Any], said: str) -> None:
+    from quintain.placements.ray.api import require_runtime_env
+
+    with pytest.raises(SettingsError, match=f"run.placement.{said}"):
+        require_runtime_env(given)
+    require_runtime_env({"working_dir": ".", "pip": ["numpy"], "env_vars": {"A": "b"}})
+    require_runtime_env({"working_dir": "s3://bucket/code.zip"})
+
+
 def test_ranks_are_not_started_through_a_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "ppo", "CartPole-v1", "num_lanes=4", "placement=ray", "placement.num_ranks=2"]
     assert main([*words, "placement.address=ray://127.0.0.1:1", "--runs-dir", str(tmp_path)]) == 2

@@ -78,10 +78,12 @@ def told(asking: subprocess.Popen[str]) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with forks(tmp_path, monkeypatch, "import numpy"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty:
+    with forks(tmp_path, monkeypatch, "import numpy") as child:
+        held = tmp_path / "held"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hasty, held.open("w") as stream:
             hasty.connect(str(tmp_path / start_worker.SOCKET))
-        # One that has ended without a word takes nothing from those after it.
+            socket.send_fds(hasty, [b'{"arguments'], [stream.fileno()] * 3)
+        # One that has ended in the middle of its request takes nothing from those after it.
         expected = {
             "how": "default",
             "arguments": [f"--temp-dir={tmp_path / 'r'}"],
@@ -93,6 +95,8 @@ def test_a_fork_is_as_the_process_that_asked_for_it(tmp_path: Path, monkeypatch:
         drawn = {each.pop("drawn") for each in found}
         assert found == [expected, expected]
         assert len(drawn) == 2, "numpy's global random stream is the same in all forks"
+        open_there = {os.path.realpath(each) for each in Path(f"/proc/{child.pid}/fd").iterdir()}
+        assert str(held.resolve()) not in open_there, "streams of a request that was not whole are never closed"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,40 @@ class DrawsItself(Aged):
         return super().features(input) + torch.rand(())
 
 
+class BeginsWithNothing(Aged):
+    """Leaves it to its cell to begin with zeros, so that nothing says what its memory is."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        latent, hidden = self.cell(self.features(input), state_in)
+        return {"pi_logits": self.pi_head(latent), "vpred": self.value_head(latent)}, hidden
+
+    def initial_state(self, batch_size: int | None = None) -> Any:
+        return None
+
+
+class AddsAnEntry(Aged):
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        return result, {**state_out, "extra": state_out["more"][0]}
+
+
+class OtherOrder(Aged):
+    """Returns the entries of its state in another order."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        return result, dict(reversed(state_out.items()))
+
+
+class SeesOthers(Aged):
+    """Lets the policy see other sequences, by heads that are nearly even at the beginning; values do not."""
+
+    def forward(self, input: Any, state_in: Any, **kwargs: Any) -> Any:
+        result, state_out = super().forward(input, state_in, **kwargs)
+        rows = self.features(input)
+        return {**result, "pi_logits": self.pi_head(0.1 * (rows + rows.mean(dim=0, keepdim=True)))}, state_out
+
+
 class Bare(nn.Module):
     """Has no heads."""
 
@@ -147,7 +182,7 @@ def acted(
 
 
 @pytest.mark.parametrize("context_length", [None, 2])
-@pytest.mark.parametrize("module", [Aged, Merging], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [Aged, Merging, OtherOrder], ids=lambda each: each.__name__)
 def test_a_replay_is_the_rollout_of_a_module_that_knows_nothing_of_episodes(
     module: Any, context_length: int | None
 ) -> None:
@@ -158,6 +193,47 @@ def test_a_replay_is_the_rollout_of_a_module_that_knows_nothing_of_episodes(
     seen = policy.evaluate_actions(batch)
     for name in (f.LOG_PROB, f.VALUE):
         torch.testing.assert_close(seen[name], batch[name], atol=1e-5, rtol=0)
+
+
+class KeepsTables(Aged):
+    """Makes a table once, as rotary embeddings and masks are made."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        rows = super().features(input)
+        tables = vars(self).setdefault("tables", {})
+        return rows * tables.setdefault(rows.shape[-1], torch.full(rows.shape[-1:], 1.5))
+
+
+def test_what_a_module_keeps_while_it_acts_has_gradients_in_learning() -> None:
+    policy = adapted(KeepsTables)
+    policy.network.tables.clear()
+    with torch.inference_mode():
+        batch, _ = acted(policy)
+    batch = {name: each.clone() for name, each in batch.items()}
+    policy.evaluate_actions(batch)[f.LOG_PROB].sum().backward()
+    assert policy.network.read.weight.grad is not None
+
+
+class KeepsResults(Aged):
+    """Keeps what it computed last, for logging."""
+
+    def features(self, input: Any) -> torch.Tensor:
+        self.kept = {"rows": [super().features(input)]}
+        return self.kept["rows"][0]
+
+
+def test_a_policy_is_copied_with_what_its_module_keeps_from_an_update() -> None:
+    policy = adapted(KeepsResults)
+    batch, _ = acted(policy)
+    wanted = policy.evaluate_actions(batch)[f.LOG_PROB]
+    copied = copy.deepcopy(policy)
+    [kept], [own] = copied.network.kept["rows"], policy.network.kept["rows"]
+    assert (own.requires_grad, kept.requires_grad) == (True, False)
+    torch.testing.assert_close(kept, own.detach())
+    assert copied.layout.network is copied.network
+    policy.zero_values()
+    torch.testing.assert_close(copied.evaluate_actions(batch)[f.LOG_PROB], wanted, rtol=0, atol=0)
+    assert float(copied.evaluate_actions(batch)[f.VALUE].detach().abs().max()) > 0.0
 
 
 def test_merged_states_are_those_of_the_batch() -> None:
@@ -184,10 +260,22 @@ def test_an_episode_begins_with_the_initial_state_of_the_module() -> None:
         (LooksAhead, "gives other log-probabilities for a sequence than step by step|gives other values", "E0244"),
         (DrawsItself, "than step by step", "E0244"),
         (Users, "than step by step", "E0244"),
+        (SeesOthers, "gives other logits for a sequence than step by step", "E0244"),
         (Forgetful, "add merge_state and split_state", "E0245"),
+        (BeginsWithNothing, "hidden state with a Tensor where its initial_state has None", "E0245"),
+        (AddsAnEntry, "with the entries hidden, more, extra where its initial_state has the entries hidden", "E0245"),
         (Bare, "expected a MinePolicy", "E0244"),
     ],
-    ids=["later steps", "own draws", "counts sequences", "no batch axis", "no MinePolicy"],
+    ids=[
+        "later steps",
+        "own draws",
+        "counts sequences",
+        "other sequences",
+        "no batch axis",
+        "nothing",
+        "an entry",
+        "no MinePolicy",
+    ],
 )
 def test_what_cannot_be_replayed_is_refused(module: Any, words: str, code: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
@@ -491,7 +579,10 @@ def test_values_are_in_the_scale_of_rewards() -> None:
     policy.observe_returns(torch.tensor(3.0), torch.tensor(25.0))
     torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), 4.0 * plain + 3.0, atol=1e-3, rtol=0)
     policy.zero_values()
-    torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), torch.tensor([3.0]), atol=1e-3, rtol=0)
+    assert float(policy.value_of(torch.zeros(1, 2)).detach()) == 0.0
+    # Returns of a task that the weights come from are forgotten too: the next ones count from the first on.
+    policy.observe_returns(torch.tensor(-2.0), torch.tensor(5.0))
+    torch.testing.assert_close(policy.value_of(torch.zeros(1, 2)).detach(), torch.tensor([-2.0]), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "transformer"])

@@ -194,11 +194,12 @@ def test_several_signals_in_one_replay_are_refused() -> None:
 
 
 def test_what_comes_in_pieces_is_refused() -> None:
-    cases = {
-        "E0226": ("agents/quintain.envs.agents.tasks:gates",),
-        "E0224": ("CartPole-v1", "rollout.type=fragments"),
-    }
-    for code, words in cases.items():
+    cases = (
+        ("E0226", ("agents/quintain.envs.agents.tasks:gates",)),
+        ("E0224", ("CartPole-v1", "rollout.type=fragments")),
+        ("E0224", ("CartPole-v1", "rollout.type=lockstep")),
+    )
+    for code, words in cases:
         with pytest.raises(SettingsError, match="normalize_reward: the discounted return is followed in") as refused:
             RunFile.from_names("ppo", *words, "norm_reward=true")
         assert refused.value.code == code

@@ -15,7 +15,7 @@ from quintain.services.reporting.console import ConsoleWriter
 from quintain.services.reporting.console_layout import LiveBlock, render_snapshot
 from quintain.services.reporting.console_text import UNICODE, sparkline
 from quintain.services.reporting.console_view import Curve, RunView
-from quintain.services.reporting.digits import duration, grouped, measured, short_count
+from quintain.services.reporting.digits import duration, estimated, grouped, measured, short_count
 from quintain.services.reporting.printable import escape_control_characters
 from quintain.services.reporting.settings import ConsoleSettings
 from quintain.services.reporting.writers import RunHeader, RunSummary, WriterGroup
@@ -431,6 +431,10 @@ def test_how_numbers_are_written() -> None:
         "0.0123",
         "54322",
     ]
+    assert [measured(0.99999998), measured(0.9994)] == ["1.0", "0.999"]
+    # Two episodes of a return near 0; ten whose returns differ by the rounding of float32 alone.
+    assert estimated(-0.36, -11.3, 10.6) == ("0", "-11", "11")
+    assert estimated(1.000000001, 0.999999991, 1.000000012) == ("1.0", "1.0", "1.0")
     assert [duration(59.6), duration(3599), duration(3600), duration(90_000)] == [
         "1 min 00 s",
         "59 min 59 s",

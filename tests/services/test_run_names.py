@@ -43,6 +43,14 @@ class TestResolve:
         with pytest.raises(RunDirectoryError, match=r"no run 'pnog-1' in .* Did you mean pong-1\?"):
             resolve_run(runs, "pnog-1")
 
+    def test_what_can_be_no_checkpoint_of_a_run_is_named(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(runs.parent)
+        for text in ("pong-1@newest", f"{runs.name}/pong-1@newest"):
+            with pytest.raises(RunDirectoryError, match=rf"'{text}': found checkpoint 'newest', expected latest, best"):
+                resolve_run(runs, text)
+        with pytest.raises(RunDirectoryError, match="no run 'pnog-1@newest'"):
+            resolve_run(runs, "pnog-1@newest")
+
     @pytest.mark.parametrize(("text", "code"), [("latest", "E0303"), ("a1", "E0304"), ("no/where", "E0304")])
     def test_nothing_there(self, tmp_path: Path, text: str, code: str) -> None:
         for directory in (tmp_path, tmp_path / "gone"):

@@ -18,6 +18,7 @@ class Draws:
     """An environment whose pictures are squares of a grey that tells the step."""
 
     frames_per_second = 20.0
+    renders_ends = False
 
     def __init__(self) -> None:
         self.step = 0
@@ -33,6 +34,14 @@ def test_the_pictures_of_one_episode_are_kept() -> None:
         recorder(env, has_ended)
     assert [frame[0, 0, 0] for frame in recorder.frames] == [10, 20, 30]
     assert recorder.frames_per_second == 20.0
+
+
+def test_the_end_is_kept_where_the_environment_shows_it() -> None:
+    recorder, env = video.EpisodeRecorder(), Draws()
+    env.renders_ends = True
+    for has_ended in (False, False, False, True, False, True):
+        recorder(env, has_ended)
+    assert [frame[0, 0, 0] for frame in recorder.frames] == [10, 20, 30, 40]
 
 
 def test_a_long_episode_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +94,8 @@ def test_the_file_opens_again_with_its_pictures_and_its_speed(tmp_path: Path) ->
             found.seek(i)
             assert abs(int(np.asarray(found.convert("RGB")).mean()) - 40 * (i + 1)) <= 3
             found.load()
-            assert found.info["duration"] == 50
+            # The end is held for a second, so that it is seen before the animation begins again.
+            assert found.info["duration"] == (1000 if i == 4 else 50)
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

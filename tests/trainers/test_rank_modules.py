@@ -43,11 +43,11 @@ def learn(world: GlooGroup) -> Arrays:
     module.mean.fill_(4.0 * world.rank)  # type: ignore[operator]
     modules.average_buffers()
     found |= {name: getattr(module, name).numpy() for name in ("mean", "table")}
-    found["other"] = torch.tensor(modules.other_rank() or 0).numpy()
+    found["other"] = torch.tensor(modules.diverged_rank() or 0).numpy()
     if world.rank == world.size - 1:
         with torch.no_grad():
             module.bias += 1.0
-    found["drifted"] = torch.tensor(modules.other_rank() or 0).numpy()
+    found["drifted"] = torch.tensor(modules.diverged_rank() or 0).numpy()
     return found
 
 
@@ -90,13 +90,13 @@ def thaw(world: GlooGroup) -> Arrays:
     found["thawed"] = module.weight.grad.clone().numpy()  # type: ignore[union-attr]
     found["met"] = torch.tensor(met).numpy()
     with torch.no_grad():
-        found["equal"] = torch.tensor(modules.other_rank() or 0).numpy()
+        found["equal"] = torch.tensor(modules.diverged_rank() or 0).numpy()
         module.bias += 1e-4 * world.rank
-        found["drifted"] = torch.tensor(modules.other_rank() or 0).numpy()
+        found["drifted"] = torch.tensor(modules.diverged_rank() or 0).numpy()
         module.bias.fill_(math.nan if world.rank else 1.0)
-        found["lost"] = torch.tensor(modules.other_rank() or 0).numpy()
+        found["lost"] = torch.tensor(modules.diverged_rank() or 0).numpy()
         module.bias.fill_(math.nan)
-        found["all lost"] = torch.tensor(modules.other_rank() or 0).numpy()
+        found["all lost"] = torch.tensor(modules.diverged_rank() or 0).numpy()
     return found
 
 

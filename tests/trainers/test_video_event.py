@@ -38,13 +38,20 @@ def test_a_worker_draws_what_a_lane_of_this_process_draws() -> None:
     settings = GymSettings(id="Minecraft/Look-v0", kwargs={"render_mode": "rgb_array", "size": 16})
     team = Hosting.from_settings(EnvWorkerSettings(num_workers=1))
     here, there = (gym_env(settings, 1, Rng(3), hosting=hosting) for hosting in (None, team))
+    action = {"buttons": torch.zeros(1, 1, dtype=torch.long), "camera": torch.full((1, 1), 4)}
     for env in (here, there):
         env.reset()
-        env.step({"buttons": torch.zeros(1, 1, dtype=torch.long), "camera": torch.full((1, 1), 4)})
+        env.step(action)
     frame = here.render()
     assert frame is not None
     assert frame.shape == (180, 320, 3)
     assert np.array_equal(frame, there.render())
+    has_ended = False
+    while not has_ended:
+        has_ended = bool(here.step(action).truncated[0])
+        there.step(action)
+        assert np.array_equal(here.render(), there.render())
+    assert here.renders_ends
     assert here.frames_per_second == there.frames_per_second == 5.0
     for env in (here, there):
         env.close()

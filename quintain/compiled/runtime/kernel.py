@@ -30,10 +30,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _FAST = frozenset({"arcp", "contract", "nsz", "reassoc"})
 _EXACT: frozenset[str] = frozenset()
 
-_FIRST_ARGUMENT = 1
-"""Offset of the arguments in a call's words, after the result."""
-
-
 _RETURNED: dict[type[float] | None, type[np.number[Any]]] = {float: np.float64, int: np.int64, None: np.uint64}
 
 

@@ -62,6 +62,8 @@ def behavior_of(full_id: str) -> str:
 class AgentEnv(KeepsState):
     """Steps the copies and reads their reports."""
 
+    renders_ends: ClassVar[bool] = False
+    """Whether `render` shows the end of an episode after the step that ended it; copies begin the next one at once."""
     not_state: ClassVar[frozenset[str]] = frozenset(
         {"copies", "boundaries", "specs", "streams", "num_known", "rng", "on_nonfinite"}
     )

@@ -227,6 +227,10 @@ class LaneEnv(Env):
         return frame
 
     @property
+    def renders_ends(self) -> bool:
+        return True
+
+    @property
     def frames_per_second(self) -> float:
         return self.pace
 

@@ -77,6 +77,10 @@ class GroupedEnv(Env):
     def require_parameters(self, names: Sequence[str]) -> None:
         self.groups[0].require_parameters(names)
 
+    @property
+    def renders_ends(self) -> bool:
+        return self.groups[0].renders_ends
+
     def render(self) -> Array | None:
         return self.groups[0].render()
 

@@ -72,6 +72,9 @@ class LaneHost:
         self.notes: tuple[str, ...] = ()
         self.first_reset: tuple[Observation, Info] | None = None
         self.is_watched = False
+        self.is_drawn = False
+        self.end_frame: tuple[Array | None, float] | None = None
+        """What the first lane showed where the last step ended its episode, if it is drawn."""
 
     def create(self) -> None:
         """Makes every environment; raises if one cannot be made, because then none can be."""
@@ -161,6 +164,7 @@ class LaneHost:
     def step(self, lanes: Sequence[int], *, autoreset: bool = True) -> list[LaneFault]:
         """Steps lanes with the actions in the rows; a lane whose episode ended starts its next one."""
         store_step, envs, is_watched = self.values.store_step, self.envs, self.is_watched
+        self.end_frame = None
         faults = []
         for lane, action in zip(lanes, self.values.actions(lanes), strict=True):
             if is_watched:
@@ -171,6 +175,8 @@ class LaneHost:
             except BaseException as error:
                 faults.append(self._fault(lane, "step", error, f", action {action}"))
             else:
+                if is_over and self.is_drawn and env is next(iter(envs.values())):
+                    self.end_frame = self._draw()
                 if is_over and (fault := self._reset(lane, int(self.rows.episode[lane]) + 1, 0)):
                     faults.append(fault)
             if is_watched:
@@ -178,14 +184,22 @@ class LaneHost:
         return faults
 
     def render(self) -> tuple[Array | None, float]:
-        """Draws the first lane; returns the frame, if there is one, and frames per second."""
+        """Draws the first lane; returns the frame, if there is one, and frames per second.
+
+        After a step that ended its episode it is the end; of an episode that was not drawn before, the next one.
+        """
+        self.is_drawn = True
+        return self._draw() if self.end_frame is None else self.end_frame
+
+    def _draw(self) -> tuple[Array | None, float]:
         env = next(iter(self.envs.values()))
         try:
             frame = env.render()
         except ANYTHING as error:
             raise EnvError(f"env {self.name!r} cannot draw itself: {in_one_line(error)}", code="E0522") from error
         pace = float((getattr(env, "metadata", None) or {}).get("render_fps", 30))
-        return None if frame is None else np.asarray(frame), pace
+        # A copy: what an environment returned may be drawn over.
+        return None if frame is None else np.array(frame), pace
 
     def close(self) -> None:
         for env in self.envs.values():

@@ -12,7 +12,6 @@ import mmap
 import os
 import random
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from quintain.envs.hosts.lane_rows import LaneRows
 from quintain.envs.hosts.recipes import Recipe
 from quintain.envs.parameters import LaneParameters
 from quintain.errors import QuintainError
+from quintain.services.processes.child_environment import take_code_paths
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive, send_text
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class Worker:
         self.channel = channel
         self.is_attached = False
         self.lanes: list[int] = order["lanes"]
-        sys.path[:] = order["sys_path"]
-        os.chdir(order["cwd"])
+        take_code_paths(order)
         rng = Rng(*order["rng"])
         # All workers are forks of one process; without this they would all draw the same "random" numbers.
         random.seed(rng.seed_for("worker", *self.lanes))

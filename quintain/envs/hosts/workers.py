@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
@@ -32,7 +31,7 @@ from quintain.envs.hosts.worker_watch import WorkerWatch
 from quintain.envs.parameters import LaneParameters
 from quintain.errors import EnvError, QuintainError
 from quintain.services.processes import unnamed_memory
-from quintain.services.processes.child_environment import withheld, withheld_note
+from quintain.services.processes.child_environment import code_paths, withheld, withheld_note
 
 if TYPE_CHECKING:
     from quintain.core.rng import Rng
@@ -251,8 +250,7 @@ class WorkerCrew:
         worker.inbox.clear()
         worker.num_owed = 0
         worker.child = self.supervisor.start(worker.label, ENTRY)
-        path = [os.path.abspath(entry) for entry in sys.path]
-        worker.child.send({**self.order, "lanes": worker.lanes, "sys_path": path, "cwd": os.getcwd()})
+        worker.child.send({**self.order, **code_paths(), "lanes": worker.lanes})
 
     def _attach(self, worker: WorkerHandle) -> None:
         words = {"spec": self.spec.to_dict(), "num_lanes": len(self.home), "mask_source": self.mask_source}

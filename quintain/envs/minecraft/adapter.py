@@ -119,8 +119,9 @@ class MinecraftEnv(gymnasium.Env[Observation, Action]):
             if self.restarts.is_due():
                 self.sim.close()
                 self.sim = self._make()
-            if seed is not None and hasattr(self.sim.env, "seed"):
-                self.sim.env.seed(seed)
+            set_seed = getattr(getattr(self.sim, "env", None), "seed", None)
+            if seed is not None and set_seed is not None:
+                set_seed(seed)
             obs, info = self.sim.reset()
         self._refuse_error(info)
         self.seen, self.age = {}, 0

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from quintain.errors import SettingsError
 from quintain.typing import JsonObject, Saved
 
 Reference: TypeAlias = Saved
@@ -46,6 +49,24 @@ def require_listener(address: str) -> None:
         socket.create_connection((place.hostname, place.port), CONNECT_SECONDS).close()
 
 
+def require_runtime_env(given: JsonObject) -> None:
+    """Refuses names that Ray would ignore with a line in its log, and folders that it cannot ship."""
+    from ray.runtime_env import RuntimeEnv
+
+    known = sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_"))
+    for name in given:
+        if name not in RuntimeEnv.known_fields:
+            near = get_close_matches(name, known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(known)}"
+            raise SettingsError(f"run.placement.runtime_env.{name}: Ray knows no such setting; {advice}", code="E0203")
+    folder = str(given.get("working_dir") or ".")
+    if "://" not in folder and not Path(folder).exists():
+        raise SettingsError(
+            f"run.placement.runtime_env.working_dir: found {folder!r}, expected a folder that exists here, or a URI",
+            code="E0205",
+        )
+
+
 def put(value: object) -> Reference:
     """Puts a value into the object store."""
     import ray
@@ -80,9 +101,7 @@ def next_of(reference: Reference) -> Reference:
 
 def is_ready(reference: Reference, seconds: float = 0.0) -> bool:
     """Whether a call has its next result within this time, or an error."""
-    import ray
-
-    return bool(ray.wait([reference], timeout=seconds)[0])
+    return bool(ready_of([reference], seconds))
 
 
 def ready_of(references: Sequence[Reference], seconds: float) -> list[Reference]:

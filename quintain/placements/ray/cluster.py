@@ -17,17 +17,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quintain.errors import CollectorDied, ResourceError, ServiceError
 from quintain.placements.ray import api
 from quintain.placements.ray.start_worker import SOCKET
 from quintain.placements.settings import RaySettings
+from quintain.services.processes.child_environment import code_paths
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import plural
+
+if TYPE_CHECKING:
+    from quintain.typing import JsonObject
 
 HEAD_SECONDS = 120.0
 """Timeout for the head of a local cluster to start."""
@@ -52,7 +57,7 @@ _token = secrets.token_hex(32)
 class LocalHead:
     """A cluster on this machine, as a supervised child."""
 
-    def __init__(self, num_cpus: int, *, prestarts: bool = False, has_ranks: bool = True) -> None:
+    def __init__(self, num_cpus: int, *, prestarts: bool, has_ranks: bool) -> None:
         """Begins to start it; `num_cpus` are what Ray counts, which may be more than the machine has.
 
         With `prestarts`, as many workers begin before an actor wants one. With `has_ranks`, Ray Train finds the server
@@ -76,7 +81,6 @@ class LocalHead:
             {
                 "environment": self.environment,
                 "num_cpus": num_cpus,
-                "object_store_bytes": None,
                 "directory": str(self.directory / _OF_RAY),
                 "prestarts": prestarts,
                 "has_server": has_ranks,
@@ -210,6 +214,7 @@ class Cluster:
         if ray.is_initialized():
             return False
         runtime_env = dict(settings.runtime_env) or None
+        api.require_runtime_env(settings.runtime_env)
         try:
             if settings.address is not None:
                 api.require_listener(settings.address)
@@ -223,9 +228,10 @@ class Cluster:
                 )
         except Exception as error:  # of whatever Ray meets on its way there
             first = str(error).strip().partition("\n")[0].rstrip(".")
+            asked = "" if settings.address is None else f" --address {settings.address}"
             raise ServiceError(
                 f"run.placement.address: cannot connect to the Ray cluster at {address}: {type(error).__name__}: "
-                f"{first}. `quintain doctor --ray` says what is known of it",
+                f"{first}. `quintain doctor --ray{asked}` says what is known of it",
                 code="E0546",
             ) from error
         return True
@@ -243,10 +249,12 @@ class Cluster:
             ray._raylet.Config.initialize("")
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 
-    def require_free(self, num_actors: int, each: Mapping[str, float]) -> None:
+    def require_free(self, num_actors: int, settings: RaySettings) -> None:
         """Refuses actors that the cluster cannot hold, at once; waits shortly for resources that others have."""
         import ray
 
+        each = {"CPU": settings.num_cpus_per_actor, **settings.resources_per_actor}
+        each = {name: amount for name, amount in each.items() if amount}
         nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
         self._refuse(num_actors, each, nodes, "has")
         deadline = time.monotonic() + FREE_SECONDS
@@ -269,14 +277,12 @@ class Cluster:
         if share:
             wanted["GPU"] = wanted.get("GPU", 0.0) + num_ranks * share
         nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-        found = {name: sum(node.get(name, 0.0) for node in nodes) for name in wanted}
+        found = _sum_of(nodes, wanted)
         num_held = sum(_num_on_gpus(node.get("GPU", 0.0), share) for node in nodes) if share else num_ranks
         if num_held < num_ranks or any(found[name] < amount for name, amount in wanted.items()):
-            needed = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
-            there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
             raise ResourceError(
-                f"run.placement: {needed} are needed for {plural(num_ranks, 'rank')} and "
-                f"{plural(num_actors, 'rollout actor')}, and the Ray cluster has {there} on "
+                f"run.placement: {_listed(wanted)} are needed for {plural(num_ranks, 'rank')} and "
+                f"{plural(num_actors, 'rollout actor')}, and the Ray cluster has {_listed(found)} on "
                 f"{plural(len(nodes), 'node')}. Lower num_ranks, num_actors or what each reserves, add nodes, or set "
                 f"min_ranks",
                 code="E0545",
@@ -286,15 +292,19 @@ class Cluster:
         num_held = sum(_num_fitting(node, each) for node in nodes)
         if num_held >= num:
             return
-        found = {name: sum(node.get(name, 0.0) for node in nodes) for name in each}
-        wanted = ", ".join(f"{amount * num:g} {name}" for name, amount in each.items())
-        there = ", ".join(f"{amount:g} {name}" for name, amount in found.items())
+        wanted = {name: amount * num for name, amount in each.items()}
         raise ResourceError(
-            f"run.placement: {wanted} are needed for {plural(num, 'rollout actor')}, and the Ray cluster {has} {there} "
-            f"on {plural(len(nodes), 'node')}, which is room for {num_held}. Lower num_actors, num_cpus_per_actor or "
-            f"resources_per_actor, or add nodes",
+            f"run.placement: {_listed(wanted)} are needed for {plural(num, 'rollout actor')}, and the Ray cluster "
+            f"{has} {_listed(_sum_of(nodes, each))} on {plural(len(nodes), 'node')}, which is room for {num_held}. "
+            f"Lower num_actors, num_cpus_per_actor or resources_per_actor, or add nodes",
             code="E0545",
         )
+
+
+def code_paths_for(settings: RaySettings) -> JsonObject:
+    """Returns where workers of a cluster may find code; a working directory that Ray ships takes the place of ours."""
+    paths = code_paths()
+    return {**paths, "cwd": ""} if "working_dir" in settings.runtime_env else paths
 
 
 def is_connected() -> bool:
@@ -304,11 +314,20 @@ def is_connected() -> bool:
 
 def is_in_ray() -> bool:
     """Whether this process is a worker of a cluster, and so connected to it."""
-    if "ray" not in sys.modules:
+    if not is_connected():
         return False
     import ray
 
-    return bool(ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+    return bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+
+
+def _sum_of(nodes: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
+    """Returns what all nodes together have of these resources."""
+    return {name: sum(node.get(name, 0.0) for node in nodes) for name in names}
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def _num_fitting(node: Mapping[str, float], each: Mapping[str, float]) -> int:

@@ -23,8 +23,8 @@ from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.envs.hosts.faults import FaultNews, LaneFault
 from quintain.errors import QuintainError
-from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend, Report
-from quintain.placements.fleet import joined_news
+from quintain.placements.commands import FILL, RETIRE, Answer, Command, Lend
+from quintain.placements.fleet import joined_news, joined_pieces
 from quintain.placements.plan import Blocks
 from quintain.placements.processes import plain_arguments
 from quintain.placements.ray import api
@@ -45,6 +45,15 @@ STOP_SECONDS = 5.0
 
 
 @dataclass
+class Brought:
+    """A result that a reader brings to this node."""
+
+    result: api.Reference
+    size: int = 1
+    """Number of its blocks or fragments, once it is here."""
+
+
+@dataclass
 class Sent:
     """A command without an answer, and the reference to its reply."""
 
@@ -52,8 +61,8 @@ class Sent:
     reference: api.Reference
     ends: list[Saved]
     """Lent blocks that are open no longer when it is done."""
-    brought: deque[tuple[api.Reference, int]] = field(default_factory=deque)
-    """Results that a reader has brought to this node, the next first, each with its number of blocks or fragments."""
+    brought: deque[Brought] = field(default_factory=deque)
+    """The next results, which readers took before the learner asked for them."""
     is_read: bool = False
     """Whether a reader has found its end."""
     reply: tuple[JsonObject, Saved] | None = None
@@ -178,7 +187,7 @@ class RayCollector:
         with self._reading:
             self._unanswered.popleft()
         words, data = reply
-        answer = _joined([*sent.heard, answer_from_json(words)])
+        answer = joined_pieces([*sent.heard, answer_from_json(words)])
         if sent.command.do == FILL:
             self._take_data(data)
             if answer.is_done and answer.report is not None:
@@ -216,7 +225,7 @@ class RayCollector:
         """Returns the next result of a command, or None if it has none within this time."""
         with self._reading:
             if sent.brought:
-                return sent.brought.popleft()[0]
+                return sent.brought.popleft().result
             self._is_waited_for = True
         try:
             return api.next_of(sent.reference) if api.is_ready(sent.reference, seconds) else None
@@ -229,7 +238,7 @@ class RayCollector:
     def num_brought(self) -> int:
         """Number of blocks or fragments that wait on this node."""
         with self._reading:
-            return sum(size for sent in self._unanswered for _, size in sent.brought)
+            return sum(each.size for sent in self._unanswered for each in sent.brought)
 
     def unread(self) -> api.Reference | None:
         """Returns the call whose next result may be brought here, while the learner does something else."""
@@ -244,12 +253,14 @@ class RayCollector:
             if sent is None or sent.reference is not reference or not api.is_ready(reference):
                 return
             try:
-                result = api.next_of(reference)
+                brought = Brought(api.next_of(reference))
             except api.Lost:
                 sent.is_read = True
-            else:
-                sent.is_read = result is reference
-                sent.brought.append((result, self._size_of(result)))
+                return
+            sent.is_read = brought.result is reference
+            sent.brought.append(brought)
+        # Not while the learner, or a command of its, would have to wait for it.
+        brought.size = self._size_of(brought.result)
 
     def _unread(self) -> Sent | None:
         if self._is_waited_for:
@@ -373,17 +384,3 @@ class RayCollector:
 
 def _num_fragments(state: State) -> int:
     return int(np.shape(state["fields"][f.FRAGMENT])[1])
-
-
-def _joined(answers: Sequence[Answer]) -> Answer:
-    """Returns the answer to one command that came in pieces."""
-    whole = answers[-1]
-    for piece in reversed(answers[:-1]):
-        assert piece.report is not None, "pieces are parts of fills"
-        whole.report = Report() if whole.report is None else whole.report
-        piece.report.extend(whole.report)
-        whole.report = piece.report
-        for name, seconds in piece.seconds.items():
-            whole.seconds[name] = whole.seconds.get(name, 0.0) + seconds
-        whole.faults = joined_news([piece.faults, whole.faults])
-    return whole

@@ -7,7 +7,6 @@ thread; if an import has started another, workers are started as Ray starts them
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import json
@@ -17,19 +16,18 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from quintain.placements.ray.start_worker import FORKED
+from quintain.services.processes.fork_server import end_with_parent, run_to_exit
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES, Assembler, receive
 
 if TYPE_CHECKING:
     from quintain.typing import JsonObject
-
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(descriptor: int) -> None:
@@ -58,57 +56,44 @@ def serve(descriptor: int) -> None:
 
 
 def _fork(connection: socket.socket, others: Sequence[socket.socket]) -> None:
-    request, streams = _read(connection)
+    """Reads a request, forks a worker for it, and says so."""
+    piece, streams, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 3)
     try:
+        pieces = [piece]
+        while pieces[-1]:
+            pieces.append(connection.recv(MAX_MESSAGE_BYTES))
+        request, parent = json.loads(b"".join(pieces)), os.getpid()
         if os.fork() == 0:
-            for each in (connection, *others):
-                each.close()
-            _become_worker(request, streams)
+            run_to_exit(partial(_become_worker, request, streams, parent, [connection, *others]))
         connection.send(FORKED)
     finally:
         for stream in streams:
             os.close(stream)
 
 
-def _read(connection: socket.socket) -> tuple[JsonObject, list[int]]:
-    piece, streams, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 3)
-    pieces = [piece]
-    while piece:
-        piece = connection.recv(MAX_MESSAGE_BYTES)
-        pieces.append(piece)
-    return json.loads(b"".join(pieces)), streams
-
-
-def _become_worker(request: JsonObject, streams: Sequence[int]) -> NoReturn:
+def _become_worker(
+    request: JsonObject, streams: Sequence[int], parent: int, inherited: Sequence[socket.socket]
+) -> None:
     """Runs Ray's script of a worker as if an interpreter had been started for it."""
-    exit_code = 1
-    try:
-        # The worker ends with the cluster, also where Ray would not notice.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Ray kills the group of a worker that has died, with all that the worker may have started.
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        faulthandler.unregister(signal.SIGUSR1)
-        # Python's global random stream is another in each fork by itself.
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()
-        for target, source in enumerate(streams):
-            os.dup2(source, target)
-            os.close(source)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        os.chdir(request["cwd"])
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write(request["oom_score_adj"])
-        sys.argv = request["arguments"]
-        sys.path.insert(0, os.path.dirname(sys.argv[0]))
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        exit_code = 0
-    except SystemExit as ending:
-        exit_code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(exit_code)
+    for each in inherited:
+        each.close()
+    # The worker ends with the cluster, also where Ray would not notice.
+    end_with_parent(parent)
+    # Ray kills the group of a worker that has died, with all that the worker may have started.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    faulthandler.unregister(signal.SIGUSR1)
+    # Python's global random stream is another in each fork by itself.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    for target, source in enumerate(streams):
+        os.dup2(source, target)
+        os.close(source)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write(request["oom_score_adj"])
+    sys.argv = request["arguments"]
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -40,7 +40,6 @@ def serve(descriptor: int) -> None:
             address="local",
             num_cpus=words["num_cpus"],
             include_dashboard=False,
-            object_store_memory=words["object_store_bytes"],
             log_to_driver=False,
             configure_logging=False,
             _node_ip_address="127.0.0.1",

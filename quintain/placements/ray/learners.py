@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintain.placements.ray import api
-from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.cluster import Cluster, code_paths_for
 from quintain.placements.ray.mailbox import Desk, open_mailbox
 from quintain.placements.settings import RaySettings
+from quintain.services.processes.child_environment import add_code_paths
 from quintain.services.processes.signals import SignalRelay
 
 if TYPE_CHECKING:
     from quintain.typing import JsonObject, Saved
 
-CALL_SECONDS = 30.0
 _TRAIN = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of settings are the driver's
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -66,7 +65,7 @@ class TrainedRanks:
         """Returns messages of ranks, after waiting a moment for their end."""
         self._thread.join(timeout=seconds)
         self.cluster.require_alive()
-        messages: list[JsonObject] = api.get(self.mailbox.take.remote(), CALL_SECONDS)
+        messages: list[JsonObject] = api.get(self.mailbox.take.remote())
         return messages
 
     @property
@@ -85,8 +84,7 @@ class TrainedRanks:
 
     def close(self) -> None:
         """Removes what the attempt has left behind."""
-        with suppress(api.RayFailure):
-            api.kill(self.mailbox)
+        api.kill(self.mailbox)
         shutil.rmtree(self.storage, ignore_errors=True)
 
     def _fit(self, settings: RaySettings, num_ranks: int, task: RankTask) -> None:
@@ -94,10 +92,7 @@ class TrainedRanks:
             from ray.train import FailureConfig, RunConfig, ScalingConfig
             from ray.train.torch import TorchConfig, TorchTrainer
 
-            path = [os.path.abspath(entry) for entry in sys.path]
-            # A working directory that Ray ships is the one that counts.
-            cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
-            config = {"task": task, "mailbox": self.mailbox, "sys_path": path, "cwd": cwd}
+            config = {"task": task, "mailbox": self.mailbox, "paths": code_paths_for(settings)}
             with _environment(_TRAIN):
                 trainer = TorchTrainer(
                     run_rank,
@@ -128,9 +123,7 @@ def reserved_for(settings: RaySettings) -> JsonObject:
 
 def run_rank(config: Mapping[str, Saved]) -> None:
     """The function that `TorchTrainer` runs on every rank, in a thread of its worker."""
-    sys.path += [entry for entry in config["sys_path"] if entry not in sys.path and os.path.exists(entry)]
-    if config["cwd"] and os.path.isdir(config["cwd"]):
-        os.chdir(config["cwd"])
+    add_code_paths(config["paths"])
     task: RankTask = config["task"]
     relay = SignalRelay()
     desk = Desk(config["mailbox"], int(os.environ["RANK"]), relay.deliver)

@@ -7,7 +7,6 @@ of it, and nothing else is unpickled by quintain. A cluster must therefore be tr
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Mapping
 
@@ -20,7 +19,7 @@ from quintain.placements.ahead import AheadSource, SourceParts
 from quintain.placements.fleet import Fleet
 from quintain.placements.plan import ActingPlan, Blocks
 from quintain.placements.ray import api
-from quintain.placements.ray.cluster import Cluster
+from quintain.placements.ray.cluster import Cluster, code_paths_for
 from quintain.placements.ray.collector import RayCollector
 from quintain.placements.ray.readers import Readers
 from quintain.placements.ray.weights import PublishedToActors, PutWeights
@@ -68,13 +67,9 @@ class RayPlacement:
             _warn(plan, settings.address)
         environment = {name: os.environ[name] for name in plan.pass_environment if name in os.environ}
         try:
-            each = {"CPU": settings.num_cpus_per_actor, **settings.resources_per_actor}
-            cluster.require_free(num_actors, {name: amount for name, amount in each.items() if amount})
-            path = [os.path.abspath(entry) for entry in sys.path]
-            # A working directory that Ray ships is the one that counts.
-            cwd = "" if "working_dir" in settings.runtime_env else os.getcwd()
+            cluster.require_free(num_actors, settings)
             for share in np.array_split(np.arange(num_collectors), num_actors):
-                plan_words = {**words, "sys_path": path, "cwd": cwd, "environment": environment}
+                plan_words = {**words, **code_paths_for(settings), "environment": environment}
                 self.workers.append(RolloutWorker(cluster, plan_words, share.tolist(), settings))
             self.env = remote_env([env for worker in self.workers for env in worker.describe_envs()])
         except BaseException:
@@ -127,7 +122,7 @@ class RayPlacement:
         remote = remotes[0] if len(remotes) == 1 else Fleet(self.env, shares, remotes, parts)
         readers = None
         if self.settings.num_readers and streams:
-            [*_, (block, *_)] = blocks.values()
+            block = next(iter(blocks.values()))[0]
             per_batch = block.num_lanes if isinstance(block, FragmentBlock) else len(collectors)
             readers = Readers(self.settings.num_readers, collectors, self.settings.prefetch_batches * per_batch)
         return RaySource(SourceParts(remote, shares, plan.hosting.faults, on_episodes), self, readers), blocks

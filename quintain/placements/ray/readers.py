@@ -20,10 +20,10 @@ LOOK_SECONDS = 0.05
 class Readers:
     """A number of threads that share the collectors."""
 
-    def __init__(self, num_readers: int, collectors: Sequence[RayCollector], most: int) -> None:
-        """Starts the threads; `most` blocks or fragments wait for the learner, of all collectors together."""
+    def __init__(self, num_readers: int, collectors: Sequence[RayCollector], max_brought: int) -> None:
+        """Starts the threads; `max_brought` blocks or fragments wait for the learner, of all collectors together."""
         self.collectors = collectors
-        self.most = most
+        self.max_brought = max_brought
         self._is_over = threading.Event()
         shares = [collectors[first::num_readers] for first in range(min(num_readers, len(collectors)))]
         self._threads = [threading.Thread(target=self._read, args=(share,), daemon=True) for share in shares]
@@ -41,7 +41,7 @@ class Readers:
 
     @property
     def has_room(self) -> bool:
-        return sum(each.num_brought for each in self.collectors) < self.most
+        return sum(each.num_brought for each in self.collectors) < self.max_brought
 
     def _read(self, share: Sequence[RayCollector]) -> None:
         while not self._is_over.is_set():

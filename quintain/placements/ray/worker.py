@@ -125,8 +125,7 @@ class RolloutWorker:
                 raise self.failure from RemoteTraceback(str(error))
             # One that only could not be reached would go on, and keep its resources.
             api.kill(self.handle)
-            each = {"CPU": self.settings.num_cpus_per_actor, **self.settings.resources_per_actor}
-            self.cluster.require_free(1, {name: amount for name, amount in each.items() if amount})
+            self.cluster.require_free(1, self.settings)
             try:
                 self._start_once(cause)
                 return

@@ -24,6 +24,7 @@ from quintain.runs.sent_parts import pack_parts
 from quintain.services.files.run_directory import RunDirectory
 from quintain.services.files.run_names import default_run_id, resolve_run, split_checkpoint_suffix
 from quintain.services.processes.signals import StopSignals
+from quintain.services.reporting.digits import plural
 from quintain.services.reporting.writers import RunSummary
 from quintain.settings.placement_rules import num_actors_of
 
@@ -154,9 +155,12 @@ def train_on_ray(run: RayRun, *, stream: TextIO | None = None, quiet: bool = Fal
         )
     signals = StopSignals(run.run_file.run.grace_seconds)
     per_rank = settings.cpus_of_rank + _num_actors(run.run_file) * settings.num_cpus_per_actor
-    cluster = Cluster.join(settings, num_ranks_of(run.run_file) * per_rank, has_ranks=True)
+    num_ranks, stream = num_ranks_of(run.run_file), stream or sys.stdout
+    if not quiet:
+        print(f"note: Ray Train starts {plural(num_ranks, 'rank')}, which can take a minute", file=stream, flush=True)
+    cluster = Cluster.join(settings, num_ranks * per_rank, has_ranks=True)
     try:
-        return _Driver(cluster, settings, signals, stream or sys.stdout, quiet).train(run)
+        return _Driver(cluster, settings, signals, stream, quiet).train(run)
     finally:
         cluster.leave()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from quintain.runs import assemble as assemble  # with torch, so that children a
 from quintain.runs import launch
 from quintain.runs.ranks.losses import train_through_losses
 from quintain.runs.sent_parts import adopt_parts
+from quintain.services.processes.child_environment import take_code_paths
 from quintain.services.processes.messages import Assembler, receive, send_text
 from quintain.services.reporting.crash_reports import as_quintain_error, crash_reports
 from quintain.services.reporting.redaction import redact
@@ -24,8 +24,7 @@ def train_run(descriptor: int) -> None:
     channel = socket.socket(fileno=descriptor)
     message, _ = receive(channel, Assembler())
     words = json.loads(message)
-    sys.path[:] = words["sys_path"]
-    os.chdir(words["cwd"])
+    take_code_paths(words)
     try:
         adopt_parts(words["parts"])
         runs_dir, run_id = Path(words["runs_dir"]), words["run_id"]

@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from quintain.runs.sweeps.directory import SweepDirectory
 from quintain.runs.sweeps.plan import PlannedRun
 from quintain.runs.sweeps.table import last_value
 from quintain.services.files.run_directory import RunDirectory
+from quintain.services.processes.child_environment import code_paths
 from quintain.services.processes.signals import StopSignals
 from quintain.services.processes.supervisor import Child, Supervisor
 from quintain.services.reporting.digits import duration, measured
@@ -98,8 +98,7 @@ class Drive:
         child = supervisor.start(run.run_id, f"{CHILD_MODULE}:train_run")
         child.send(
             {
-                "sys_path": [os.path.abspath(entry) for entry in sys.path],
-                "cwd": os.getcwd(),
+                **code_paths(),
                 "runs_dir": str(self.place.runs),
                 "run_id": run.run_id,
                 "planned": str(self.place.planned / f"{run.run_id}.yaml"),

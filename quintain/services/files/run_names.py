@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def resolve_run(runs_dir: Path, text: str) -> Path:
     if "/" in text or text in (".", ".."):
         path = Path(text)
         if not path.is_dir():
+            _refuse_odd_suffix(text, lambda run: Path(run).is_dir())
             raise RunDirectoryError(f"no run directory at {path}", code="E0304")
         return path
     runs = _runs_in(runs_dir)
@@ -95,10 +97,19 @@ def resolve_run(runs_dir: Path, text: str) -> Path:
             f"{text!r} begins {len(candidates)} runs in {runs_dir}: {_some(candidates)}. Write more of it",
             code="E0304",
         )
+    _refuse_odd_suffix(text, lambda run: run in runs)
     near = difflib.get_close_matches(text, runs, n=3, cutoff=0.5)
     all_runs = f"Runs there: {_some(sorted(runs))}" if runs else "There are no runs in it"
     advice = f"Did you mean {_some(near)}?" if near else all_runs
     raise RunDirectoryError(f"no run {text!r} in {runs_dir}. {advice}", code="E0304")
+
+
+def _refuse_odd_suffix(text: str, is_run: Callable[[str], bool]) -> None:
+    """Refuses RUN@which of a run that exists, where `which` can be no checkpoint."""
+    run, _, which = text.rpartition("@")
+    if run and is_run(run):
+        expected = "latest, best, a step such as 8192, or a name such as 000012-step-8192"
+        raise RunDirectoryError(f"{text!r}: found checkpoint {which!r}, expected {expected}", code="E0304")
 
 
 def _runs_in(runs_dir: Path) -> list[str]:

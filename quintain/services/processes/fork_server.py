@@ -24,7 +24,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from quintain.services.processes.capped_output import CappedOutput
 from quintain.services.processes.messages import MAX_MESSAGE_BYTES
@@ -65,9 +66,8 @@ class ForkServer:
         self._adopted: set[int] = set()
         """Orphans that were present while no child died: a live child detached them, and may still use them."""
         self._next_look = 0.0
-        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-        if self._libc is not None:
-            self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
@@ -127,7 +127,7 @@ class ForkServer:
             self._tell({"ended": request["child"], "exit_code": os.EX_OSERR, "output": words})
             return
         if pid == 0:
-            self._become_child(request, descriptors, writer)
+            run_to_exit(partial(self._become_child, request, descriptors, writer))
         for descriptor in (*descriptors, writer):
             os.close(descriptor)
         with suppress(OSError):
@@ -156,8 +156,7 @@ class ForkServer:
                 self._adopted.discard(pid)
                 continue
             for stray in self._strays() - self._adopted:
-                _kill_group(stray)
-                _kill(stray)
+                _send_signal(stray, signal.SIGKILL)
             if child is None:
                 continue
             child.output.drain()
@@ -188,8 +187,7 @@ class ForkServer:
         with suppress(ChildProcessError):
             for _ in range(_LAST_SWEEPS):
                 for pid in self._strays():
-                    _kill_group(pid)
-                    _kill(pid)
+                    _send_signal(pid, signal.SIGKILL)
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
                 time.sleep(0.005)
@@ -199,25 +197,13 @@ class ForkServer:
             self._owner.send(json.dumps(report).encode())
 
     def _become_child(self, request: JsonObject, descriptors: list[int], output: int) -> None:
-        exit_code = 1
-        try:
-            self._let_go(output)
-            stack = descriptors[-1]
-            faulthandler.enable(stack, all_threads=True)
-            faulthandler.register(signal.SIGUSR1, stack, all_threads=True)
-            module, _, name = request["entry"].partition(":")
-            function: Callable[..., None] = getattr(importlib.import_module(module), name)
-            function(*descriptors[:-1])
-            exit_code = 0
-        except SystemExit as ending:
-            exit_code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(exit_code)
+        self._let_go(output)
+        stack = descriptors[-1]
+        faulthandler.enable(stack, all_threads=True)
+        faulthandler.register(signal.SIGUSR1, stack, all_threads=True)
+        module, _, name = request["entry"].partition(":")
+        function: Callable[..., None] = getattr(importlib.import_module(module), name)
+        function(*descriptors[:-1])
 
     def _let_go(self, output: int) -> None:
         """Closes the server's resources in a child, and makes the child die with the server."""
@@ -226,10 +212,7 @@ class ForkServer:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # Ctrl-C is for the owner, who saves first and then ends its children.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if self._libc is not None:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._pid:
-                os._exit(1)
+        end_with_parent(self._pid)
         os.setpgid(0, 0)
         self._selector.close()
         self._owner.close()
@@ -246,6 +229,32 @@ class ForkServer:
             setattr(sys, stream, os.fdopen(number, "w", buffering=1, errors="backslashreplace", closefd=False))
 
 
+def end_with_parent(parent: int) -> None:
+    """Makes the kernel kill this process when its parent ends, where the kernel can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # It may have ended before that.
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def run_to_exit(main: Callable[[], None]) -> NoReturn:
+    """Calls a function and ends the process, without the rest of what the parent was doing."""
+    exit_code = 1
+    try:
+        main()
+        exit_code = 0
+    except SystemExit as ending:
+        exit_code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(exit_code)
+
+
 def _who_ended() -> int | None:
     """Returns a child that has ended, without reaping it."""
     try:
@@ -255,18 +264,14 @@ def _who_ended() -> int | None:
     return None if found is None else found.si_pid
 
 
-def _kill(pid: int) -> None:
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def _kill_group(pid: int) -> None:
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _send_signal(pid: int, number: int) -> None:
+    """Sends a signal to a process, and kills the group that it leads with it."""
+    if number == signal.SIGKILL:
+        _kill_group(pid)
     with suppress(OSError):
-        if number == signal.SIGKILL:
-            os.killpg(pid, number)
         os.kill(pid, number)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+_ROUNDING = 1e-6
+"""Relative error of a sum of float32 rewards."""
+
 
 def grouped(number: int) -> str:
     """Writes a count with its digits in groups of three.
@@ -43,7 +46,8 @@ def measured(value: float) -> str:
     size = abs(value)
     if size >= 1000:
         return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 1 or size == 0 else f"{value:.3g}"
+    # What three digits round to 1 is written like 1.
+    return f"{value:.1f}" if size >= 0.9995 or size == 0 else f"{value:.3g}"
 
 
 def spread(value: float) -> str:
@@ -76,7 +80,10 @@ def estimated(mean: float, low: float, high: float) -> tuple[str, str, str]:
         (('487', '475', '500'), ('0.01234', '0.01210', '0.01260'), ('500.0', '500.0', '500.0'))
     """
     half = 0.5 * (high - low)
-    if not 0.0 < half < math.inf:
+    # Below the rounding of rewards there is no difference between episodes.
+    if not _ROUNDING * abs(mean) < half < math.inf:
         return measured(mean), measured(low), measured(high)
     decimals = max(0, 1 - math.floor(math.log10(half)))
+    # Zero is added so that none is -0.
+    mean, low, high = (round(each, decimals) + 0.0 for each in (mean, low, high))
     return f"{mean:.{decimals}f}", f"{low:.{decimals}f}", f"{high:.{decimals}f}"

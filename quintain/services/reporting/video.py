@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_FRAMES = 1000
 """Maximum number of frames per file; later ones are left out."""
+END_MILLISECONDS = 1000
+"""How long the last frame is shown before the animation begins again."""
 MAX_BYTES = 128 * 2**20
 """Memory limit of frames before encoding; beyond it all are halved in width and height."""
 
@@ -29,6 +31,8 @@ class Draws(Protocol):
 
     @property
     def frames_per_second(self) -> float: ...
+    @property
+    def renders_ends(self) -> bool: ...
     def render(self) -> Array | None: ...
 
 
@@ -42,9 +46,11 @@ class EpisodeRecorder:
         self.is_over = False
 
     def __call__(self, env: Draws, has_ended: bool) -> None:
-        """Records a frame; at the end of the episode the environment already shows the next one."""
-        self.is_over = self.is_over or has_ended or len(self.frames) >= MAX_FRAMES
+        """Records a frame; the end, too, where the environment does not show the next episode already."""
         if self.is_over:
+            return
+        self.is_over = has_ended or len(self.frames) >= MAX_FRAMES
+        if self.is_over and not (has_ended and env.renders_ends):
             return
         frame = env.render()
         if frame is None or frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
@@ -75,13 +81,14 @@ def require_pillow() -> ModuleType:
 
 
 def save_webp(path: Path, frames: Sequence[Array], frames_per_second: float) -> None:
-    """Writes frames [height, width, 3] of uint8 as a looping animation."""
+    """Writes frames [height, width, 3] of uint8 as a looping animation, which holds its end for a moment."""
     image = require_pillow()
     first, *rest = [image.fromarray(frame) for frame in frames]
     buffer = io.BytesIO()
     duration = max(1, round(1000 / frames_per_second))
+    durations = [*(duration for _ in rest), max(duration, END_MILLISECONDS)]
     first.save(
-        buffer, format="WEBP", save_all=True, append_images=rest, duration=duration, loop=0, quality=75, method=4
+        buffer, format="WEBP", save_all=True, append_images=rest, duration=durations, loop=0, quality=75, method=4
     )
     try:
         atomic.replace_file(path, buffer.getvalue())

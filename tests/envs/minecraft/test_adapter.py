@@ -197,6 +197,20 @@ def test_a_fast_reset_takes_the_seed_too() -> None:
     assert places[0] != places[1]
 
 
+class Sealed(StandInSim):
+    """Shows no engine: only what MinecraftSim's documentation lists."""
+
+    @property
+    def env(self) -> Any:
+        raise AttributeError("env")
+
+
+def test_a_simulator_that_shows_no_engine_resets_with_a_seed_all_the_same() -> None:
+    env = MinecraftEnv(lambda: Sealed(obs_size=(16, 16)))
+    obs, _ = env.reset(seed=3)
+    assert obs["image"].shape == (16, 16, 3)
+
+
 def test_a_time_limit_truncates_and_a_death_terminates() -> None:
     env = adapted(JudgeResetCallback(3))
     env.reset(seed=0)
