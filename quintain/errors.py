@@ -39,6 +39,15 @@ class QuintainError(Exception):
         self.notes = tuple(notes)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Further lines, such as the user's own; Python's tracebacks show them, too."""
+        return tuple(getattr(self, "__notes__", ()))
+
+    @notes.setter
+    def notes(self, lines: Sequence[str]) -> None:
+        self.__notes__ = list(lines)
+
+    @property
     def is_refusal(self) -> bool:
         """Whether the message alone explains a mistake in settings or in the user's code, without a traceback."""
         return isinstance(self, SettingsError | HostedError) and self.__cause__ is None

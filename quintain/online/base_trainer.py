@@ -20,7 +20,7 @@ from quintain.algorithms.minibatches import moved
 from quintain.data import fields as f
 from quintain.data.fragments import FragmentBlock
 from quintain.data.spec import build, flatten
-from quintain.errors import SettingsError
+from quintain.errors import HostedError, SettingsError
 from quintain.online.config import refuse_impossible
 from quintain.online.fragments import (
     FragmentDataDict,
@@ -146,7 +146,7 @@ class BaseTrainer(ABC):
         function = self._train_in if self.has_own_loop else None
         manager, generators = self._manager, Generators(self.policy_generator, self.env_generator)
         config = manager.config.model_copy(update={"trainer_name": type(self).__name__, "train_config": self.config})
-        refuse_impossible(config)
+        refuse_impossible(config, is_hosted=self.has_own_loop)
         place = None if manager.address is None else RayPlace(manager.address, is_under_train=True)
         return train_online(config, generators, trainer=trainer, function=function, idle=manager.idle_keys, place=place)
 
@@ -268,6 +268,7 @@ class BaseTrainer(ABC):
     def _train_in(self, host: HostedTrainer) -> None:
         """Trains inside a hosted loop."""
         self._hosts.append(host)
+        host.name = type(self).__name__
         # A resumed run may have another number of ranks than the configuration.
         self.rank, self.num_workers = host.world.rank, host.world.size
         self._kept, self._num_counted = set(), 0
@@ -275,21 +276,27 @@ class BaseTrainer(ABC):
             self._train_func()
         finally:
             self._hosts.pop()
+        if host.progress.iteration == 0 and not host.has_collected:
+            raise HostedError(
+                f"{host.name}.train returned without an iteration: self.fetch_fragments_and_estimate_advantages(...), "
+                f"an update, and self.broadcast_model_to_rollout_workers(new_version=True)"
+            )
 
     def _train_func(self, config: Keywords | None = None) -> None:
         """Sets up model and optimizer, broadcasts the first weights, and trains; on Ray, in `TorchTrainer`'s worker."""
-        takes = inspect.signature(self.setup_model_and_optimizer).parameters
-        made = self.setup_model_and_optimizer(*([self.policy_generator] if takes else []))
-        if not isinstance(made, tuple) or len(made) not in (2, 3):
+        takes = inspect.signature(self.setup_model_and_optimizer).parameters.values()
+        is_given = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
+        made = self.setup_model_and_optimizer(*([self.policy_generator] if is_given else []))
+        if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
+            found = [type(each).__name__ for each in made] if isinstance(made, tuple) else type(made).__name__
             raise SettingsError(
-                f"setup_model_and_optimizer of {type(self).__name__} returned {type(made).__name__}; expected (model, "
-                f"optimizer) or (model, optimizer, scaler)",
+                f"setup_model_and_optimizer of {type(self).__name__} returned {found}; expected (model, optimizer) or "
+                f"(model, optimizer, scaler)",
                 code="E0267",
             )
         self.inner_model, self.optimizer = made[:2]
         # In place, so that the optimizer has its parameters still.
-        self.inner_model.to(self.host.policy.device)
-        self.model = self.inner_model
+        self.model = self.inner_model.to(self.host.policy.device)
         self.scaler = made[-1] if len(made) > 2 else None
         vars(self).pop("_evaluator", None)
         self._kept |= {"inner_model", "model", "optimizer", "scaler"}

@@ -7,12 +7,15 @@ from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY, Onli
 from quintain.typing import JsonObject, Saved
 
 
-def online_config(given: OnlineConfig | JsonObject | object) -> OnlineConfig:
-    """Reads `online_dict`: a dict, an OmegaConf node, or a configuration that was read already."""
+def online_config(given: OnlineConfig | JsonObject | object, *, is_hosted: bool = False) -> OnlineConfig:
+    """Reads `online_dict`: a dict, an OmegaConf node, or a configuration that was read already.
+
+    A trainer with a loop of its own (`is_hosted`) fetches as many fragments as it asks for.
+    """
     if isinstance(given, OnlineConfig):
         return given
     found = OnlineConfig(**document_of(given))
-    refuse_impossible(found)
+    refuse_impossible(found, is_hosted=is_hosted)
     return found
 
 
@@ -31,9 +34,10 @@ def as_plain(value: Saved) -> Saved:
     return {str(name): as_plain(each) for name, each in value.items()} if hasattr(value, "items") else value
 
 
-def refuse_impossible(config: OnlineConfig) -> None:
+def refuse_impossible(config: OnlineConfig, *, is_hosted: bool = False) -> None:
     """Refuses combinations of values that cannot be run, with both names."""
-    for is_so, sentence in (*_of_values(config), *_of_demonstrations(config), *_of_fragments(config)):
+    refusals = [*_of_values(config), *_of_demonstrations(config), *_of_fragments(config)]
+    for is_so, sentence in refusals if is_hosted else [*refusals, *_of_iterations(config)]:
         if is_so:
             raise SettingsError(sentence, code="E0262")
 
@@ -114,9 +118,7 @@ def _of_demonstrations(config: OnlineConfig) -> list[tuple[bool, str]]:
 
 def _of_fragments(config: OnlineConfig) -> list[tuple[bool, str]]:
     """Returns refusals of fragments and their store."""
-    rollout, train = config.rollout_config, config.train_config
-    buffer, wanted, lanes = rollout.replay_buffer_config, train.fragments_per_iteration, rollout.num_lanes
-    per_iteration = "num_workers * batch_size_per_gpu * batches_per_iteration of train_config"
+    rollout, buffer = config.rollout_config, config.rollout_config.replay_buffer_config
     return [
         (
             buffer.fragments_per_chunk > 1,
@@ -124,14 +126,27 @@ def _of_fragments(config: OnlineConfig) -> list[tuple[bool, str]]:
             f"fragment_length to {rollout.fragment_length * buffer.fragments_per_chunk}",
         ),
         (
-            wanted > buffer.max_chunks,
-            f"an iteration takes {wanted} fragments ({per_iteration}), and "
-            f"rollout_config.replay_buffer_config.max_chunks is {buffer.max_chunks}; raise max_chunks",
-        ),
-        (
             rollout.is_synchronous and buffer.max_reuse > 1,
             f"rollout_config.replay_buffer_config.max_staleness is 0 and max_reuse is {buffer.max_reuse}: fragments "
             f"that are used again are old; set max_reuse to 1",
+        ),
+    ]
+
+
+def _of_iterations(config: OnlineConfig) -> list[tuple[bool, str]]:
+    """Returns refusals of the fragments that an iteration of a trainer that ships takes."""
+    rollout, wanted, lanes = (
+        config.rollout_config,
+        config.train_config.fragments_per_iteration,
+        config.rollout_config.num_lanes,
+    )
+    max_chunks = rollout.replay_buffer_config.max_chunks
+    per_iteration = "num_workers * batch_size_per_gpu * batches_per_iteration of train_config"
+    return [
+        (
+            wanted > max_chunks,
+            f"an iteration takes {wanted} fragments ({per_iteration}), and "
+            f"rollout_config.replay_buffer_config.max_chunks is {max_chunks}; raise max_chunks",
         ),
         (
             rollout.is_synchronous and wanted % lanes != 0,

@@ -11,7 +11,7 @@ import gymnasium
 from quintain.core import registry
 from quintain.envs.minecraft.adapter import MinecraftEnv
 from quintain.envs.minecraft.restarts import RestartClock
-from quintain.errors import EnvError
+from quintain.errors import EnvError, SettingsError
 from quintain.typing import Action, Observation
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ def online_env(
     """
     made_by = registry.import_part("env", generator) if isinstance(generator, str) else generator
     first = [made_by()]
+    if missing := [name for name in ("reset", "step") if not hasattr(first[0], name)]:
+        raise SettingsError(
+            f"env_generator made a {type(first[0]).__name__} without {' and '.join(missing)}; expected an environment",
+            code="E0264",
+        )
 
     def make() -> GymEnv:
         return first.pop() if first else made_by()

@@ -45,7 +45,8 @@ class RolloutManager:
         config: OnlineConfig | JsonObject | None = None,
         address: str | None = None,
     ) -> None:
-        self.config = online_config({} if config is None else config)
+        # What an iteration takes is known to the trainer, which may have a loop of its own.
+        self.config = online_config({} if config is None else config, is_hosted=True)
         is_read = config is None or isinstance(config, OnlineConfig)
         self.idle_keys = [] if is_read else idle_keys(config, on_ray=address is not None)
         self.address = address

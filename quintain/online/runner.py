@@ -56,7 +56,7 @@ def train_online(
     address = None if place is None else place.address
     settings = run_settings(config, generators, trainer, address)
     run_file = RunFile.from_mapping(settings, origin=PYTHON)
-    slot = env_slot(config, generators.env_generator)
+    slot = env_slot(config, generators)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
     runs_dir = Path(train.save_path or "runs")
     if is_under_train:
@@ -67,6 +67,7 @@ def train_online(
         else:
             weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
             launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
+    launched.run.commands.continued_by = f'train_config.resume = "{launched.directory.run_id}"'
     try:
         if idle:
             launched.run.writer.note(idle_note(idle, on_ray=place is not None))

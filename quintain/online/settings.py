@@ -163,7 +163,7 @@ class LearnerConfig(Settings):
     """Iterations, each of a fetch, an update and a broadcast."""
 
     save_interval: Count = 10
-    """Iterations between two checkpoints."""
+    """Iterations between two checkpoints; a `train` of your own is saved at each broadcast unless it is set."""
 
     keep_interval: Count = 40
     """Checkpoints of multiples of it are kept for ever."""

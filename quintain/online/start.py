@@ -12,7 +12,7 @@ import torch
 from quintain.core import registry, trust
 from quintain.errors import SettingsError
 from quintain.online.base_trainer import BaseTrainer
-from quintain.online.config import document_of, idle_keys, online_config, refuse_missing_gpus
+from quintain.online.config import document_of, idle_keys, online_config, refuse_impossible, refuse_missing_gpus
 from quintain.online.ppo_trainer import PPOBCTrainer, PPOTrainer
 from quintain.online.ray_actors import LOCAL, as_actor, has_joined
 from quintain.online.rollout_manager import RolloutManager, facts_of, get_rollout_manager
@@ -81,7 +81,7 @@ def host_trainer(
     """Makes a trainer from names and settings of a run file, and trains; see `experiment...trainer.function`."""
     updates = host.progress.budget.updates
     train = {**train_config, **({"num_iterations": updates} if updates else {})}
-    config = online_config({"rollout_config": rollout_config, "train_config": train})
+    config = online_config({"rollout_config": rollout_config, "train_config": train}, is_hosted=True)
     made_policy, made_env = (registry.import_part("function", each) for each in (policy_generator, env_generator))
     trainer_class: type[BaseTrainer] = registry.import_part("trainer", trainer)  # type: ignore[assignment]  # a class
     generators = Generators(made_policy, made_env)
@@ -115,8 +115,7 @@ def _by_names(
     config: OnlineConfig, own: Keywords, trainer_class: type[BaseTrainer], generators: Generators
 ) -> JsonObject | None:
     """Returns settings by which any process can make the trainer again; None if a part is of the main script."""
-    parts: list[Callable[..., object]] = [trainer_class, generators.policy_generator, generators.env_generator]
-    paths = [path_of(each) for each in parts]
+    paths = [path_of(trainer_class), generators.policy_path, generators.env_path]
     if not all(paths):
         return None
     train = config.train_config.model_dump(mode="json", exclude_defaults=True, exclude=set(_OF_RUN))
@@ -144,16 +143,18 @@ def _trainer_class(given: object, module: Mapping[str, object] | None = None) ->
 
 def _split(given: object, trainer_class: type[BaseTrainer]) -> tuple[OnlineConfig, Keywords]:
     """Reads a configuration; parameters of the trainer's own constructor are taken out of its train_config."""
+    is_hosted = trainer_class.has_own_loop
     if isinstance(given, OnlineConfig):
+        refuse_impossible(given, is_hosted=is_hosted)
         return given, {}
     document = document_of(given)
     takes = {name for base in trainer_class.__mro__ if base is not BaseTrainer and "__init__" in vars(base)
              and issubclass(base, BaseTrainer) for name in inspect.signature(base).parameters}  # fmt: skip
     train = document.get("train_config")
     if not isinstance(train, dict):
-        return online_config(document), {}
+        return online_config(document, is_hosted=is_hosted), {}
     own = {name: train.pop(name) for name in sorted(takes & set(train) - set(TrainConfig.model_fields))}
-    return online_config(document), own
+    return online_config(document, is_hosted=is_hosted), own
 
 
 def config_module(path: Path) -> dict[str, object]:
@@ -188,7 +189,7 @@ def file_settings(path: Path, *, on_ray: bool = False) -> tuple[JsonObject, list
     given = names["online_dict"]
     trainer_class = _trainer_class(given, names)
     config, own = _split(given, trainer_class)
-    generators = Generators(names["policy_generator"], names["env_generator"])  # type: ignore[arg-type]  # checked there
+    generators = Generators(names["policy_generator"], names["env_generator"], path.stem)  # type: ignore[arg-type]  # checked there
     trainer = _by_names(config, own, trainer_class, generators) if trainer_class.has_own_loop else None
     refuse_missing_gpus(config, torch.cuda.device_count())
     settings = run_settings(config, generators, trainer, LOCAL if on_ray else None)

@@ -32,6 +32,8 @@ class Generators:
 
     policy_generator: Callable[[], MinePolicy]
     env_generator: Callable[[], GymEnv]
+    module: str | None = None
+    """The configuration module that has them by these names, such as lambdas, which have none of their own."""
 
     def __post_init__(self) -> None:
         for name, made, kinds in (
@@ -45,6 +47,19 @@ class Generators:
                     code="E0264",
                 )
 
+    @property
+    def env_path(self) -> str:
+        """The module:Name of env_generator; empty if there is none."""
+        return path_of(self.env_generator) or self._name_in_module("env_generator")
+
+    @property
+    def policy_path(self) -> str:
+        """The module:Name of policy_generator; empty if there is none."""
+        return path_of(self.policy_generator) or self._name_in_module("policy_generator")
+
+    def _name_in_module(self, name: str) -> str:
+        return "" if self.module is None else f"{self.module}:{name}"
+
 
 def path_of(part: Callable[..., object]) -> str:
     """Returns the module:Name under which any process can import a function or class; empty if there is none."""
@@ -55,12 +70,19 @@ def path_of(part: Callable[..., object]) -> str:
     return f"{module}:{name}" if found is part and module != "__main__" else ""
 
 
-def env_slot(config: OnlineConfig, generator: Callable[[], GymEnv]) -> Callable[..., GymEnv] | None:
+def env_slot(config: OnlineConfig, generators: Generators) -> Callable[..., GymEnv] | None:
     """Returns the factory of environments, where settings cannot name it."""
-    if path_of(generator):
+    if generators.env_path:
         return None
     worker = config.rollout_config.worker_config
-    return partial(online_env, generator, worker.restart_interval or None, float(worker.video_fps))
+    made = partial(online_env, generators.env_generator, worker.restart_interval or None, float(worker.video_fps))
+    # What messages call it.
+    vars(made)["__name__"] = _name_of_env(generators.env_generator)
+    return made
+
+
+def _name_of_env(generator: Callable[[], GymEnv]) -> str:
+    return str(getattr(generator, "__name__", type(generator).__name__))
 
 
 def run_settings(
@@ -75,11 +97,13 @@ def run_settings(
     """
     rollout, train = config.rollout_config, config.train_config
     lanes, is_synchronous = rollout.num_lanes, rollout.is_synchronous
+    # MineStudio's BaseTrainer has no save_interval: a loop of a user's own is saved at each broadcast.
+    is_set = "save_interval" in train.model_fields_set
     behavior: JsonObject = {
         "algorithm": algorithm_settings(config, is_hosted=trainer is not None),
         "policy": {
             "type": "mine_policy",
-            "network": {"type": _name_of_policy(generators.policy_generator)},
+            "network": {"type": _name_of_policy(generators)},
             "context_length": train.context_length,
         },
         "reward_signals": {"extrinsic": {"gamma": train.discount}},
@@ -100,7 +124,7 @@ def run_settings(
         "seed": config.seed,
         "budget": {"updates": train.num_iterations},
         "env": {
-            **env_settings(config, generators.env_generator),
+            **env_settings(config, generators),
             "num_lanes": lanes,
             "num_collectors": 1 if is_synchronous else rollout.num_rollout_workers // train.num_workers,
         },
@@ -111,7 +135,7 @@ def run_settings(
         "device": "cuda" if train.num_gpus_per_worker else "cpu",
         "env_workers": {"num_workers": lanes},
         "checkpoint": {
-            "every_updates": train.save_interval,
+            "every_updates": 1 if trainer is not None and not is_set else train.save_interval,
             "every_seconds": None,
             "keep_every_updates": train.keep_interval,
         },
@@ -142,22 +166,22 @@ def _steps_per_batch(config: OnlineConfig) -> int:
     return config.train_config.batch_size_per_gpu * config.rollout_config.fragment_length
 
 
-def _name_of_policy(generator: Callable[[], MinePolicy]) -> str:
+def _name_of_policy(generators: Generators) -> str:
     """Returns a name for the policy's network: module:Name, or that under which it is registered in this process."""
-    if path := path_of(generator):
+    if path := generators.policy_path:
         return path
 
     def policy_generator() -> nn.Module:
-        return generator()
+        return generators.policy_generator()
 
     return registry.name_for("network", policy_generator)
 
 
-def env_settings(config: OnlineConfig, generator: Callable[[], GymEnv]) -> JsonObject:
+def env_settings(config: OnlineConfig, generators: Generators) -> JsonObject:
     """Returns the settings of the environment: the generator by its name, or a description of it."""
-    worker, path = config.rollout_config.worker_config, path_of(generator)
+    worker, path = config.rollout_config.worker_config, generators.env_path
     if not path:
-        return {"type": "gym", "id": getattr(generator, "__name__", type(generator).__name__)}
+        return {"type": "gym", "id": _name_of_env(generators.env_generator)}
     given = {"generator": path, "restart_interval": worker.restart_interval or None}
     return {
         "type": "gym",
@@ -180,24 +204,37 @@ def rollout_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     return {
         "type": "fragments",
         "num_steps": rollout.fragment_length,
-        "num_fragments": wanted,
+        "num_fragments": _num_fragments(config, is_hosted=is_hosted),
         "max_staleness": buffer.max_staleness,
         "max_reuse": buffer.max_reuse,
         "capacity": buffer.max_chunks,
     }
 
 
+def _num_fragments(config: OnlineConfig, *, is_hosted: bool) -> int:
+    """Returns the fragments of a batch; a loop of a user's own begins with them, and asks for any number."""
+    wanted = config.train_config.fragments_per_iteration
+    return min(wanted, config.rollout_config.replay_buffer_config.max_chunks) if is_hosted else wanted
+
+
 def algorithm_settings(config: OnlineConfig, *, is_hosted: bool) -> JsonObject:
     """Returns the settings of MineStudio's objective."""
     rollout, train = config.rollout_config, config.train_config
+    micro_batch_size = _steps_per_batch(config)
+    batch_size = train.fragments_per_step * rollout.fragment_length
+    # Minibatches of a loop of a user's own are the user's; those of the settings only have to exist.
+    most = (
+        rollout.num_lanes if rollout.is_synchronous else _num_fragments(config, is_hosted=is_hosted)
+    ) * rollout.fragment_length
+    is_cut = is_hosted and batch_size > most
     rate = train.learning_rate
     return {
         "type": "online_ppo",
         "learning_rate": {"start": rate, "end": 0.0} if train.anneal_lr_linearly else rate,
         "weight_decay": train.weight_decay,
         "adam_eps": train.adam_eps,
-        "batch_size": train.fragments_per_step * rollout.fragment_length,
-        "micro_batch_size": _steps_per_batch(config),
+        "batch_size": most if is_cut else batch_size,
+        "micro_batch_size": None if is_cut else micro_batch_size,
         "num_epochs": train.epochs_per_iteration,
         "max_grad_norm": train.max_grad_norm,
         "gae_lambda": train.gae_lambda,

@@ -36,6 +36,9 @@ class CommandHints:
         kwargs = getattr(run_file.experiment.loop, "kwargs", {})
         self.is_experiment = run_file.experiment.env.type == "scenario" or "hyper_params" in kwargs
         self.run_id = None if directory is None else directory.run_id
+        how = "Trainer.load(run, env)" if self.has_policy else "quintain.host(..., resume=True)"
+        self.continued_by = "run_experiment(..., run_id=...)" if self.is_experiment else how
+        """The call that goes on with a run of objects; facades have calls of their own."""
         self.directory, self.run_file = directory, run_file
         default_place = directory is None or directory.shown.parent == Path("runs")
         self.place = "" if default_place or directory is None else f" --runs-dir {directory.shown.parent}"
@@ -69,9 +72,7 @@ class CommandHints:
         if self.run_id is None:
             return []
         run = f"{self.run_id}{self.place}"
-        how = "Trainer.load(run, env)" if self.has_policy else "quintain.host(..., resume=True)"
-        how = "run_experiment(..., run_id=...)" if self.is_experiment else how
-        saved = (f"quintain checkpoints list {run}", f"what was saved; {how} goes on from there")
+        saved = (f"quintain checkpoints list {run}", f"what was saved; {self.continued_by} goes on from there")
         if self.has_objects:
             return [saved]
         allowed = self.allowed()

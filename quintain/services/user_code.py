@@ -67,9 +67,17 @@ def user_place(error: BaseException) -> tuple[Path, int] | None:
     found, is_below_us = None, False
     for frame, line in traceback.walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
-        is_library = not path.is_absolute() or any(path.is_relative_to(folder) for folder in _LIBRARIES)
+        is_library = _is_of_library(path)
         if path.is_relative_to(_OURS):
             is_below_us = True
         elif is_below_us and (not is_library or str(frame.f_globals.get("__name__")) in trust.imported):
             found = (path, line)
+    if found is None and is_below_us and isinstance(error, SyntaxError) and error.filename and error.lineno:
+        # Of a module that cannot be imported there is no frame.
+        path = Path(error.filename)
+        found = None if path.is_relative_to(_OURS) or _is_of_library(path) else (path, error.lineno)
     return found
+
+
+def _is_of_library(path: Path) -> bool:
+    return not path.is_absolute() or any(path.is_relative_to(folder) for folder in _LIBRARIES)

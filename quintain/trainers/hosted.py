@@ -32,7 +32,7 @@ from quintain.core import registry
 from quintain.core.state import Kept
 from quintain.errors import CheckpointIncompatible, HostedError, QuintainError, SettingsError
 from quintain.policies.optimizer_state import restore_optimizer, save_optimizer
-from quintain.services.user_code import in_one_line
+from quintain.services.user_code import in_one_line, raised_at
 from quintain.trainers.kept import restore_object, save_object
 from quintain.trainers.learner import train_metrics
 from quintain.trainers.loop import Loop
@@ -160,11 +160,14 @@ class HostedLoop(Loop):
         self.settings = settings
         self.rng = rng
         self.function = function or registry.import_part("function", settings.function)
+        owner = getattr(self.function, "__self__", None)
+        self.name = getattr(self.function if owner is None else type(owner), "__name__", settings.function)
+        """What messages call the function; one that ships and calls a trainer of the user's has that one's name."""
         try:
             inspect.signature(self.function).bind(self, **settings.kwargs)
         except TypeError as error:
             raise SettingsError(
-                f"{self._name} cannot be called with a host and experiment.loop.kwargs {sorted(settings.kwargs)}: "
+                f"{self.name} cannot be called with a host and experiment.loop.kwargs {sorted(settings.kwargs)}: "
                 f"{error}",
                 code="E0208",
             ) from error
@@ -202,7 +205,7 @@ class HostedLoop(Loop):
         resumed run, so that data drawn there is the same again.
         """
         if self.progress.iteration and not self._is_set_up and (new := parts.keys() - self.kept.waiting.keys()):
-            raise CheckpointIncompatible(f"the checkpoint has no {', '.join(sorted(new))}, which {self._name} keeps")
+            raise CheckpointIncompatible(f"the checkpoint has no {', '.join(sorted(new))}, which {self.name} keeps")
         self.kept.add(parts)
         self._arrive()
 
@@ -214,21 +217,21 @@ class HostedLoop(Loop):
         """
         if self.kept.waiting:
             raise CheckpointIncompatible(
-                f"the checkpoint has {', '.join(sorted(self.kept.waiting))}, which {self._name} did not keep before "
+                f"the checkpoint has {', '.join(sorted(self.kept.waiting))}, which {self.name} did not keep before "
                 f"its first tick"
             )
         if not isinstance(env_steps, int | np.integer) or env_steps < 0:
-            raise HostedError(f"{self._name}: tick got env_steps={env_steps!r}, expected a whole number from 0")
+            raise HostedError(f"{self.name}: tick got env_steps={env_steps!r}, expected a whole number from 0")
         shown = {}
         for name, value in (metrics or {}).items():
             try:
                 shown[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
             except (TypeError, ValueError, RuntimeError):
-                raise HostedError(f"{self._name}: tick got the metric {name} = {str(value)[:40]}, expected one number "
+                raise HostedError(f"{self.name}: tick got the metric {name} = {str(value)[:40]}, expected one number "
                                   f"for each name") from None  # fmt: skip
         self._is_set_up, self._streams = True, None
         if self.progress.iteration == 1 and not self.kept.knows_position:
-            self.session.warn(self, "W0402", f"determinism L1: a resume is not exact; {self.exactness}")
+            self.session.warn(self, "W0402", f"determinism L1: a resume is not exact; {self._counts_anew}")
         self.stats.add_all(train_metrics(self.joined(shown)))
         self.close_cycle(int(env_steps))
         self.progress.next_stage(len(self.stages))
@@ -268,7 +271,7 @@ class HostedLoop(Loop):
         except Exception as error:
             self._raise_named(error)
         if self.progress.iteration == 0:
-            raise HostedError(f"{self._name} returned without a tick; call host.tick(...) at the end of each iteration")
+            raise HostedError(f"{self.name} returned without a tick; call host.tick(...) at the end of each iteration")
         # It has nothing left to do, whatever the budget. It may have changed its parts since its last tick.
         self.records.goal_reached |= self.until_returns or not self.progress.is_budget_spent
         self.session.after_stage(self)
@@ -287,14 +290,12 @@ class HostedLoop(Loop):
         # Nothing is trained before the first tick: the whole function is repeated.
         if self.progress.iteration == 0 or self.kept.knows_position:
             return "exact"
-        reads = "host.iteration, or self.state of a trainer"
-        return f"statistical: {self._name} never reads where it stands ({reads}), so a resumed run counts anew"
+        return self._counts_anew
 
     @property
-    def _name(self) -> str:
-        owner = getattr(self.function, "__self__", None)
-        # A trainer of the user's own is known by its class, and not by the method of ours that calls its `train`.
-        return getattr(self.function if owner is None else type(owner), "__name__", self.settings.function)
+    def _counts_anew(self) -> str:
+        reads = "host.iteration, or self.state or self.num_updates of a trainer"
+        return f"statistical: {self.name} never reads where it stands ({reads}), so a resumed run counts anew"
 
     def _at_position(self) -> None:
         self.kept.knows_position = True
@@ -307,13 +308,13 @@ class HostedLoop(Loop):
             self._streams = None
 
     def _raise_named(self, error: Exception) -> NoReturn:
-        """Raises an error that names the innermost line of the function's own file."""
+        """Raises an error that names the innermost line of the function's own file, or of another of the user's."""
         frames = traceback.extract_tb(error.__traceback__)
         is_shipped = str(getattr(self.function, "__module__", "")).startswith("quintain.")
         # A function that ships calls one of the user's.
         own = None if is_shipped else getattr(getattr(self.function, "__code__", None), "co_filename", None)
-        frame = next((each for each in reversed(frames) if each.filename == own), frames[-1])
+        frame = next((each for each in reversed(frames) if each.filename == own), None)
+        place = raised_at(error) if frame is None else f"{Path(frame.filename).name}:{frame.lineno}"
         raise HostedError(
-            f"{self._name}: {in_one_line(error)}, raised in {Path(frame.filename).name}:{frame.lineno}. Mend it and "
-            f"resume the run"
+            f"{self.name}: {in_one_line(error)}, raised in {place}. Mend it and resume the run"
         ) from error

@@ -151,6 +151,9 @@ class HostedTrainer(HostedLoop, Trainer):
         self.modules, self.logged = self._new_modules(), {}
         super()._call()
         self._meet("return")
+        if self.has_collected:
+            # Its last iteration published nothing, and no `collect` follows that would end it.
+            self._tick()
 
     def _new_modules(self) -> RankModules:
         return RankModules(self.world, partial(self._meet, "backward"))
@@ -174,7 +177,7 @@ class HostedTrainer(HostedLoop, Trainer):
             if not calls[0].startswith("publish"):
                 rank = next(rank for rank, each in enumerate(said) if each != said[0])
                 raise HostedError(
-                    f"{self._name}: {_said(rank, calls[rank])} in iteration {self.progress.iteration + 1}, "
+                    f"{self.name}: {_said(rank, calls[rank])} in iteration {self.progress.iteration + 1}, "
                     f"{_where(calls[0], calls[rank])}; every rank must fetch, keep, call backward and end together, so "
                     f"decide by what all know"
                 )
@@ -229,7 +232,7 @@ class HostedTrainer(HostedLoop, Trainer):
             self.modules.average_buffers()
             if (rank := self.modules.diverged_rank()) is not None:
                 raise HostedError(
-                    f"{self._name}: rank {rank} has other weights than rank 0 in iteration {progress.iteration + 1}; "
+                    f"{self.name}: rank {rank} has other weights than rank 0 in iteration {progress.iteration + 1}; "
                     f"keep each module before its first backward pass, and take the same optimizer steps on every rank"
                 )
         new_steps, new_episodes = self.world.sum([env_steps + self.num_new_steps, self.num_new_episodes])

@@ -217,7 +217,10 @@ class Unsure(Trainer):
 
 def test_a_loop_that_never_asks_where_it_stands_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_experiment(HyperParameters("find_the_plus", "unsure", "generated"), run_id="run", output_dir=tmp_path)
-    assert "train never reads where it stands (host.iteration, or self.state of a trainer)" in capsys.readouterr().out
+    assert (
+        "train never reads where it stands (host.iteration, or self.state or self.num_updates of a trainer)"
+        in capsys.readouterr().out
+    )
     saved_at = sorted(each.name.partition("-")[2] for each in (tmp_path / "run/checkpoints").glob("*-step-*"))
     assert saved_at == ["step-0", "step-1", "step-2", "step-2"]
 

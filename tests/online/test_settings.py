@@ -20,6 +20,7 @@ from quintain.online import (
     OnlineConfig,
     file_settings,
     online_config,
+    online_env,
     runner,
     start_rolloutmanager,
     start_trainer,
@@ -31,6 +32,7 @@ from quintain.online.settings import WITHOUT_EFFECT, WITHOUT_EFFECT_ON_RAY
 from quintain.online.start import host_trainer
 from quintain.online.translate import Generators, run_settings
 from quintain.runs.ranks.on_ray import RayEnd, RayRun
+from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.writers import RunSummary
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
@@ -490,6 +492,50 @@ def test_a_trainer_of_the_configurations_module_is_named_in_the_run_file_with_it
     [fancy] = made
     # The budget of the run counts, which a resume may have raised.
     assert (fancy.bonus, fancy.discount, fancy.num_iterations) == (3, 0.5, 7)
+
+
+def test_a_loop_of_ones_own_is_saved_at_each_broadcast_unless_its_interval_is_set() -> None:
+    generators, own = Generators(policy_generator, env_generator), {"type": "hosted", "function": "mine:train"}
+
+    def interval(trainer: Any, **train: int) -> int:
+        config = online_config({"train_config": train}, is_hosted=trainer is not None)
+        found: int = run_settings(config, generators, trainer)["run"]["checkpoint"]["every_updates"]
+        return found
+
+    assert (interval(own), interval(own, save_interval=10), interval(own, save_interval=4)) == (1, 10, 4)
+    assert interval(None) == 10
+
+
+LAMBDAS = """
+from functools import partial
+from tests.online import parts
+
+env_generator = lambda: parts.env_generator()
+policy_generator = partial(parts.Small, dropout=0.1)
+online_dict = parts.online_dict(0)
+"""
+
+
+def test_generators_without_a_name_of_their_own_have_that_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "lambdas.py").write_text(LAMBDAS)
+    settings, _ = file_settings(tmp_path / "lambdas.py")
+    assert settings["experiment"]["env"]["kwargs"]["generator"] == "lambdas:env_generator"
+    network = settings["experiment"]["behaviors"]["default"]["policy"]["network"]
+    assert network["type"] == "lambdas:policy_generator"
+
+
+def test_a_generator_that_makes_no_environment_is_told_so() -> None:
+    with pytest.raises(SettingsError, match="env_generator made a NoneType without reset and step; expected an env"):
+        online_env(lambda: None)  # type: ignore[arg-type, return-value]  # what is refused
+
+
+def test_a_syntax_error_of_a_configuration_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "odd_configuration.py").write_text("x = 1\nx = = 2\n")
+    with pytest.raises(SyntaxError) as raised:
+        file_settings(tmp_path / "odd_configuration.py")
+    shown = as_quintain_error(raised.value)
+    assert shown.code == "E0112"
+    assert "odd_configuration.py:2: SyntaxError: invalid syntax" in shown.message
 
 
 def test_the_folder_of_a_strangers_run_is_not_searched(tmp_path: Path) -> None:

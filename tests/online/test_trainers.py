@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +26,7 @@ from quintain.data import fields as f
 from quintain.data.spec import BehaviorSpec, box, discrete
 from quintain.envs.minecraft import restarts
 from quintain.envs.minecraft.tasks import look
-from quintain.errors import HostedError, SettingsError
+from quintain.errors import EnvError, HostedError, SettingsError
 from quintain.online import (
     BaseTrainer,
     FragmentIndex,
@@ -191,6 +193,9 @@ def test_a_model_that_rollout_workers_do_not_have_is_refused_in_a_sentence() -> 
     with pytest.raises(SettingsError, match=r"returned Small; expected \(model, optimizer\)") as refused:
         trainer._train_func()
     assert refused.value.code == "E0267"
+    trainer.setup_model_and_optimizer = lambda: (torch.optim.Adam(policy.parameters()), policy)
+    with pytest.raises(SettingsError, match=r"returned \['Adam', 'MinePolicyAdapter'\]; expected \(model, optimizer\)"):
+        trainer._train_func()
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
@@ -589,7 +594,7 @@ def test_counting_otherwise_than_the_run_is_refused_and_agreeing_is_not() -> Non
     assert told == [1, 2]
 
 
-def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
+def test_a_trainer_that_counts_for_itself_fits_again_from_0(capfd: pytest.CaptureFixture[str]) -> None:
     class Counts(OwnTrainer):
         def train(self) -> None:
             while self.num_updates < 2:
@@ -603,6 +608,9 @@ def test_a_trainer_that_counts_for_itself_fits_again_from_0() -> None:
     made = Counts(rollout_manager=manager, **generators, **config["train_config"])
     # Two blocks of 2 environments and 8 steps.
     assert [made.fit().env_steps for _ in range(2)] == [32, 32]
+    # No command and no `Trainer.load` could make its objects again.
+    said = re.findall(r'train_config.resume = "(.+)" goes on from there', capfd.readouterr().out)
+    assert sorted(said) == sorted(path.name for path in Path("runs").iterdir())
 
 
 def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
@@ -620,6 +628,94 @@ def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
 
     start_trainer(policy_generator, env_generator, online_dict(0, num_iterations=1), trainer_class=Takes)
     assert seen == [("scaler", True)]
+
+
+@pytest.mark.parametrize("parameters", ["**kwargs", "*, policy_generator=None"])
+def test_a_setup_without_a_positional_parameter_gets_none(parameters: str) -> None:
+    made: dict[str, Any] = {"torch": torch}
+    exec(
+        f"def setup(self, {parameters}): return (m := self.policy_generator()), torch.optim.Adam(m.parameters())", made
+    )
+    trainer: Any = type("Takes", (OwnTrainer,), {"setup_model_and_optimizer": made["setup"]})
+    start_trainer(policy_generator, env_generator, named(online_dict(0, num_iterations=1), "a"), trainer_class=trainer)
+    assert len(rows_of(Path("runs/a"))) == 1
+
+
+class Loops(OwnTrainer):
+    """Fetches 3 fragments of 3 environments, twice, and publishes nothing."""
+
+    def train(self) -> None:
+        for _ in range(self.num_updates, 2):
+            self.fetch_fragments_and_estimate_advantages(num_fragments=3)
+
+
+@pytest.mark.parametrize("max_staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_loop_of_ones_own_fetches_what_it_likes_and_its_last_iteration_counts_without_a_version(
+    max_staleness: int,
+) -> None:
+    buffer = {"max_staleness": max_staleness, "max_reuse": 1, "max_chunks": 12}
+    rollout = {"fragment_length": 8, "worker_config": {"num_envs": 3}, "replay_buffer_config": buffer}
+    # The 200 fragments and minibatches of 10 that PPOTrainer would take by default are more than there are.
+    with pytest.raises(SettingsError, match="an iteration takes 200 fragments"):
+        start_trainer(policy_generator, env_generator, {"rollout_config": rollout})
+    manager = start_rolloutmanager(policy_generator, env_generator, {"rollout_config": rollout})
+    made = Loops(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    summary = made.fit()
+    # 2 iterations of 3 fragments of 8 steps.
+    assert (summary.updates, summary.env_steps) == (2, 48)
+
+
+# By its names in the run file, and as an object.
+@pytest.mark.parametrize("module", ["tests.online.parts", pytest.param("__main__", marks=pytest.mark.slow)])
+def test_an_error_in_a_trainer_names_it_and_the_users_own_line(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(self: Any, iteration: int) -> None:
+        # Torch raises it in a file of its own.
+        torch.nn.functional.layer_norm(torch.zeros(2, 3), (4,))
+
+    monkeypatch.setattr(OwnTrainer, "before_broadcast", breaks)
+    monkeypatch.setattr(OwnTrainer, "__module__", module)
+    with pytest.raises(HostedError, match=r"^OwnTrainer: RuntimeError: .*, raised in test_trainers.py:\d+\."):
+        start_trainer(policy_generator, env_generator, online_dict(0), trainer_class=OwnTrainer)
+
+
+def test_an_error_in_a_generator_of_the_script_names_it_and_its_line_in_the_traceback() -> None:
+    def no_java() -> Any:
+        raise ValueError("no java")
+
+    with pytest.raises(EnvError, match="env 'no_java' cannot be created: ValueError: no java") as raised:
+        start_trainer(policy_generator, no_java, online_dict(0))
+    shown = "".join(traceback.format_exception_only(raised.value))
+    assert re.search(r'note: File ".*test_trainers.py", line \d+, in no_java', shown)
+
+
+def test_a_train_without_an_iteration_is_told_what_one_is() -> None:
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(0))
+    trainer: Any = OwnTrainer(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    trainer._train_func = lambda: None
+    host = SimpleNamespace(
+        world=SimpleNamespace(rank=0, size=1), progress=SimpleNamespace(iteration=0), has_collected=False
+    )
+    with pytest.raises(
+        HostedError, match=r"^OwnTrainer.train returned without an iteration: .*broadcast_model_to_roll"
+    ):
+        trainer._train_in(host)
+
+
+@pytest.mark.slow
+def test_a_loop_that_counts_for_itself_is_told_so_also_where_environments_do_not_wait(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Blind(OwnTrainer):
+        def train(self) -> None:
+            for _ in range(2):
+                self.fetch_fragments_and_estimate_advantages(num_fragments=2)
+                self.broadcast_model_to_rollout_workers(new_version=True)
+
+    start_trainer(policy_generator, env_generator, online_dict(1), trainer_class=Blind)
+    said = [line for line in capfd.readouterr().out.splitlines() if "W0402" in line]
+    assert [("do not wait" in line, "Blind never reads where it stands" in line) for line in said] == [
+        (True, False), (False, True),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["setup_model_and_optimizer", "ppo_update", "_train_func"])
