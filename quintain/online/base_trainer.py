@@ -284,9 +284,17 @@ class BaseTrainer(ABC):
 
     def _train_func(self, config: Keywords | None = None) -> None:
         """Sets up model and optimizer, broadcasts the first weights, and trains; on Ray, in `TorchTrainer`'s worker."""
-        takes = inspect.signature(self.setup_model_and_optimizer).parameters.values()
-        is_given = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
-        made = self.setup_model_and_optimizer(*([self.policy_generator] if is_given else []))
+        takes = inspect.signature(self.setup_model_and_optimizer)
+        is_given = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes.parameters.values())
+        given = [self.policy_generator] if is_given else []
+        try:
+            takes.bind(*given)
+        except TypeError as error:
+            raise SettingsError(
+                f"setup_model_and_optimizer of {type(self).__name__} takes {takes}; expected one argument or none",
+                code="E0267",
+            ) from error
+        made = self.setup_model_and_optimizer(*given)
         if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
             found = [type(each).__name__ for each in made] if isinstance(made, tuple) else type(made).__name__
             raise SettingsError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ from quintain.settings.tree import RunFile
 if TYPE_CHECKING:
     from quintain.services.reporting.writers import RunSummary
     from quintain.typing import JsonObject
+
+Begun = TypeVar("Begun")
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,11 @@ def train_online(
         refuse_missing_gpus(config, torch.cuda.device_count())
     address = None if place is None else place.address
     settings = run_settings(config, generators, trainer, address)
-    run_file = RunFile.from_mapping(settings, origin=PYTHON)
     slot = env_slot(config, generators)
     slots = None if slot is None and function is None else Slots(env=slot, function=function)
-    runs_dir = Path(train.save_path or "runs")
     if is_under_train:
-        return _train_under_ray_train(config, settings, runs_dir, slots, idle)
-    with _advising_scripts():
-        if (continued := run_to_continue(train, runs_dir)) is not None:
-            launched = launch.resume(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
-        else:
-            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
-            launched = launch.start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
+        return _train_under_ray_train(config, settings, slots, idle)
+    launched = _begun(launch.start, launch.resume, config, settings, slots)
     launched.run.commands.continued_by = f'train_config.resume = "{launched.directory.run_id}"'
     try:
         if idle:
@@ -78,22 +73,33 @@ def train_online(
 
 
 def _train_under_ray_train(
-    config: OnlineConfig, settings: JsonObject, runs_dir: Path, slots: Slots | None, idle: Sequence[str]
+    config: OnlineConfig, settings: JsonObject, slots: Slots | None, idle: Sequence[str]
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
-    train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
-    with _advising_scripts():
-        if (continued := run_to_continue(train, runs_dir)) is not None:
-            run = old_run(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
-        else:
-            weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
-            run = new_run(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
+    run = _begun(new_run, old_run, config, settings, slots)
     end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     if end.exit_code:
         raise SystemExit(end.exit_code)
     return end.summary
+
+
+def _begun(
+    start: Callable[..., Begun],
+    resume: Callable[..., Begun],
+    config: OnlineConfig,
+    settings: JsonObject,
+    slots: Slots | None,
+) -> Begun:
+    """Starts a new run, or resumes the one that a configuration names."""
+    train, run_file = config.train_config, RunFile.from_mapping(settings, origin=PYTHON)
+    runs_dir = Path(train.save_path or "runs")
+    with _advising_scripts():
+        if (continued := run_to_continue(train, runs_dir)) is not None:
+            return resume(*continued, changes_on_resume(settings), run_file=run_file, slots=slots)
+        weights, run_id = initial_weights(train, runs_dir), config.logger_config.name
+        return start(run_file, runs_dir=runs_dir, run_id=run_id, initialize_from=weights, slots=slots)
 
 
 def changes_on_resume(settings: JsonObject) -> list[str]:

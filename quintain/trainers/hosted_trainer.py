@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -109,6 +110,8 @@ class HostedTrainer(HostedLoop, Trainer):
         An iteration that published nothing ends here. It does not return when the budget is spent.
         """
         num_ranks = self.world.size
+        if not isinstance(num_fragments, int | np.integer) or num_fragments < 1:
+            raise SettingsError(f"num_fragments is {num_fragments!r}, expected a whole number from 1", code="E0262")
         if num_fragments % num_ranks:
             raise SettingsError(
                 f"{num_fragments} fragments were asked for, and {num_ranks} ranks share them out; ask for a multiple",

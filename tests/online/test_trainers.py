@@ -196,6 +196,11 @@ def test_a_model_that_rollout_workers_do_not_have_is_refused_in_a_sentence() -> 
     trainer.setup_model_and_optimizer = lambda: (torch.optim.Adam(policy.parameters()), policy)
     with pytest.raises(SettingsError, match=r"returned \['Adam', 'MinePolicyAdapter'\]; expected \(model, optimizer\)"):
         trainer._train_func()
+    trainer.setup_model_and_optimizer = lambda policy_generator, env_generator: None
+    with pytest.raises(
+        SettingsError, match=r"takes \(policy_generator, env_generator\); expected one argument or none"
+    ):
+        trainer._train_func()
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"

@@ -170,6 +170,9 @@ def test_numbers_of_fragments_that_do_not_fit_lanes_are_refused() -> None:
     with pytest.raises(SettingsError, match="3 fragments were asked for, and 2 lanes") as refused:
         run(lambda host: host.collect(3), run_file(BLOCK))
     assert refused.value.code == "E0262"
+    for odd in (4.0, 0):
+        with pytest.raises(SettingsError, match=f"num_fragments is {odd}, expected a whole number from 1"):
+            run(lambda host, odd=odd: host.collect(odd), run_file(BLOCK), f"odd-{odd}")
 
 
 def test_checkpoints_at_multiples_are_kept() -> None:
