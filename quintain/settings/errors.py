@@ -51,20 +51,34 @@ def settings_error(problems: Sequence[Problem], place: Callable[[KeyPath], str])
     return SettingsError(message, code=problems[0].code, notes=lines[1:])
 
 
-def problems_of(found: Sequence[ErrorDetails], names_at: Callable[[KeyPath], Sequence[str]]) -> list[Problem]:
-    """Converts pydantic's findings to messages for users; `names_at` returns the settings that there are at a path."""
+def problems_of(
+    found: Sequence[ErrorDetails],
+    names_at: Callable[[KeyPath], Sequence[str]],
+    types_with: Callable[[KeyPath], str] = lambda path: "",
+) -> list[Problem]:
+    """Converts pydantic's findings to messages for users.
+
+    `names_at` returns the settings that there are at a path, and `types_with` names other types of the part that have
+    a setting.
+    """
     # What is not shown is only counted: to look for the name that was meant takes far longer than to find it unknown.
-    return [_problem(each, names_at) if i < MAX_PROBLEMS else Problem(each["loc"], "") for i, each in enumerate(found)]
+    return [
+        _problem(each, names_at, types_with) if i < MAX_PROBLEMS else Problem(each["loc"], "")
+        for i, each in enumerate(found)
+    ]
 
 
-def _problem(details: ErrorDetails, names_at: Callable[[KeyPath], Sequence[str]]) -> Problem:
+def _problem(
+    details: ErrorDetails, names_at: Callable[[KeyPath], Sequence[str]], types_with: Callable[[KeyPath], str]
+) -> Problem:
     path: KeyPath = details["loc"]
     kind, context = details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         *above, block, name = ("", *path)
         beside = (each for each in names_at(tuple(above[1:])) if each != block) if len(path) > 1 else ()
         home = next((each for each in beside if name in names_at((*above[1:], each))), None)
-        hint = f"it belongs to {home}: {home}.{name}" if home else _nearest(str(name), names_at(path[:-1]))
+        place = f"{home}: {home}.{name}" if home else types_with(path)
+        hint = f"it belongs to {place}" if place else _nearest(str(name), names_at(path[:-1]))
         return Problem(path, f"unknown setting; {hint}", "E0203")
     if kind == "missing":
         return Problem(path, "not set, and it has no default")

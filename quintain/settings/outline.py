@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, get_args, get_origin
 
+from quintain.core import registry
 from quintain.errors import SettingsError
 from quintain.settings.base import Settings
 from quintain.settings.choice import Annotation, Choice
@@ -26,6 +27,12 @@ class RunTree(Settings):
 
 def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
     """Returns the settings class of the mapping at a path of the raw values, or None."""
+    place = _place_at(path, values)
+    return None if place is None else _governing_class(*place)
+
+
+def _place_at(path: KeyPath, values: Mapping[str, Raw]) -> tuple[Annotation, Choice | None, Raw] | None:
+    """Returns the type of a place, its part selection, if any, and its raw value; None if there is no such place."""
     annotation: Annotation = RunTree
     choice: Choice | None = None
     value: Raw = values
@@ -40,7 +47,7 @@ def class_at(path: KeyPath, values: Mapping[str, Raw]) -> type[Settings] | None:
         else:
             annotation, choice = _element(annotation, step)
             value = _item(value, step)
-    return _governing_class(annotation, choice, value)
+    return annotation, choice, value
 
 
 def names_at(path: KeyPath, values: Mapping[str, Raw]) -> list[str]:
@@ -50,6 +57,22 @@ def names_at(path: KeyPath, values: Mapping[str, Raw]) -> list[str]:
     except SettingsError:
         governing = None
     return list(governing.model_fields) if governing is not None else []
+
+
+def types_with(path: KeyPath, values: Mapping[str, Raw]) -> str:
+    """Returns the types of a part that have the setting at a path, in words, and its own type; empty if none has it."""
+    *above, name = path
+    try:
+        place = _place_at(tuple(above), values)
+        if place is None or (choice := place[1]) is None:
+            return ""
+        types = {each: registry.get(choice.kind, each).settings_class for each in registry.names(choice.kind)}
+    except SettingsError:  # an unknown type, or a plugin that cannot be imported
+        return ""
+    own, found = choice.named(place[2]), [each for each, settings in types.items() if name in settings.model_fields]
+    if not found or not isinstance(own, Mapping) or "type" not in own:
+        return ""
+    return f"{choice.kind} {', '.join(found)}, and this is {own['type']}"
 
 
 def choices(values: Mapping[str, Raw]) -> Iterator[tuple[KeyPath, Choice]]:

@@ -18,7 +18,7 @@ from quintain.settings.normalize import (
     of_stable_baselines,
     set_one,
 )
-from quintain.settings.outline import RunTree, class_at
+from quintain.settings.outline import RunTree, class_at, types_with
 from quintain.settings.sources import OVERRIDE, Draft, Origin, dotted
 from quintain.settings.spellings import ALIASES, BY_SPACES, COUNTERPARTS, GRADIENT_STEPS
 from quintain.settings.yaml_text import KeyPath, parse, shortened
@@ -89,6 +89,10 @@ def resolve_key(draft: Draft, key: str, place: str) -> KeyPath:
         )
     nearest = get_close_matches(first, known | aliases.keys(), n=1)
     longer = [dotted((block, first)) for block in _names(draft, ("run",)) if first in _names(draft, ("run", block))]
+    complete = with_algorithm_defaults(draft.values)
+    others = [types_with((*path, first), complete) for path in _blocks(draft).values()]
+    if not longer and (other := next(filter(None, others), None)):
+        raise SettingsError(f'{place}: no setting is called "{first}" here; it belongs to {other}', code="E0203")
     nearest = longer or nearest
     hint = f'did you mean "{nearest[0]}"?' if nearest else "see: quintain config show"
     raise SettingsError(f'{place}: no setting is called "{shortened(first)}"; {hint}', code="E0203")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from quintain.settings.experiment import Experiment
 from quintain.settings.fingerprint import fingerprint_of, leaves
 from quintain.settings.layers import algorithm_defaults, with_algorithm_defaults
 from quintain.settings.normalize import add_default_parts, normalize
-from quintain.settings.outline import RunTree, names_at
+from quintain.settings.outline import RunTree, names_at, types_with
 from quintain.settings.overrides import apply_override, set_key, types_first
 from quintain.settings.placement_rules import notes_on_placement
 from quintain.settings.rules import broken_rules
@@ -161,7 +161,8 @@ class RunFile:
             tree = RunTree.model_validate(values)
         except ValidationError as error:
             found = error.errors(include_url=False)
-            raise settings_error(problems_of(found, lambda path: names_at(path, values)), draft.place) from None
+            known = partial(names_at, values=values), partial(types_with, values=values)
+            raise settings_error(problems_of(found, *known), draft.place) from None
         if problems := broken_rules(tree):
             raise settings_error(problems, draft.place)
         return cls(tree.experiment, tree.run, draft)

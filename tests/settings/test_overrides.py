@@ -173,6 +173,25 @@ def test_a_setting_in_the_wrong_block_is_refused_with_its_place(override, hint):
     assert refused.value.message == f"override {override}: {DEFAULT}.{path}: unknown setting; {hint}"
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("num_actors=2", 'no setting is called "num_actors" here; it belongs to placement ray, and this is local'),
+        (
+            "placement.num_actors=2",
+            "run.placement.num_actors: unknown setting; it belongs to placement ray, and this is local",
+        ),
+        (
+            "learning_starts=300",
+            'no setting is called "learning_starts" here; it belongs to algorithm dqn, sac, td3, and this is ppo',
+        ),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_with_the_types_that_have_it(override, said):
+    error = refusal(override)
+    assert (error.message, error.code) == (f"override {override}: {said}", "E0203")
+
+
 def test_nothing_can_be_set_below_a_single_value():
     error = refusal("gae_lambda=0.9", "gae_lambda.end=0")
     assert error.message == f"override gae_lambda.end=0: {DEFAULT}.algorithm.gae_lambda is one value; set it as a whole"
