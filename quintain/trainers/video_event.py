@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quintain.errors import SettingsError
@@ -35,13 +37,15 @@ class RecordVideo:
         self.when: When = settings.when()
         self.films_here = context.world.rank == 0
         self.camera = camera
+        self.warn: Callable[[str], None] | None = None
+        """Tells of a failure; None before the first video."""
 
     def __call__(self, trainer: Trainer) -> None:
         if not self.films_here or self.camera.is_busy:
             return
+        self.warn = partial(trainer.session.warn, trainer.loop, "W0505")
         if self.camera.failure:
-            trainer.session.warn(trainer.loop, "W0505", f"no more videos: {self.camera.failure}")
-            self.films_here = False
+            self._give_up()
             return
         path = trainer.session.folder("videos") / f"step-{trainer.progress.env_steps:09d}.webp"
         [name] = trainer.loop.learners
@@ -49,3 +53,11 @@ class RecordVideo:
 
     def close(self) -> None:
         self.camera.close()
+        # The last video of a run, or its only one, may have failed too.
+        if self.films_here and self.camera.failure:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.films_here = False
+        if self.warn is not None:
+            self.warn(f"no more videos: {self.camera.failure}")

@@ -107,9 +107,9 @@ def test_an_environment_that_exists_already_is_refused() -> None:
                 **{**SMALL, "num_lanes": 1, "num_steps": 16})  # fmt: skip
 
 
-def test_a_factory_without_pictures_is_told() -> None:
-    event = {"type": "record_video", "every_updates": 1}
-    trainer = Trainer("ppo", partial(gymnasium.make, "CartPole-v1"), events=[event], **SMALL)
+def test_a_factory_without_pictures_is_told_also_by_its_only_video(capfd: pytest.CaptureFixture[str]) -> None:
+    event, settings = {"type": "record_video", "every_updates": 1}, {**SMALL, "writers": ["console"]}
+    trainer = Trainer("ppo", partial(gymnasium.make, "CartPole-v1"), events=[event], **settings)
     trainer.train(16)
     [camera] = [entry.function.camera for entry in trainer.events.entries if isinstance(entry.function, RecordVideo)]
     assert isinstance(camera, FilmingThread)
@@ -118,3 +118,5 @@ def test_a_factory_without_pictures_is_told() -> None:
     trainer.close()
     assert "the environment gives no pictures" in camera.failure
     assert 'render_mode="rgb_array"' in camera.failure
+    said = capfd.readouterr().out
+    assert said.count("warning[W0505]: no more videos: the environment gives no pictures") == 1, said
