@@ -16,6 +16,7 @@ from quintain.errors import SettingsError
 from quintain.online.envs import online_env
 from quintain.online.ray_actors import LOCAL
 from quintain.online.settings import OnlineConfig
+from quintain.runs.output import ONLINE_ENV
 
 if TYPE_CHECKING:
     from quintain.envs.gym.protocols import GymEnv
@@ -185,7 +186,7 @@ def env_settings(config: OnlineConfig, generators: Generators) -> JsonObject:
     given = {"generator": path, "restart_interval": worker.restart_interval or None}
     return {
         "type": "gym",
-        "id": "quintain.online.envs:online_env",
+        "id": ONLINE_ENV,
         "kwargs": {**given, "frames_per_second": float(worker.video_fps)},
     }
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from quintain.settings.tree import RunFile
     from quintain.trainers.loop import Loop
 
+ONLINE_ENV = "quintain.online.envs:online_env"
+"""The environment of a configuration module, which is known by its generator."""
 _SHOWN_OF_ENV = frozenset({"type", "id", "num_lanes", "group_size", "max_episode_steps", "vectorization"})
 _SHOWN_BLOCKS = ("algorithm", "policy", "rollout", "reward_signals", "auxiliary_losses")
 _SHOWN_NAMES = ("type", "env.id", "activation", "cell", "shape")
@@ -216,9 +218,11 @@ def checkpoint_facts(run_file: RunFile, loop: Loop, exactness: str) -> dict[str,
 
 
 def env_name(run_file: RunFile) -> str:
-    """Returns the name of the environment, as `train` takes it."""
+    """Returns the name of the environment, as `train` takes it; of a configuration module that of its generator."""
     settings = run_file.experiment.env
     name = dict(settings).get("id")
     if name is None:
         return settings.type
+    if name == ONLINE_ENV:
+        name = dict(settings)["kwargs"].get("generator", name)
     return str(name) if settings.type == "gym" else f"{settings.type}/{name}"

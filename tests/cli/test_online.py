@@ -75,6 +75,19 @@ def test_a_module_is_shown_and_validated_like_a_run_file(quintain: Command, tmp_
     assert 'online_dict: train_config.num_iteratons: unknown setting; did you mean "num_iterations"?' in bad.out
 
 
+@pytest.mark.slow
+def test_a_run_of_a_module_is_known_by_its_generator(quintain: Command, tmp_path: Path) -> None:
+    answer = quintain("train", module(tmp_path, "known", '"num_iterations": 1'))
+    assert " · online_ppo · tests.online.parts:env_generator · 1 lane" in answer.out.splitlines()[0]
+    [run] = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("env-generator-online-ppo-")
+    said = [line for line in answer.out.splitlines() if "imports code" in line]
+    assert said == [
+        "note: experiment.env.kwargs.generator imports code: tests.online.parts:env_generator",
+        "note: experiment.behaviors.default.policy.network.type imports code: tests.online.parts:policy_generator",
+    ]
+
+
 def test_a_key_of_a_module_among_overrides_is_explained(quintain: Command, tmp_path: Path) -> None:
     answer = quintain("config", "show", module(tmp_path, "explained", '"num_iterations": 7'), "num_iterations=8")
     assert 'no setting is called "num_iterations"' in answer.error
