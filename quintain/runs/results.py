@@ -153,7 +153,10 @@ def stored_run(runs_dir: Path, text: str, allow: Sequence[str]) -> tuple[RunDire
     directory = RunDirectory.open_existing(resolve_run(runs_dir, name))
     run_file = stored_settings(directory, allow=allow)
     if run_file.experiment.loop is not None:
-        raise SettingsError(f"run {directory.run_id} trains {run_file.trained}, which has no policy to act with")
+        raise SettingsError(
+            f"run {directory.run_id} trains {run_file.trained}, a loop of its own, which has no policy to act with; "
+            f"evaluate within that loop's code, or have it hosted by a trainer (trainer.type=hosted), which has one"
+        )
     limit_imports(run_file.permitted)
     return directory, run_file, _find_or_best(CheckpointCatalog(directory.checkpoints), which)
 

@@ -191,4 +191,7 @@ def test_a_loop_has_no_policy_to_act_with(quintain: Command, tmp_path: Path) -> 
     (tmp_path / "count.yaml").write_text(test_loop_of_ones_own.RUN_FILE)
     assert quintain("train", "count.yaml", "--run-id", "count", "--quiet").exit_code == 0
     for command in ("eval", "export"):
-        assert "which has no policy to act with" in quintain(command, "count").error
+        error = quintain(command, "count").error
+        assert (
+            "which has no policy to act with; evaluate within that loop's code, or have it hosted by a trainer" in error
+        )
