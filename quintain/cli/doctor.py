@@ -22,6 +22,7 @@ from quintain.compiled.runtime.cache import cache_note
 from quintain.compiled.runtime.kernel import why_unavailable
 from quintain.core.extras import install_command
 from quintain.core.versions import numba_settings, quintain_version
+from quintain.errors import ResourceError
 from quintain.services.reporting.printable import escape_control_characters
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -57,7 +58,7 @@ def doctor(
     if json:
         typer.echo(json_text.dumps([asdict(finding) for finding in findings], indent=2))
     if any(finding.state == "missing" for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(ResourceError.exit_code)
 
 
 def about_python() -> list[Diagnosis]:

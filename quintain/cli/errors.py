@@ -23,7 +23,7 @@ EXIT_CODES = {
     5: "environment: cannot be created, or broke too often",
     6: "not finite: too many updates or rollouts with NaN or infinity",
     7: "external service: refused, failed, or out of retries",
-    8: "resources: disk, memory, file descriptors",
+    8: "resources: disk, memory, file descriptors, or what doctor finds missing",
     130: "stopped by Ctrl-C after a checkpoint (129: by a closed terminal, 143: by SIGTERM)",
 }
 
