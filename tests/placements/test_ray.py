@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,8 @@ def a_connection_of_the_users_is_used_and_left_open(cluster: Any) -> None:
     cls = type(cluster)
     cls._current = None
     try:
+        with pytest.raises(SettingsError, match=r"runtime_env: this script is connected by its own ray.init\(\)"):
+            cls.join(RaySettings(runtime_env={"env_vars": {"SHIPPED": "1"}}))
         found = cls.join(RaySettings())
         assert found.head is None, "a second cluster was started"
         found.leave()
@@ -456,6 +459,32 @@ def test_a_cluster_of_its_own_has_as_many_cpus_as_the_actors_of_its_run(monkeypa
 def test_what_cannot_be_on_a_cluster_is_refused_before_one_is_started(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(SettingsError, match=what):
         make("ray", **settings)
+
+
+def test_what_the_cluster_of_another_run_in_this_process_does_not_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quintain.placements.ray import cluster as module
+    from quintain.placements.settings import RaySettings
+
+    def head(num_cpus: int, *, prestarts: bool, has_ranks: bool) -> Any:
+        return SimpleNamespace(has_server=has_ranks, close=lambda: None)
+
+    monkeypatch.setattr(module, "LocalHead", head)
+    shipping, begin = RaySettings(runtime_env={"env_vars": {"A": "b"}}), module.Cluster.begin
+    first = begin(shipping)
+    with pytest.raises(ServiceError, match=r"run.placement.num_ranks: .* for a run of one rank"):
+        begin(shipping, has_ranks=True)
+    with pytest.raises(ServiceError, match=r"run.placement.runtime_env: .* for another run"):
+        begin(RaySettings(runtime_env={"env_vars": {"A": "c"}}))
+    assert begin(shipping) is begin(RaySettings()) is first
+    assert first.num_users == 3
+    for _ in range(3):
+        first.leave()
+    assert begin(shipping, has_ranks=True) is not first
+    begin(shipping, has_ranks=True).leave()
+    module.Cluster._current.leave()
+    assert module.Cluster._current is None
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quintain.errors import CollectorDied, ResourceError, ServiceError
+from quintain.errors import CollectorDied, ResourceError, ServiceError, SettingsError
 from quintain.placements.ray import api
 from quintain.placements.ray.start_worker import SOCKET
 from quintain.placements.settings import RaySettings
@@ -63,6 +63,7 @@ class LocalHead:
         With `prestarts`, as many workers begin before an actor wants one. With `has_ranks`, Ray Train finds the server
         that it asks whether its controller lives.
         """
+        self.has_server = has_ranks
         self.supervisor = Supervisor([_HEAD_MODULE])
         self.child: Child = self.supervisor.start("ray-head", f"{_HEAD_MODULE}:serve")
         # Made when there is a server that removes it, also if this process is killed in a moment.
@@ -84,7 +85,7 @@ class LocalHead:
                 "num_cpus": num_cpus,
                 "directory": str(self.directory / _OF_RAY),
                 "prestarts": prestarts,
-                "has_server": has_ranks,
+                "has_server": self.has_server,
             }
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -137,6 +138,7 @@ class Cluster:
         self.num_users = 0
         self.is_open = True
         self.wanted = settings.address
+        self.runtime_env = settings.runtime_env
         # The cores of one machine are shared by the operating system, so its own run is never too large for it.
         num_cpus = max(os.cpu_count() or 1, ceil(min_cpus))
         is_local = settings.address is None and not is_connected()
@@ -160,6 +162,18 @@ class Cluster:
             raise ServiceError(
                 f"run.placement.address: this process is connected to {current.wanted or 'a cluster of its own'} for "
                 f"another run, and Ray allows one cluster in a process; use the same, or another process",
+                code="E0546",
+            )
+        elif settings.runtime_env and settings.runtime_env != current.runtime_env:
+            raise ServiceError(
+                "run.placement.runtime_env: this process is connected to its cluster for another run, which ships "
+                "something else; use the same, close that run, or use another process",
+                code="E0546",
+            )
+        elif has_ranks and current.head is not None and not current.head.has_server:
+            raise ServiceError(
+                "run.placement.num_ranks: the local cluster of this process was started for a run of one rank, and "
+                "lacks the server that Ray Train asks; close that run, or use another process",
                 code="E0546",
             )
         current.num_users += 1
@@ -213,6 +227,12 @@ class Cluster:
         import ray
 
         if ray.is_initialized():
+            if settings.runtime_env and not is_in_ray():
+                raise SettingsError(
+                    "run.placement.runtime_env: this script is connected by its own ray.init(), after which nothing "
+                    "is shipped; give runtime_env to ray.init() instead",
+                    code="E0253",
+                )
             return False
         runtime_env = dict(settings.runtime_env) or None
         api.require_runtime_env(settings.runtime_env)
