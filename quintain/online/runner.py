@@ -62,7 +62,7 @@ def train_online(
     if is_under_train:
         return _train_under_ray_train(config, settings, slots, idle)
     launched = _begun(launch.start, launch.resume, config, settings, slots)
-    launched.run.commands.continued_by = f'train_config.resume = "{launched.directory.run_id}"'
+    launched.run.commands.continued_by = _key_to_continue(launched.directory.run_id)
     try:
         if idle:
             launched.run.writer.note(idle_note(idle, on_ray=place is not None))
@@ -77,12 +77,17 @@ def _train_under_ray_train(
 ) -> RunSummary:
     """Trains in workers of Ray Train; a signal ends the script after its run was saved, as everywhere."""
     run = _begun(new_run, old_run, config, settings, slots)
-    end = train_on_ray(replace(run, notes=[idle_note(idle, on_ray=True)] if idle else []))
+    notes = [idle_note(idle, on_ray=True)] if idle else []
+    end = train_on_ray(replace(run, notes=notes, continued_by=_key_to_continue(run.directory.name)))
     if end.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     if end.exit_code:
         raise SystemExit(end.exit_code)
     return end.summary
+
+
+def _key_to_continue(run_id: str) -> str:
+    return f'train_config.resume = "{run_id}"'
 
 
 def _begun(

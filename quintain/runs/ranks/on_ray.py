@@ -60,6 +60,8 @@ class RayRun:
     initialize_from: Path | None = None
     slots: Slots | None = None
     notes: Sequence[str] = ()
+    continued_by: str | None = None
+    """What goes on with a run of objects, in the words of the script that began it; None is the usual call."""
 
     def to_json(self, probe: str, *, quiet: bool, warnings: Sequence[tuple[str, str]]) -> JsonObject:
         has_settings = self.has_settings or self.resumes is None
@@ -75,6 +77,7 @@ class RayRun:
             "initialize_from": None if self.initialize_from is None else str(self.initialize_from.absolute()),
             "parts": pack_parts(self.run_file),
             "notes": list(self.notes),
+            "continued_by": self.continued_by,
             "probe": probe,
             "quiet": quiet,
             "warnings": [list(each) for each in warnings],

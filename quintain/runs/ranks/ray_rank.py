@@ -52,6 +52,7 @@ def _lead(words: JsonObject, slots: Slots | None, desk: Desk) -> None:
     require_reachable(runs_dir, words["probe"])
     launched = _launched(words, runs_dir, slots, desk)
     run = launched.run
+    run.commands.continued_by = words["continued_by"] or run.commands.continued_by
     desk.saved = lambda: None if run.last is None else run.last.name
     desk.post({"began": run.last is not None})
     for code, text in words["warnings"]:
