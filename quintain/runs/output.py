@@ -62,7 +62,10 @@ class CommandHints:
         # A run may also have ended at its goal, before its budget was spent.
         total = max(budget.env_steps or 0, progress.env_steps) * 2
         ways = [f"train({total})"] if self.has_policy and is_in_steps else []
-        if self.run_id is not None:
+        if self.has_objects:
+            # No command has its objects.
+            ways = ways or [f"{self.continued_by} and a larger budget"]
+        elif self.run_id is not None:
             key = f"total_timesteps={total}" if is_in_steps else "budget.updates=N"
             ways.append(f"quintain resume {self.run_id}{self.place} {key}")
         return (

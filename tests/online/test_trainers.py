@@ -616,6 +616,10 @@ def test_a_trainer_that_counts_for_itself_fits_again_from_0(capfd: pytest.Captur
     # No command and no `Trainer.load` could make its objects again.
     said = re.findall(r'train_config.resume = "(.+)" goes on from there', capfd.readouterr().out)
     assert sorted(said) == sorted(path.name for path in Path("runs").iterdir())
+    resumed = Counts(rollout_manager=manager, **generators, **{**config["train_config"], "resume": said[0]})
+    assert resumed.fit().env_steps == 32
+    longer = f'train for longer with: train_config.resume = "{said[0]}" and a larger budget\n'
+    assert longer in capfd.readouterr().out
 
 
 def test_a_setup_may_take_the_generator_and_return_a_scaler() -> None:
