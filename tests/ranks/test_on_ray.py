@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from quintain.errors import RankError, ResourceError, RunDirectoryError, ServiceError, SettingsError
 from quintain.placements.ray.mailbox import Mailbox
 from quintain.placements.settings import RaySettings
+from quintain.runs.assemble import Slots
 from quintain.runs.ranks.lead import Ranks, are_on_ray, num_ranks_of
 from quintain.runs.ranks.on_ray import RayRun, _Driver, new_run
-from quintain.runs.ranks.ray_rank import require_reachable
+from quintain.runs.ranks.ray_rank import _lead, require_reachable
 from quintain.services.processes.signals import SignalRelay, StopSignals
 from quintain.settings.tree import RunFile
 
@@ -81,6 +86,21 @@ def test_a_description_of_a_run_is_plain_words(tmp_path: Path) -> None:
     assert (words["runs_dir"], words["run_id"], words["resumes"]) == (str(tmp_path), "walk", None)
     assert RunFile.from_mapping(words["settings"]) == run.run_file
     assert not list(tmp_path.iterdir()), "nothing is written by a description"
+
+
+class Console(io.StringIO):
+    """The console of rank 0, without a mailbox."""
+
+    def post(self, message: Any, *, waits: bool = False) -> None: ...
+
+
+def test_rank_0_says_in_the_words_of_the_script_how_the_run_goes_on(tmp_path: Path) -> None:
+    small = RunFile.from_names("ppo", "CartPole-v1", "num_lanes=2", "num_steps=8", "batch_size=8", "budget.updates=1")
+    run = replace(new_run(small, runs_dir=tmp_path, run_id="walk"), continued_by='resume = "walk"')
+    (tmp_path / ".probe").touch()
+    console: Any = Console()
+    _lead(run.to_json(".probe", quiet=False, warnings=[]), Slots(env=partial(gymnasium.make, "CartPole-v1")), console)
+    assert 'what was saved; resume = "walk" goes on from there' in console.getvalue()
 
 
 def test_ranks_on_ray_are_not_started_as_processes_and_cannot_be_fewer_than_the_least() -> None:
