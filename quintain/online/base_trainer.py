@@ -31,7 +31,7 @@ from quintain.online.fragments import (
     sample_fragments,
 )
 from quintain.online.gae_worker import GAEInfo, GAEWorker
-from quintain.online.ray_actors import as_actor, ask, is_actor
+from quintain.online.ray_actors import as_actor, ask, is_actor, own_actor
 from quintain.online.rollout_manager import ManagerFacts, RolloutManager, facts_of
 from quintain.online.runner import RayPlace, train_online
 from quintain.online.settings import LearnerConfig, TrainConfig
@@ -114,9 +114,8 @@ class BaseTrainer(ABC):
         for name, value in self.config:
             setattr(self, name, value)
         self._manager: ManagerFacts = facts_of(rollout_manager)
-        is_on_ray = is_actor(rollout_manager)
-        estimates = (discount, gae_lambda)
-        self.gae_actor: Saved = as_actor(GAEWorker, *estimates) if is_on_ray else GAEWorker(*estimates)
+        make = partial(as_actor, GAEWorker) if is_actor(rollout_manager) else GAEWorker
+        self.gae_actor: Saved = make(discount, gae_lambda)
         self.rank = 0
         self.loader_pool: dict[str, SampleFragment] = {}
         """The fragments of the last fetch, by the keys of their records."""
@@ -271,6 +270,7 @@ class BaseTrainer(ABC):
         host.name = type(self).__name__
         # A resumed run may have another number of ranks than the configuration.
         self.rank, self.num_workers = host.world.rank, host.world.size
+        self.gae_actor = own_actor(self.rank, self.gae_actor, GAEWorker, self.config.discount, self.config.gae_lambda)
         self._kept, self._num_counted = set(), 0
         try:
             self._train_func()

@@ -50,6 +50,11 @@ def is_actor(part: object) -> bool:
     return "ray.actor" in sys.modules and isinstance(part, sys.modules["ray.actor"].ActorHandle)
 
 
+def own_actor(rank: int, part: Saved, cls: type, *arguments: object) -> Saved:
+    """Returns the script's actor for rank 0, and one of its own for another, which would change it meanwhile."""
+    return as_actor(cls, *arguments) if rank and is_actor(part) else part
+
+
 def ask(part: Saved, method: str, *arguments: object) -> Saved:
     """Calls a method of an object here, or of an actor, and returns its result."""
     called = getattr(part, method)

@@ -124,6 +124,27 @@ def test_advantages_over_a_border_a_hole_an_end_and_a_truncation_by_hand() -> No
     assert worker.get_target([c])[0][1].tolist() == [-3.75, -5.0]
 
 
+@pytest.mark.parametrize(("rank", "used"), [(0, "of the script"), (1, "of the rank")])
+def test_no_rank_on_ray_estimates_by_the_actor_of_another(
+    monkeypatch: pytest.MonkeyPatch, rank: int, used: str
+) -> None:
+    """One that resets it takes the fragments of the other, whose targets are then missing."""
+    seen: list[object] = []
+
+    class Looks(OwnTrainer):
+        def _train_func(self, config: dict[str, Any] | None = None) -> None:
+            seen.append(self.gae_actor)
+
+    manager = start_rolloutmanager(policy_generator, env_generator, online_dict(0))
+    trainer = Looks(rollout_manager=manager, policy_generator=policy_generator, env_generator=env_generator)
+    trainer.gae_actor = "of the script"
+    monkeypatch.setattr("quintain.online.ray_actors.is_actor", lambda part: part == "of the script")
+    monkeypatch.setattr("quintain.online.ray_actors.as_actor", lambda cls, *arguments: "of the rank")
+    done = {"progress": SimpleNamespace(iteration=1), "has_collected": True}
+    trainer._train_in(SimpleNamespace(world=SimpleNamespace(rank=rank, size=2), **done))
+    assert seen == [used]
+
+
 class Forgets(BaseTrainer):
     """Forgets its policy between two fetches, without a broadcast."""
 
