@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -210,7 +211,9 @@ def _shipped(address: str, environment: dict[str, str], folder: Path) -> tuple[s
 
 def _seen(found: dict[str, Any]) -> str:
     if found["exit"]:
-        return f"exit {found['exit']}: {found['said'][:200]}"
+        # The address of this machine says nothing.
+        said = re.sub(r"\d+(\.\d+){3}:\d+", "HOST:PORT", found["said"])
+        return f"exit {found['exit']}: {said[:300]}"
     more = f", {', '.join(found['warnings'])}" if found["warnings"] else ""
     return f"made in {found['made']:.0f} s, trained in {found['trained']:.0f} s, {found['restarts']} restarts{more}"
 
