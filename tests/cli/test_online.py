@@ -14,7 +14,8 @@ from tests.cli.conftest import Command
 from tests.resume.outcome import rows_of
 
 MODULE = """
-from tests.online.parts import env_generator, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import policy_generator
 
 online_dict = {{
     "rollout_config": {{
@@ -78,12 +79,12 @@ def test_a_module_is_shown_and_validated_like_a_run_file(quintain: Command, tmp_
 @pytest.mark.slow
 def test_a_run_of_a_module_is_known_by_its_generator(quintain: Command, tmp_path: Path) -> None:
     answer = quintain("train", module(tmp_path, "known", '"num_iterations": 1'))
-    assert " · online_ppo · tests.online.parts:env_generator · 1 lane" in answer.out.splitlines()[0]
+    assert " · online_ppo · tests.online.environments:env_generator · 1 lane" in answer.out.splitlines()[0]
     [run] = (tmp_path / "runs").iterdir()
     assert run.name.startswith("env-generator-online-ppo-")
     said = [line for line in answer.out.splitlines() if "imports code" in line]
     assert said == [
-        "note: experiment.env.kwargs.generator imports code: tests.online.parts:env_generator",
+        "note: experiment.env.kwargs.generator imports code: tests.online.environments:env_generator",
         "note: experiment.behaviors.default.policy.network.type imports code: tests.online.parts:policy_generator",
     ]
 

@@ -23,7 +23,8 @@ import os, signal, sys
 import numpy as np
 import torch
 from quintain.online import BaseTrainer, start_rolloutmanager, start_trainer
-from tests.online.parts import env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import online_dict, policy_generator
 
 class Shares(BaseTrainer):
     def setup_model_and_optimizer(self):

@@ -36,7 +36,8 @@ from quintain.services.reporting.crash_reports import as_quintain_error
 from quintain.services.reporting.writers import RunSummary
 from quintain.settings.base import Settings
 from quintain.settings.tree import RunFile
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating" / "minestudio.md"
 
@@ -71,7 +72,7 @@ def test_values_arrive_where_the_run_file_has_them() -> None:
     behavior, run = settings["experiment"]["behaviors"]["default"], settings["run"]
     assert settings["experiment"]["env"]["num_lanes"] == 4
     assert settings["experiment"]["env"]["num_collectors"] == 2
-    assert settings["experiment"]["env"]["kwargs"]["generator"] == "tests.online.parts:env_generator"
+    assert settings["experiment"]["env"]["kwargs"]["generator"] == "tests.online.environments:env_generator"
     assert behavior["policy"]["network"]["type"] == "tests.online.parts:policy_generator"
     assert behavior["reward_signals"]["extrinsic"]["gamma"] == 0.5
     assert behavior["algorithm"]["kl_coef"] == 0.2
@@ -436,7 +437,8 @@ def test_both_directions_of_the_divergence_can_be_chosen(direction: str) -> None
 
 
 MODULE = """
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 online_dict = online_dict(0, num_readers=3)
 """
 
@@ -463,7 +465,8 @@ def test_a_file_names_keys_without_effect_and_its_folder(tmp_path: Path) -> None
 
 
 FANCY = """
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 
 class Fancy(OwnTrainer):
     def __init__(self, bonus, **kwargs):

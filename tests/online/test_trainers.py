@@ -44,18 +44,8 @@ from quintain.policies.settings import MinePolicySettings
 from quintain.services.checkpoints.catalog import CheckpointCatalog, load
 from tests import warm
 from tests.docs.pages import blocks
-from tests.online.parts import (
-    Aging,
-    Counter,
-    Counts,
-    OwnTrainer,
-    Small,
-    aging_simulator,
-    env_generator,
-    image_policy_generator,
-    online_dict,
-    policy_generator,
-)
+from tests.online.environments import Aging, Counter, aging_simulator, env_generator
+from tests.online.parts import Counts, OwnTrainer, Small, image_policy_generator, online_dict, policy_generator
 from tests.resume.outcome import digest_of, rows_of
 
 
@@ -384,7 +374,8 @@ def test_weights_of_a_checkpoint_begin_a_new_run_without_its_optimizer(trainer: 
 
 SCRIPT = """
 import os, signal
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 from quintain.online import start_rolloutmanager, start_trainer
 
 class Dies(OwnTrainer):
@@ -441,7 +432,8 @@ KILLED = """
 import os, signal
 from quintain.algorithms.online_ppo import OnlinePPO
 from quintain.online import start_trainer
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 
 update = OnlinePPO.update
 
@@ -519,7 +511,8 @@ def test_a_synchronous_iteration_has_the_optimizer_steps_that_accumulation_leave
 
 RANKS = """
 import sys
-from tests.online.parts import env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import online_dict, policy_generator
 from quintain.online import start_rolloutmanager, start_trainer
 
 if __name__ == "__main__":
@@ -549,7 +542,8 @@ def test_ranks_learn_from_generators_of_the_main_script_as_from_those_of_a_modul
 @pytest.mark.slow
 def test_a_configuration_in_another_folder_is_found_again_by_resume_and_eval(tmp_path: Path) -> None:
     Path("configs").mkdir()
-    Path("configs/parts_beside.py").write_text("from tests.online.parts import env_generator, policy_generator\n")
+    lines = ("from tests.online.environments import env_generator", "from tests.online.parts import policy_generator")
+    Path("configs/parts_beside.py").write_text("\n".join(lines))
     text = "import parts_beside\nfrom tests.online.parts import online_dict\nonline_dict = online_dict(0)\n"
     for name in ("env_generator", "policy_generator"):
         text += f"def {name}(): return parts_beside.{name}()\n"

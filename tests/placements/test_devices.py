@@ -29,7 +29,8 @@ from quintain.settings.tree import RunFile
 from tests.algorithms.samples import CHOICES, make_policy
 from tests.contracts.cases import TEAMS, make_trainer, run_file
 from tests.envs.fragile import Walk
-from tests.online.parts import OwnTrainer, env_generator, online_dict, policy_generator
+from tests.online.environments import env_generator
+from tests.online.parts import OwnTrainer, online_dict, policy_generator
 from tests.placements.runs import LANES, STEPS
 from tests.placements.test_agents import settings as settings_of_agents
 from tests.placements.test_stops import through_files
