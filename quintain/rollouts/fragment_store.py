@@ -75,7 +75,7 @@ class FragmentBuffer(RolloutBuffer):
         if not 1 <= num_fragments <= self.capacity:
             raise SettingsError(
                 f"a batch of {num_fragments} fragments cannot be drawn from a store of {self.capacity}; expected 1 to "
-                f"{self.capacity}. Raise rollout.capacity, which is max_chunks in online_dict",
+                f"{self.capacity}. Raise rollout.capacity",
                 code="E0254",
             )
         self.num_wanted = num_fragments

@@ -240,7 +240,7 @@ def test_what_agents_did_elsewhere_is_learned_from_on_the_cpu(placement: str) ->
     ids=" ".join,
 )
 def test_learners_of_processes_and_of_ray_may_be_on_gpus(overrides: tuple[str, ...]) -> None:
-    settings(*overrides)
+    assert settings(*overrides).run.device == overrides[1].removeprefix("device=")
 
 
 def test_ranks_of_a_machine_take_its_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
